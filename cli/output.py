@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from itertools import islice
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import click
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 _FIGURES_WIDTH = 45
 """Width of the numbers after the title of a progress bar."""
+_POLL_S, _LINE_S = 0.1, 2.0
+"""Pauses between two looks at work that another thread does, and between two lines about it."""
 
 
 class Progress(Protocol):
@@ -50,7 +53,13 @@ class Progress(Protocol):
 
 
 @contextmanager
-def progress_bar(title: str, total: int | None, quiet: bool) -> Iterator[Progress]:
+def progress_bar(
+    title: str,
+    total: int | None,
+    quiet: bool,
+    shown: Callable[[int], str] = number,
+    unit: str = " rows",
+) -> Iterator[Progress]:
     """Show a progress bar on stderr; ``total`` is None if it is unknown."""
     if quiet or not sys.stderr.isatty():
         yield lambda done, rows: None
@@ -62,7 +71,7 @@ def progress_bar(title: str, total: int | None, quiet: bool) -> Iterator[Progres
         progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
         progress.TaskProgressColumn(),
-        progress.TextColumn("{task.fields[rows]} rows, {task.fields[rate]}/s"),
+        progress.TextColumn(f"{{task.fields[rows]}}{unit}, {{task.fields[rate]}}/s"),
         progress.TimeElapsedColumn() if total is None else progress.TimeRemainingColumn(),
     )
     with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -73,9 +82,50 @@ def progress_bar(title: str, total: int | None, quiet: bool) -> Iterator[Progres
         def show(done: int, rows: int) -> None:
             elapsed = bar.tasks[0].elapsed or 0
             rate = round(rows / elapsed) if elapsed > 0 else 0
-            bar.update(task, completed=done, rows=number(rows), rate=number(rate))
+            bar.update(task, completed=done, rows=shown(rows), rate=shown(rate))
 
         yield show
+
+
+@contextmanager
+def polled_progress(
+    title: str,
+    total: int,
+    wanted: bool | None,
+    look: Callable[[], int],
+    shown: Callable[[int], str] = number,
+    unit: str = " rows",
+) -> Iterator[None]:
+    """Show on stderr how far the block is, which cannot say so itself; ``look`` returns that.
+
+    ``wanted`` None: only on a terminal, as a bar; True: elsewhere as lines; False: never.
+    ``total`` is an estimate.
+    """
+    is_terminal = sys.stderr.isatty()
+    if wanted is False or not (wanted or is_terminal):
+        yield
+        return
+    ended = Event()
+
+    def advance_bar() -> None:
+        with progress_bar(title, total, False, shown, unit) as advance:
+            while not ended.wait(_POLL_S):
+                done = look()
+                advance(min(done, total), done)
+
+    def write_lines() -> None:
+        while not ended.wait(_LINE_S):
+            click.echo(f"{title}: {shown(look())} of about {shown(total)}{unit}", err=True)
+
+    thread = Thread(target=advance_bar if is_terminal else write_lines, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if not is_terminal:
+            click.echo(f"{title}: {shown(look())}{unit}", err=True)
 
 
 P = ParamSpec("P")

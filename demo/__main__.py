@@ -8,7 +8,14 @@ from pathlib import Path
 import click
 from rich.columns import Columns
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from demo import lake, mail
@@ -144,7 +151,11 @@ def _prove_served(show: Show, folder: Path, data: Path, rows_max: int | None) ->
 
 def _prove_in_spark(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
     parquet = folder.with_name(folder.name + LAKE)
-    lake.run(folder, parquet)
+    columns = (SpinnerColumn(), TextColumn("a JVM starts, then Spark works:"), TimeElapsedColumn())
+    shown = show.console.is_terminal
+    with Progress(*columns, console=show.console, transient=True, disable=not shown) as progress:
+        progress.add_task("", total=None)
+        lake.run(folder, parquet)
     files = lake.sums_of_the_files(data, rows_max)
     if not lake.sums_of_the_lake(parquet) == lake.sums_of_the_stream(folder) == files:
         raise DemoFailed("the sums of Spark differ from those of the files")

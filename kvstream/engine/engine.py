@@ -40,7 +40,6 @@ from kvstream.meta.key_events import Event
 from kvstream.meta.txn import Txn
 from kvstream.operations import info, keyspace, trim
 from kvstream.operations.images import staged_loads
-from kvstream.operations.keyspace import KeySummary
 from kvstream.operations.queues import retention
 from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch
@@ -581,16 +580,11 @@ class Engine:
         """Yield the keys as ``keys`` does, with type, counters and expiry."""
         wanted = matcher(b"*" if pattern is None else pattern)
         cursor, now_ms = 0, self.clock.now_ms
-        page: Sequence[tuple[KeySummary, *tuple[int | None, ...]]]
         while True:
-            if usage:
-                cursor, page = self.run(info.key_usages, db, cursor, _KEYS_PAGE, wanted)
-            else:
-                cursor, keys = self.run(keyspace.summaries, db, cursor, _KEYS_PAGE)
-                page = [(key,) for key in keys if wanted(key.key)]
-            for key, *more in page:
+            cursor, page = self.run(info.key_usages, db, cursor, _KEYS_PAGE, wanted, usage)
+            for key, lag, size in page:
                 ttl = max(key.expire_at - now_ms(), 0) / 1000 if key.expire_at else None
-                yield KeyInfo(*key[:-1], ttl, *more)
+                yield KeyInfo(*key[:-1], ttl, lag, size)
             if cursor == 0:
                 return
 

@@ -438,24 +438,27 @@ def _group_row(txn: Txn, stream: StreamMeta, group: GroupMeta) -> GroupRow:
 
 
 class KeyUsage(NamedTuple):
-    """What a list of keys with their sizes shows of one of them."""
+    """What a list of keys shows of one of them."""
 
     summary: KeySummary
-    lag: int | None
+    lag: int | None = None
     """The largest lag of the stream's groups."""
-    size: int
+    size: int | None = None
     """The result of ``usage``."""
 
 
 def key_usages(
-    txn: Txn, db: int, cursor: int, count: int, wanted: Callable[[bytes], bool]
+    txn: Txn, db: int, cursor: int, count: int, wanted: Callable[[bytes], bool], sized: bool
 ) -> tuple[int, list[KeyUsage]]:
-    """Return what ``keyspace.summaries`` does, with lag and size, of the keys that are wanted.
+    """Return what ``keyspace.summaries`` does of the keys that are wanted.
 
-    Each stream's record is read once, and all rows by one iterator of each kind.
+    ``sized``: with lag and size. Each stream's record is read once, and all rows by one iterator of
+    each kind.
     """
     names, following = txn.catalog.index.page(txn, db, cursor, count)
     keys = txn.catalog.peek_all(txn, [qualified(db, key) for key in names if wanted(key)])
+    if not sized:
+        return following, [KeyUsage(key_summary(key)) for key in keys]
     view = copy(txn)
     view.batch = txn.batch.copied(partial(Snapshot, families=(Family.MESSAGES, Family.TREES)))
     return following, [

@@ -11,6 +11,7 @@ from kvstream.meta.txn import Txn
 from kvstream.storage.directory import LAYOUT_FILE
 from kvstream.storage.watermark import FILE_NAME as WATERMARK_FILE
 from tests.cli.program import FIRST, Program
+from tests.cli.terminal import Terminal
 
 
 @pytest.mark.places("store", "server", "redis")
@@ -146,3 +147,21 @@ def test_ping_confirms_that_the_place_is_reachable(orders: Program) -> None:
 
 def test_ping_of_a_missing_store_fails(kvstream: Program) -> None:
     assert "no store" in kvstream("ping", code=5).stderr
+
+
+@pytest.mark.parametrize("command", ["check", "compact"])
+def test_progress_is_shown_on_a_terminal_and_on_demand(orders: Program, command: str) -> None:
+    assert orders(command).stderr == ""
+    assert orders(command, "--progress", "--json").stderr.startswith(f"{command}: ")
+    terminal = Terminal(*orders.place, command)
+    terminal.await_text(command.encode())
+    assert terminal.wait() == 0
+    quiet = Terminal(*orders.place, command, "--no-progress")
+    assert quiet.wait() == 0
+    assert b"%" not in quiet.said
+
+
+def test_the_progress_of_a_check_counts_the_rows_of_entries(orders: Program) -> None:
+    said = orders("check", "--progress").stderr
+    rows = int(said.removeprefix("check: ").removesuffix(" rows\n"))
+    assert rows >= 6

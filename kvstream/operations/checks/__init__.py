@@ -15,20 +15,22 @@ from kvstream.operations.checks.keyspace import KeyspaceCheck, check_messages, c
 from kvstream.operations.checks.memory import check_memory
 from kvstream.operations.checks.producers import check_producers
 from kvstream.operations.checks.queues import check_queue
-from kvstream.operations.checks.survey import Survey
+from kvstream.operations.checks.survey import CheckProgress, Survey
 from kvstream.storage.batch import Batch, Family
 from kvstream.types.records import Fault
 
 
-def check(txn: Txn, repair: bool = False) -> list[Fault]:
+def check(txn: Txn, repair: bool = False, progress: CheckProgress | None = None) -> list[Fault]:
     """Return the faults of the whole store; with ``repair`` correct those that can be.
+
+    ``progress`` counts the rows that are read, for another thread to show.
 
     Raises Corruption if rows cannot be read at all, and InvalidArgument in a transaction that has
     changed something, since its changes are not in rows yet.
     """
     if txn.dirty:
         raise InvalidArgument("a check needs a transaction that has changed nothing")
-    survey = Survey(txn, repair)
+    survey = Survey(txn, repair, progress)
     KeyspaceCheck(survey, _check_stream).run()
     check_messages(survey)
     check_trees(survey)

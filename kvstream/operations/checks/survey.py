@@ -137,11 +137,20 @@ DECODING_ERRORS = (KVStreamError, StructError, ValueError, TypeError)
 """What decoding a damaged row may raise. Errors of reading come from scans and pass."""
 
 
+@dataclass(slots=True)
+class CheckProgress:
+    """How far a check is. Another thread may read it."""
+
+    rows: int = 0
+    """Rows of entries and trees that were read so far."""
+
+
 class Survey:
     """One check under way."""
 
-    def __init__(self, txn: Txn, repair: bool) -> None:
+    def __init__(self, txn: Txn, repair: bool, progress: CheckProgress | None = None) -> None:
         self.rows = txn.batch
+        self._progress = progress or CheckProgress()
         self.now_ms = txn.now_ms
         self.limits = txn.catalog.limits
         self.seen = txn.catalog.seen
@@ -186,9 +195,11 @@ class Survey:
             chunk.append(row)
             size += len(row[1])
             if len(chunk) == CHUNK_ROWS or size >= CHUNK_BYTES:
+                self._progress.rows += len(chunk)
                 yield chunk
                 chunk, size = [], 0
         if chunk:
+            self._progress.rows += len(chunk)
             yield chunk
 
     def tree(self, tree: int, start: bytes = b"") -> Iterator[Row]:
