@@ -39,6 +39,7 @@ SECTIONS = {
         "entries.find": "Show the entries with certain fields, of a certain time.",
         "entries.tail": "Show the last entries of a stream, and follow it.",
         "entries.len_": "Show the number of entries in a stream.",
+        "entries.count": "Show the number of entries of a time.",
         "entries.del_": "Delete entries by ID.",
         "entries.trim": "Remove the oldest entries of a stream.",
     },

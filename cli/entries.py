@@ -78,6 +78,22 @@ trim_options = option_group(
 
 _PAGE = 1000
 
+span_options = option_group(
+    click.option("--start", type=RangeBound(), help="Start at this ID or time."),
+    click.option("--end", type=RangeBound(), help="End at this ID or time."),
+)
+
+
+def _span(
+    start: str | None, end: str | None, first: str | None = None, last: str | None = None
+) -> tuple[str, str]:
+    """Return the bounds of a range, from options or arguments; by default those of the stream."""
+    for option, argument, name in ((start, first, "start"), (end, last, "end")):
+        if option is not None and argument is not None:
+            raise click.UsageError(f"give either {name.upper()} or --{name}, not both")
+    return start or first or "-", end or last or "+"
+
+
 count_option = click.option(
     "--count", "-n", type=Count(1), metavar="N", help="Show at most N entries."
 )
@@ -170,22 +186,26 @@ def get(session: Session, out: Output, /, stream: bytes, ids: tuple[str, ...]) -
         "kvstream range orders --count 10",
         "kvstream range orders 2023-11-14 now --json",
         "kvstream range orders '(1700000000000-0' +",
+        "kvstream range orders --start 2023-11-14 --end yesterday",
     ),
 )
 @stream_argument
-@click.argument("start", type=RangeBound(), default="-")
-@click.argument("end", type=RangeBound(), default="+")
+@click.argument("first", type=RangeBound(), required=False, metavar="[START]")
+@click.argument("last", type=RangeBound(), required=False, metavar="[END]")
+@span_options
 @count_option
 @output_options
 @click.pass_obj
 def range_(
-    session: Session, out: Output, /, stream: bytes, start: str, end: str, count: int | None
+    session: Session, out: Output, /, stream: bytes, count: int | None, **bounds: str | None
 ) -> None:
     """Show the entries from START to END, oldest first.
 
     A bound is an ID, a time, - (the first entry) or + (the last entry); a ( before it excludes it.
-    If END is a time or lacks its sequence, its whole millisecond is included.
+    If END is a time or lacks its sequence, its whole millisecond is included. --start and --end are
+    the same bounds.
     """
+    start, end = _span(**bounds)
     with session.reading() as store:
         found = existing_stream(store, stream).scan(start, end)
         out.entries(islice(found, count))
@@ -193,15 +213,17 @@ def range_(
 
 @click.command(epilog=example("kvstream revrange orders --count 1"))
 @stream_argument
-@click.argument("end", type=RangeBound(), default="+")
-@click.argument("start", type=RangeBound(), default="-")
+@click.argument("last", type=RangeBound(), required=False, metavar="[END]")
+@click.argument("first", type=RangeBound(), required=False, metavar="[START]")
+@span_options
 @count_option
 @output_options
 @click.pass_obj
 def revrange(
-    session: Session, out: Output, /, stream: bytes, end: str, start: str, count: int | None
+    session: Session, out: Output, /, stream: bytes, count: int | None, **bounds: str | None
 ) -> None:
     """Show the entries from END back to START, newest first."""
+    start, end = _span(**bounds)
     with session.reading() as store:
         found = backwards(existing_stream(store, stream), end, start)
         out.entries(islice(found, count))
@@ -251,8 +273,7 @@ class Condition(Type):
 )
 @stream_argument
 @click.argument("conditions", type=Condition(), metavar="[CONDITION]...", nargs=-1)
-@click.option("--start", type=RangeBound(), default="-", help="Start at this ID or time.")
-@click.option("--end", type=RangeBound(), default="+", help="End at this ID or time.")
+@span_options
 @click.option("--reverse", is_flag=True, help="Show the newest first.")
 @count_option
 @output_options
@@ -263,10 +284,9 @@ def find(
     /,
     stream: bytes,
     conditions: tuple[Test, ...],
-    start: str,
-    end: str,
     reverse: bool,
     count: int | None,
+    **bounds: str | None,
 ) -> None:
     """Show the entries with certain fields, of a certain time.
 
@@ -279,6 +299,7 @@ def find(
     if none was found.
     """
     shown = 0
+    start, end = _span(**bounds)
     with session.reading() as store:
         found = existing_stream(store, stream)
         entries = backwards(found, end, start) if reverse else found.scan(start, end)
@@ -293,13 +314,45 @@ def find(
 
 @click.command("len", epilog=example("kvstream len orders"))
 @stream_argument
+@span_options
 @output_options
 @click.pass_obj
-def len_(session: Session, out: Output, /, stream: bytes) -> None:
-    """Show the number of entries in a stream."""
-    with session.reading() as store:
-        length = len(existing_stream(store, stream))
+def len_(session: Session, out: Output, /, stream: bytes, **bounds: str | None) -> None:
+    """Show the number of entries in a stream.
+
+    With --start or --end those between are counted, as by `count`.
+    """
+    length = _count(session, stream, **bounds)
     out.result(str(length), length=length)
+
+
+@click.command(
+    epilog=example(
+        "kvstream count orders --start 2023-11-14",
+        "kvstream count orders --start 'last hour' --json",
+    )
+)
+@stream_argument
+@span_options
+@output_options
+@click.pass_obj
+def count(session: Session, out: Output, /, stream: bytes, **bounds: str | None) -> None:
+    """Show the number of entries of a time.
+
+    Without --start and --end all entries are counted. A Redis server has no such command, so it
+    sends the entries between.
+    """
+    counted = _count(session, stream, **bounds)
+    out.result(str(counted), count=counted)
+
+
+def _count(session: Session, stream: bytes, **bounds: str | None) -> int:
+    start, end = _span(**bounds)
+    with session.reading() as store:
+        found = existing_stream(store, stream)
+        if (start, end) == ("-", "+"):
+            return len(found)
+        return sum(1 for _ in found.scan(start, end))
 
 
 _MEANINGS = {

@@ -1,7 +1,7 @@
 """The types of arguments and options, the arguments that commands share, and their examples.
 
 A name is the bytes that the shell passed. A time may stand for an ID: an ISO 8601 date or date and
-time, UTC by default, or ``now-15m``.
+time, UTC by default, or words such as ``now-15m``.
 """
 
 import os
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 else:
     Type = click.ParamType  # cannot be subscripted before click 8.4
 
-TIME_HELP = "a time such as 2026-01-31T12:00 (UTC) or now-15m"
+TIME_HELP = "a time such as 2026-01-31T12:00 (UTC), now-15m, '1h ago' or yesterday"
 
 
 _COUNT_MAX = sys.maxsize // 16

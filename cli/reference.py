@@ -116,10 +116,11 @@ store anew, so other processes can use it in between. Ctrl-C stops a command, Ct
 ## IDs, times, durations, names
 
 An ID is `ms-seq` or `ms`. If a help text says `ID|TIME`, a time may be used instead: a date, or
-a date and time (ISO 8601, UTC by default), or `now-15m`. `group --start`, `read --after` and
-similar options then start with the entries of that time. Durations are `500ms`, `10s`, `15m`,
-`2h`, `7d`; a number without a unit is in seconds. Names and values are the bytes that the shell
-passes.
+a date and time (ISO 8601, UTC by default), `now-15m`, `"1h ago"`, `"2 days ago"`, `"last hour"`
+(one hour ago), `today` and `yesterday` (their midnight in UTC), or `"yesterday 14:00"`. `group
+--start`, `read --after` and similar options then start with the entries of that time. Durations are
+`500ms`, `10s`, `15m`, `2h`, `7d`; a number without a unit is in seconds. Names and values are the
+bytes that the shell passes.
 
 ## Files
 

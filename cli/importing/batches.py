@@ -48,6 +48,14 @@ TIME_FORMATS = ("iso", *UNIX_UNITS)
 TimeParser = Callable[[str], int | None]
 
 
+def _iso_ms(text: str) -> int | None:
+    """Return the time of a row; one such as ``yesterday`` would be another one in each run."""
+    try:
+        return time_ms(datetime.fromisoformat(text))
+    except ValueError:
+        return None
+
+
 class BadID(ValueError):
     """A row has no valid ID or time."""
 
@@ -58,7 +66,7 @@ class RowIDs:
 
     id_column: bytes | None = None
     time_column: bytes | None = None
-    parse_time: TimeParser = time_ms
+    parse_time: TimeParser = _iso_ms
     new_ids: bool = False
 
     def depend_on_stream(self, rows: Sequence[Row]) -> bool:
@@ -149,7 +157,7 @@ def time_parser(text: str) -> TimeParser:
     """Return the parser of a format: one of ``TIME_FORMATS``, or a pattern of strptime."""
     if text in UNIX_UNITS:
         return partial(_unix_ms, UNIX_UNITS[text])
-    return time_ms if text == "iso" else partial(_pattern_ms, text)
+    return _iso_ms if text == "iso" else partial(_pattern_ms, text)
 
 
 def _unix_ms(unit: Decimal, text: str) -> int | None:

@@ -7,7 +7,7 @@ The bounds of ranges may also be times, which are UTC without a zone.
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from itertools import islice, pairwise
 from operator import lt
@@ -27,8 +27,12 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d+)?)(ms|s|m|h|d)?")
-_AGO = re.compile(r"(\d{1,15}(?:\.\d+)?) (second|minute|hour|day|week)s? ago")
+_AGO = re.compile(
+    r"(last |past |an? )?(?:(\d{1,15}(?:\.\d+)?) ?)?"
+    r"(ms|[smhdw]|(?:millisecond|second|sec|minute|min|hour|hr|day|week)s?)( ago)?"
+)
 _NOW = re.compile(r"now(?:-(.+))?")
+_DAY = re.compile(r"(today|yesterday)(?: (\d?\d)(:\d\d(?::\d\d)?))?", re.IGNORECASE)
 _SECONDS = range(10**9, 1 << 32)
 """Numbers that are Unix seconds from 2001 to 2106, and as milliseconds days of early 1970."""
 
@@ -224,14 +228,15 @@ def time_ms(value: object, now_ms: NowMs = _system_ms) -> int | None:
     """Return the Unix milliseconds of a time, rounded down; None if ``value`` is no time.
 
     A time is a datetime, a date (its midnight), a timedelta (that long ago), or text: ISO 8601,
-    ``now``, ``now-15m`` or ``15 minutes ago``. Without a time zone it is UTC.
+    ``now``, ``now-15m``, ``15 minutes ago``, ``1h ago``, ``last hour`` (one hour ago), ``today``
+    and ``yesterday`` (midnight) or ``yesterday 14:00``. Without a time zone it is UTC.
     """
     if isinstance(value, str):
         back = _back_ms(value)
         if back is not None:
             return now_ms() - back
         try:
-            value = datetime.fromisoformat(value)
+            value = _on_day(value, now_ms) or datetime.fromisoformat(value)
         except ValueError:
             return None
     if isinstance(value, timedelta):
@@ -241,13 +246,25 @@ def time_ms(value: object, now_ms: NowMs = _system_ms) -> int | None:
 
 def _back_ms(text: str) -> int | None:
     """Return how many milliseconds ago ``now``, ``now-15m`` or ``15 minutes ago`` is."""
-    ago = _AGO.fullmatch(text)
-    if ago is not None:
-        return round(float(ago[1]) * _UNIT_MS[ago[2][0]])
+    span = _AGO.fullmatch(text.lower())
+    if span is not None and (span[1] in ("last ", "past ")) != bool(span[4]):
+        unit = "ms" if span[3].startswith(("ms", "milli")) else span[3][0]
+        return round(float(span[2] or 1) * _UNIT_MS[unit])
     now = _NOW.fullmatch(text)
     if now is None:
         return None
     return 0 if now[1] is None else duration_ms(now[1])
+
+
+def _on_day(text: str, now_ms: NowMs) -> datetime | None:
+    """Return the moment of ``today``, ``yesterday`` or ``yesterday 14:00``; None for other text."""
+    named = _DAY.fullmatch(text)
+    if named is None:
+        return None
+    today = datetime.fromtimestamp(now_ms() / 1000, UTC).date()
+    clock = time.fromisoformat(f"{int(named[2]):02}{named[3]}") if named[2] else time()
+    day = today if named[1].lower() == "today" else today - timedelta(days=1)
+    return datetime.combine(day, clock)
 
 
 def _date_ms(value: date) -> int:

@@ -230,3 +230,33 @@ def test_a_bound_in_seconds_is_warned_of_once(orders: Program, words: tuple[str,
     with warnings.catch_warnings(record=True, action="always") as others:
         shown = orders(*words).stderr
     assert (shown.count(hint), others) == (1, [])
+
+
+@pytest.mark.places("store", "server", "redis")
+def test_entries_of_a_time_are_counted(orders: Program) -> None:
+    assert orders.lines("count", "orders") == ["5"]
+    assert orders.one("count", "orders", "--start", "1700000003000") == {"count": 2}
+    span = ("--start", "2023-11-14T22:13:21", "--end", "(1700000003000-0")
+    assert orders.one("len", "orders", *span) == {"length": 2}
+    assert orders.lines("count", "orders", "--start", "last hour") == ["0"]
+    assert orders.lines("count", "orders", "--end", "yesterday") == ["5"]
+    assert orders("count", "nothing", "--end", "now", code=1).stderr.startswith("Error: there is")
+
+
+def test_the_bounds_of_a_range_may_be_options(orders: Program) -> None:
+    whole = ids(orders.json("range", "orders"))
+    assert ids(orders.json("range", "orders", "--start", SECOND)) == whole[1:]
+    assert ids(orders.json("range", "orders", "--end", SECOND)) == whole[:2]
+    assert ids(orders.json("range", "orders", SECOND, "--end", "2 days ago")) == whole[1:]
+    assert ids(orders.json("revrange", "orders", "--end", SECOND)) == whole[1::-1]
+    assert ids(orders.json("revrange", "orders", "+", "--start", SECOND)) == whole[:0:-1]
+    for command, argument in (("range", "START"), ("revrange", "END")):
+        option = f"--{argument.lower()}"
+        said = orders(command, "orders", SECOND, option, SECOND, code=2).stderr
+        assert f"give either {argument} or {option}, not both" in said
+
+
+def test_the_times_of_imported_rows_are_no_words(kvstream: Program) -> None:
+    rows = '{"at": "yesterday"}\n'
+    said = kvstream("import", "s", "--time-column", "at", input=rows, code=1).stderr
+    assert "'yesterday' is not a time" in said

@@ -48,7 +48,7 @@ def test_other_durations_are_refused(text: str) -> None:
         ("2023-11-14T23:13:20+01:00", MS),
         ("2023-11-14", 1_699_920_000_000),
         ("1969-12-31", -86_400_000),
-        ("yesterday", None),
+        ("tomorrow", None),
         ("now-", None),
         ("now-5x", None),
     ],

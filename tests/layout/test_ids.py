@@ -17,6 +17,7 @@ from kvstream.types.ids import (
     parse_add_id,
     range_end,
     range_start,
+    time_ms,
 )
 
 U64 = st.integers(0, U64_MAX)
@@ -196,3 +197,40 @@ def test_an_id_to_add_is_complete_or_left_to_the_store(value: IDLike, expected: 
 def test_a_malformed_id_to_add_is_no_id(value: IDLike) -> None:
     with pytest.raises(InvalidID):
         parse_add_id(value)
+
+
+NOON = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
+MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("1h ago", NOON - timedelta(hours=1)),
+        ("1 hour ago", NOON - timedelta(hours=1)),
+        ("an hour ago", NOON - timedelta(hours=1)),
+        ("2 days ago", NOON - timedelta(days=2)),
+        ("90s ago", NOON - timedelta(seconds=90)),
+        ("250ms ago", NOON - timedelta(milliseconds=250)),
+        ("10 mins ago", NOON - timedelta(minutes=10)),
+        ("1.5 hrs ago", NOON - timedelta(minutes=90)),
+        ("2w ago", NOON - timedelta(weeks=2)),
+        ("last hour", NOON - timedelta(hours=1)),
+        ("Last 15 Minutes", NOON - timedelta(minutes=15)),
+        ("past week", NOON - timedelta(weeks=1)),
+        ("today", MIDNIGHT),
+        ("yesterday", MIDNIGHT - timedelta(days=1)),
+        ("Yesterday 14:05", MIDNIGHT - timedelta(hours=9, minutes=55)),
+        ("today 9:30:10", MIDNIGHT + timedelta(hours=9, minutes=30, seconds=10)),
+    ],
+)
+def test_words_name_times_in_utc(text: str, moment: datetime) -> None:
+    assert time_ms(text, lambda: time_ms(NOON) or 0) == time_ms(moment)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ago", "5 ago", "last", "5m", "hour", "last hour ago", "yesterday 25:00", "1 x ago", "todays"],
+)
+def test_other_words_are_no_times(text: str) -> None:
+    assert time_ms(text) is None

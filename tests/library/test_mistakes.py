@@ -90,8 +90,8 @@ ERRORS: dict[str, tuple[Call, str]] = {
         "milliseconds, or datetime.fromtimestamp(seconds, UTC))",
     ),
     "a bound that is no time": (
-        lambda s: s.range("yesterday"),
-        "Invalid stream ID specified as stream command argument: 'yesterday' (a bound is '-', '+', "
+        lambda s: s.range("tomorrow"),
+        "Invalid stream ID specified as stream command argument: 'tomorrow' (a bound is '-', '+', "
         "an ID such as '1700000000000-0', or a time: a datetime, date or timedelta, "
         "'2026-01-31T12:00' (UTC), 'now-15m')",
     ),
@@ -327,6 +327,11 @@ def minutes(store: Store, clock: ManualClock) -> Stream:
         ("now-15m", 2),
         ("15 minutes ago", 2),
         ("1 hour ago", 3),
+        ("15m ago", 2),
+        ("last hour", 3),
+        ("today", 3),
+        ("yesterday 23:00", 3),
+        ("today 11:45", 2),
         ("now", 1),
         ("2026-01-31T11:45", 2),
         ("2026-01-31T12:45+01:00", 2),
