@@ -5,6 +5,7 @@ ends the program with one line on stderr and an exit code.
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -16,7 +17,7 @@ import click
 from kvstream.cli.exit_codes import ExitCode, Failure
 from kvstream.cli.parameters import COMPLETION_VARIABLE, Duration, PathOnly, ProfileName
 from kvstream.cli.standard_streams import OutputFailed, discard_stdout, standard_streams
-from kvstream.errors import KVStreamError
+from kvstream.errors import KVStreamError, nearest
 from kvstream.types.options import DATABASES, Durability
 from kvstream.version import VERSION
 
@@ -60,6 +61,7 @@ SECTIONS = {
         "queues.schedule.schedule": "Add messages at the times of a cron expression.",
     },
     "Server": {
+        "redis_command.cmd": "Run one command of Redis, also on a directory.",
         "serve.serve": "Serve the store to Redis clients.",
         "top.command.top": "Watch streams, groups and clients live.",
         "monitor.monitor": "Show the requests of a server's clients as they come.",
@@ -86,6 +88,7 @@ SECTIONS = {
         "maintenance.bench": "Measure the speed of adds, ranges and reads.",
     },
     "This program": {
+        "shell.help_": "Show the help of a command, or of the program.",
         "shell.shell": "Run commands at a prompt, with history and completion.",
         "shell.completion": "Print the completion script of a shell.",
         "maintenance.version": "Show the versions of kvstream and its dependencies.",
@@ -181,12 +184,14 @@ class Application(click.Group):
             or known.keys().isdisjoint(each.partition("=")[0] for each in args[at:])
         ):
             return args
-        moving = known.keys() - _options_of(self.commands[args[at]]).keys()
-        first, rest = args[:at], []
-        words = iter(args[at:])
+        command = self.commands[args[at]]
+        moving = known.keys() - _options_of(command).keys()
+        mixed = command.context_settings.get("allow_interspersed_args", True)
+        first, rest = args[:at], [args[at]]
+        words = iter(args[at + 1 :])
         for word in words:
             name, sign, _ = word.partition("=")
-            if word == "--":
+            if word == "--" or not (mixed or word.startswith("-")):
                 rest += [word, *words]
             elif name in moving:
                 first += [word] if sign else [word, *islice(words, 1)]
@@ -206,9 +211,9 @@ class Application(click.Group):
         except KeyboardInterrupt:
             ctx.exit(ExitCode.INTERRUPTED)
         except click.UsageError as error:
-            if "extra argument" in error.message and not any(map(ctx.params.get, _PLACES)):
-                hint = "; name the store: --store DIR"  # `kvstream serve data`
-                raise click.UsageError(error.message + hint, error.ctx) from None
+            if hint := _hint(error, any(map(ctx.params.get, _PLACES))):
+                message = error.message.rstrip(".") + hint
+                raise click.UsageError(message, error.ctx) from None
             raise
         except (KVStreamError, OSError) as error:
             raise Failure(error) from None
@@ -225,6 +230,28 @@ def _options_of(*commands: click.Command, deep: bool = True) -> dict[str, click.
         if deep and isinstance(command, click.Group):
             options |= _options_of(*command.commands.values())
     return options
+
+
+def _hint(error: click.UsageError, has_place: bool) -> str:
+    """Return what was probably meant; empty if that is unknown, or said already."""
+    message = error.message
+    if "extra argument" in message and not has_place:
+        return "; name the store: --store DIR"  # `kvstream serve data`
+    wrong = _UNKNOWN.match(message)
+    if wrong is None or error.ctx is None or not isinstance(error.ctx.command, click.Group):
+        return ""
+    if error.ctx.parent is None and _is_of_redis(wrong[1]):
+        return f": for a command of Redis use kvstream cmd {wrong[1]} ..."
+    return nearest(wrong[1], error.ctx.command.commands)
+
+
+_UNKNOWN = re.compile(r"No such command '([^']+)'")
+
+
+def _is_of_redis(word: str) -> bool:
+    from kvstream.commands.table import COMMANDS  # for this error alone
+
+    return word.lower().encode() in COMMANDS
 
 
 def _command_at(args: list[str], options: Mapping[str, click.Option]) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kvstream.cli.confirmation import confirm, destroying_options, must_ask
 from kvstream.cli.exit_codes import fail_for_missing, fail_unless
 from kvstream.cli.json_values import Pairs, Unreadable, loads_fields
 from kvstream.cli.output import Output, output_options, pages
@@ -33,7 +34,7 @@ from kvstream.cli.parameters import (
     stream_argument,
 )
 from kvstream.cli.session import Session, existing_stream, last_id
-from kvstream.cli.tables import Column, id_columns, plural
+from kvstream.cli.tables import Column, id_columns, plural, quoted
 from kvstream.errors import ServerUnavailable, StoreLocked
 from kvstream.types.glob import matcher
 from kvstream.types.ids import MIN_ID, StreamID, range_start
@@ -350,9 +351,11 @@ def _count(session: Session, stream: bytes, **bounds: str | None) -> int:
     start, end = _span(**bounds)
     with session.reading() as store:
         found = existing_stream(store, stream)
-        if (start, end) == ("-", "+"):
-            return len(found)
-        return sum(1 for _ in found.scan(start, end))
+        return len(found) if (start, end) == ("-", "+") else _counted(found, start, end)
+
+
+def _counted(stream: "Stream", start: str, end: str) -> int:
+    return sum(1 for _ in stream.scan(start, end))
 
 
 _MEANINGS = {
@@ -405,23 +408,43 @@ def del_(
 @click.command(
     epilog=example(
         "kvstream trim orders --maxlen 1000000 --approximate",
-        "kvstream trim orders --minid now-30d",
+        "kvstream trim orders --minid now-30d --dry-run",
     )
 )
 @stream_argument
 @trim_options
+@destroying_options
 @output_options
 @click.pass_obj
-def trim(session: Session, out: Output, /, stream: bytes, **options: Any) -> None:
+def trim(
+    session: Session, out: Output, /, stream: bytes, dry_run: bool, yes: bool, **options: Any
+) -> None:
     """Remove the oldest entries of a stream.
 
-    Give --maxlen to keep the newest N, or --minid to remove those before an ID or a time.
+    Give --maxlen to keep the newest N, or --minid to remove those before an ID or a time. On a
+    terminal you are asked first, unless --yes is given. --dry-run and the question count the
+    entries out of these bounds: -a, --limit or acked may keep some of them.
     """
     if options["maxlen"] is None and options["minid"] is None:
         raise click.UsageError("give --maxlen N or --minid ID|TIME")
+    if dry_run or must_ask(yes):
+        with session.reading() as store:
+            found = _out_of_bounds(existing_stream(store, stream), **options)
+        if dry_run:
+            out.result(f"{plural(found, 'entry')} would be removed", trimmed=found, dry_run=True)
+            return
+        if found:
+            confirm(f"Remove {plural(found, 'entry')} of {quoted(stream)}?")
     with session.writing() as store:
         trimmed = existing_stream(store, stream).trim(**options)
     out.result(f"{plural(trimmed, 'entry')} removed", trimmed=trimmed)
+
+
+def _out_of_bounds(stream: "Stream", maxlen: int | None, minid: StreamID | None, **_: Any) -> int:
+    """Return the number of entries that a trim removes, at most."""
+    if maxlen is not None:
+        return max(0, len(stream) - maxlen)
+    return 0 if minid is None or minid == MIN_ID else _counted(stream, "-", str(minid.previous()))
 
 
 T = TypeVar("T")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from kvstream.cli.confirmation import confirm, destroying_options, must_ask
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
@@ -112,13 +113,25 @@ def create(
 @group.command(epilog=example("kvstream group destroy orders billing"))
 @stream_argument
 @group_argument
+@destroying_options
 @output_options
 @click.pass_obj
-def destroy(session: Session, out: Output, /, stream: bytes, group: bytes) -> None:
+def destroy(
+    session: Session, out: Output, /, stream: bytes, group: bytes, dry_run: bool, yes: bool
+) -> None:
     """Delete a group with its consumers.
 
-    Its pending entries are no longer pending; they stay in the stream.
+    Its pending entries are no longer pending; they stay in the stream. On a terminal you are asked
+    first, unless --yes is given.
     """
+    if dry_run or must_ask(yes):
+        with session.reading() as store:
+            pending = existing_group(store, stream, group).info().pending
+        if dry_run:
+            text = f"group {printable(group)} would be deleted, with {_pending(pending)}"
+            out.result(text, destroyed=False, pending=pending, dry_run=True)
+            return
+        confirm(f"Delete group {quoted(group)} of {quoted(stream)}, with {_pending(pending)}?")
     with session.writing() as store:
         found = existing_group(store, stream, group)
         pending = found.info().pending

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.confirmation import confirm, destroying_options, must_ask, yes_option
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.groups import GROUP_COLUMNS, group_rows
 from kvstream.cli.json_values import jsonable
@@ -31,6 +32,7 @@ from kvstream.cli.tables import (
     plain,
     plural,
     printable,
+    quoted,
     size,
     time_of,
 )
@@ -132,16 +134,23 @@ def copy(session: Session, out: Output, /, stream: bytes, new_name: bytes, repla
 @stream_argument
 @click.argument("new_name", type=Name())
 @click.option("--no-replace", is_flag=True, help="Do nothing if NEW_NAME exists.")
+@yes_option
 @output_options
 @click.pass_obj
 def rename(
-    session: Session, out: Output, /, stream: bytes, new_name: bytes, no_replace: bool
+    session: Session, out: Output, /, stream: bytes, new_name: bytes, no_replace: bool, yes: bool
 ) -> None:
     """Rename a stream.
 
-    A stream that has the new name is deleted, unless --no-replace is given. The time does not
-    depend on the size of the stream.
+    A stream that has the new name is deleted, unless --no-replace is given; on a terminal you are
+    asked first. The time does not depend on the size of the stream.
     """
+    if not no_replace and new_name != stream and must_ask(yes):
+        with session.reading() as store:
+            existing_key(store, stream)
+            replaced = _contents(store, new_name)
+        if replaced is not None:
+            confirm(f"Delete {_described(replaced)}, which has the new name?")
     with session.writing() as store:
         existing_key(store, stream)
         done = store.rename(stream, new_name, replace=not no_replace)
@@ -203,20 +212,60 @@ def ttl(session: Session, out: Output, /, stream: bytes) -> None:
     out.result(_expiry(seconds), ttl=seconds)
 
 
-@click.command(epilog=example("kvstream rm orders orders:2025"))
+@click.command(epilog=example("kvstream rm orders orders:2025", "kvstream rm orders --dry-run"))
 @click.argument("streams", type=StreamName(), metavar="STREAM...", nargs=-1, required=True)
+@destroying_options
 @output_options
 @click.pass_obj
-def rm(session: Session, out: Output, /, streams: tuple[bytes, ...]) -> None:
+def rm(
+    session: Session, out: Output, /, streams: tuple[bytes, ...], dry_run: bool, yes: bool
+) -> None:
     """Delete whole streams, with their groups.
 
-    All are deleted in one commit. The time does not depend on their size. The exit code is 1 if one
-    of them did not exist.
+    On a terminal you are asked first, unless --yes is given. All are deleted in one commit. The
+    time does not depend on their size. The exit code is 1 if one of them did not exist.
     """
+    if dry_run or must_ask(yes):
+        with session.reading() as store:
+            found = [each for name in dict.fromkeys(streams) if (each := _contents(store, name))]
+        if dry_run:
+            out.table(_CONTENTS, found, nothing="no streams")
+            fail_unless(len(found) == len(set(streams)))
+            return
+        if found:
+            more = f" and {plural(len(found) - _NAMED_MAX, 'more stream')}"
+            named = ", ".join(map(_described, found[:_NAMED_MAX]))
+            confirm(f"Delete {named}{more if len(found) > _NAMED_MAX else ''}?")
     with session.writing() as store:
         deleted = store.delete(*streams)
     out.result(f"{plural(deleted, 'stream')} deleted", deleted=deleted)
     fail_unless(deleted == len(set(streams)))
+
+
+_CONTENTS = (
+    name_column("stream"),
+    Column("length", "length", or_dash(number), right=True),
+    Column("groups", "groups", or_dash(number), right=True),
+)
+_NAMED_MAX = 5
+"""Streams that a question names."""
+
+
+def _contents(store: "Store", name: bytes) -> dict[str, Any] | None:
+    """Return what is deleted with a key; None if there is none."""
+    kind = store.type(name)
+    if kind != "stream":
+        return None if kind == "none" else {"stream": name, "length": None, "groups": None}
+    stream = store.stream(name)
+    return {"stream": name, "length": len(stream), "groups": len(stream.groups())}
+
+
+def _described(found: Mapping[str, Any]) -> str:
+    """Return a name and its contents for a question."""
+    if found["length"] is None:
+        return quoted(found["stream"])
+    groups = f" and {plural(found['groups'], 'group')}" if found["groups"] else ""
+    return f"{quoted(found['stream'])} with {plural(found['length'], 'entry')}{groups}"
 
 
 # --- the counters of a stream ---------------------------------------------------------------------

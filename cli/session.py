@@ -45,6 +45,7 @@ from kvstream.types.options import Durability
 
 if TYPE_CHECKING:
     from kvstream.group import Group
+    from kvstream.remote.connection import Connection
     from kvstream.remote.engine import RemoteEngine
     from kvstream.store import Store
     from kvstream.stream import Stream
@@ -282,19 +283,22 @@ class ServerSession:
         connect = partial(RemoteEngine.open, self._url, self._db, self._connect_s or CONNECT_S)
         return retry(connect, self.wait_s, ServerLoading)
 
-    def ping(self) -> float:
-        """Return the seconds of a round trip to the server."""
+    def connection(self) -> Connection:
+        """Return the connections to the server's database."""
         with self.reading():
             assert self._engine is not None
-            start = time.perf_counter()
-            self._engine.connection().ask("PING")
+            return self._engine.connection()
+
+    def ping(self) -> float:
+        """Return the seconds of a round trip to the server."""
+        connection = self.connection()
+        start = time.perf_counter()
+        connection.ask("PING")
         return time.perf_counter() - start
 
     def monitor(self) -> Iterator[bytes]:
         """Yield the requests of the server's clients, as MONITOR shows them."""
-        with self.reading():
-            assert self._engine is not None
-            yield from self._engine.connection().monitor()
+        yield from self.connection().monitor()
 
     def save(self) -> str:
         """Run BGSAVE on the server, and return its directory."""

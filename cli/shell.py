@@ -8,6 +8,7 @@ out of a completion what bash keeps of the word.
 """
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -38,6 +39,8 @@ _PLACES = ("--store", "--url", "--profile")
 _PRIVATE = 0o600
 _LEAVE = ("exit", "quit")
 _MARK = "_KVSTREAM_SHELL"
+_REDIS_NAME = re.compile(r"[A-Z]+(\.[A-Z]+)?")
+"""A first word that is a command of Redis: kvstream's own are small."""
 
 
 def history_path() -> Path:
@@ -98,8 +101,9 @@ def shell(ctx: click.Context) -> None:
 
     Write commands without the word kvstream, with the quotes of a shell: ls, or add orders sku=a1.
     The place and the other options given to `kvstream shell` hold for all of them; a line may have
-    options of its own. Tab completes commands, options and names. Ctrl-C stops a command, or
-    clears the line; Ctrl-D or exit leaves.
+    options of its own. A line that begins with a command of Redis in capitals, as in XLEN orders,
+    is run by `cmd`. Tab completes commands, options and names. Ctrl-C stops a command, or clears
+    the line; Ctrl-D or exit leaves.
 
     If stdin is not a terminal, its lines are run without a prompt up to the first error, whose
     exit code is that of the shell. The history is kept in ~/.local/state/kvstream/history; a line
@@ -172,8 +176,8 @@ def _words(line: str) -> list[str]:
         raise click.UsageError(f"{error}: {printable(line.strip())}") from None
     if words[:1] == ["kvstream"]:
         del words[0]
-    if words[:1] == ["help"]:
-        words = [*words[1:], "--help"]
+    if words and _REDIS_NAME.fullmatch(words[0]):
+        words.insert(0, "cmd")
     return words
 
 
@@ -258,6 +262,27 @@ def _write_history(path: Path, readline: Any) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, _PRIVATE))
     readline.write_history_file(path)
+
+
+# --- help -----------------------------------------------------------------------------------------
+
+
+@click.command(
+    "help",
+    epilog=example("kvstream help", "kvstream help export", "kvstream help group create"),
+)
+@click.argument("words", metavar="[COMMAND]...", nargs=-1)
+@click.pass_context
+def help_(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a command, or of the program."""
+    shown = ctx.find_root()
+    for word in words:
+        if not isinstance(shown.command, click.Group):
+            raise click.UsageError(f"{shown.command_path} has no commands of its own", shown)
+        name, command, _ = shown.command.resolve_command(shown, [word])
+        assert command is not None
+        shown = command.context_class(command, info_name=name, parent=shown)
+    click.echo(shown.command.get_help(shown))
 
 
 # --- completion by other shells -------------------------------------------------------------------

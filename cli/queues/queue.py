@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.confirmation import confirm, must_ask, yes_option
 from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
@@ -37,6 +38,7 @@ from kvstream.cli.tables import (
     or_dash,
     plural,
     printable,
+    quoted,
     size,
 )
 from kvstream.errors import ServerTooOld
@@ -285,23 +287,28 @@ def resume(session: Session, out: Output, /, stream: bytes, group: bytes | None)
 @stream_argument
 @group_option
 @click.option("--dry-run", is_flag=True, help="Show how many there are without deleting any.")
+@yes_option
 @output_options
 @click.pass_obj
 def purge(
-    session: Session, out: Output, /, stream: bytes, group: bytes | None, dry_run: bool
+    session: Session, out: Output, /, stream: bytes, group: bytes | None, dry_run: bool, yes: bool
 ) -> None:
     """Delete all messages of a queue, delayed ones too.
 
     Other groups of the stream lose them too. The groups, their rules, the schedules and the dead
-    letters stay. Messages in work may be settled, and are not repeated; they are not counted.
+    letters stay. Messages in work may be settled, and are not repeated; they are not counted. On a
+    terminal you are asked first, unless --yes is given.
     """
-    with session.reading() if dry_run else session.writing() as store:
-        found, _ = _chosen(store, stream, group)
-        if dry_run:
-            counts = found.info()
-            count = counts.ready + counts.waiting + counts.held + counts.delayed
-        else:
-            count = found.purge()
+    count = 0
+    if dry_run or must_ask(yes):
+        with session.reading() as store:
+            counts = _chosen(store, stream, group)[0].info()
+        count = counts.ready + counts.waiting + counts.held + counts.delayed
+    if not dry_run:
+        if must_ask(yes):
+            confirm(f"Delete {plural(count, 'message')} of {quoted(stream)}?")
+        with session.writing() as store:
+            count = _chosen(store, stream, group)[0].purge()
     verb = "would be deleted" if dry_run else "deleted"
     out.result(f"{plural(count, 'message')} {verb}", deleted=count, dry_run=dry_run)
 

@@ -179,3 +179,32 @@ def test_every_error_has_an_exit_code() -> None:
         """As if a package is not installed."""
 
     assert code_of(OfItsOwn("missing")) is ExitCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["lst"], "No such command 'lst': did you mean 'ls'?"),
+        (["hel"], "No such command 'hel': did you mean 'help'?"),
+        (["group", "creat"], "No such command 'creat': did you mean 'create'?"),
+        (["help", "exprot"], "No such command 'exprot': did you mean 'export'?"),
+        (["XLEN", "orders"], "for a command of Redis use kvstream cmd XLEN ..."),
+        (["xadd"], "for a command of Redis use kvstream cmd xadd ..."),
+    ],
+)
+def test_a_wrong_command_names_the_nearest_one(
+    orders: Program, words: list[str], hint: str
+) -> None:
+    assert orders(*words, code=2).stderr.endswith(f"{hint}\n")
+
+
+def test_help_shows_the_help_of_a_command(orders: Program) -> None:
+    for words in ([], ["ls"], ["group", "create"], ["shell"]):
+        assert orders("help", *words).stdout == orders(*words, "--help").stdout
+    assert "ls has no commands of its own" in orders("help", "ls", "x", code=2).stderr
+
+
+def test_lines_of_a_shell_may_be_commands_of_redis(orders: Program) -> None:
+    shown = orders("shell", input="XLEN orders\nhelp ttl\nlen orders\n").stdout
+    assert shown.startswith("(integer) 5\nUsage: kvstream ttl")
+    assert shown.endswith("\n5\n")

@@ -1,0 +1,126 @@
+"""``cmd``: one command of Redis, on a server or, in this process, on a directory.
+
+A directory is served by the command table of ``kvstream serve`` without a socket, so a command
+means the same in both places.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvstream.cli.json_values import jsonable
+from kvstream.cli.output import Output, output_options
+from kvstream.cli.parameters import example
+from kvstream.cli.session import DirectorySession, ServerSession, Session
+from kvstream.cli.tables import printable
+from kvstream.errors import ClientMissing
+
+if TYPE_CHECKING:
+    from kvstream.store import Store
+
+
+@click.command(
+    epilog=example(
+        "kvstream cmd XAUTOCLAIM orders billing worker-2 60000 0",
+        "kvstream cmd --json XINFO STREAM orders",
+    ),
+    context_settings={"allow_interspersed_args": False},
+)
+@click.argument("words", metavar="COMMAND [ARGUMENT]...", nargs=-1, required=True)
+@output_options
+@click.pass_obj
+def cmd(session: Session, out: Output, /, words: tuple[str, ...]) -> None:
+    """Run one command of Redis, also on a directory.
+
+    The reply is shown as by redis-cli, and with --json as {"reply": ...}. Options go before
+    COMMAND, since all words after it belong to it. A directory needs no server: the command runs in
+    this process, with redis-py (kvstream[server]). One reply is shown, so use `monitor` for MONITOR
+    and a client for SUBSCRIBE. The exit code is 1 for an error reply.
+    """
+    argv = [os.fsencode(word) for word in words]
+    if isinstance(session, ServerSession):
+        reply = session.connection().do(*argv)
+    else:
+        reply = _ask_store(session, argv)
+    if out.for_programs:
+        out.object(reply=jsonable(reply))
+    else:
+        for line in reply_lines(reply):
+            click.echo(line)
+
+
+def _ask_store(session: DirectorySession, argv: Sequence[bytes]) -> Any:
+    """Run a command on a directory, or by the process that shares it."""
+    from kvstream.commands.table import COMMANDS, command_of
+
+    if (engine := session.shared_engine()) is not None:
+        with closing(engine):
+            return engine.connection().do(*argv)
+    command = command_of(argv, COMMANDS)
+    if command is not None and not command.writes:
+        with session.reading() as store:
+            return _run(store, argv)
+    with session.writing(create=command is not None and command.grows) as store:
+        return _run(store, argv)
+
+
+def _run(store: "Store", argv: Sequence[bytes]) -> Any:
+    try:
+        import redis
+    except ModuleNotFoundError:
+        raise ClientMissing("this needs redis-py: pip install 'kvstream[server]'") from None
+    from kvstream.inprocess import connect
+    from kvstream.remote.connection import error_of
+
+    with connect(store, db=store.db) as client:
+        connection = client.connection_pool.get_connection()
+        try:
+            connection.send_command(*argv)
+            return connection.read_response(disable_decoding=True)
+        except redis.RedisError as error:
+            raise error_of(error, writing=True) from None
+        finally:
+            client.connection_pool.release(connection)
+
+
+def reply_lines(reply: Any, indent: str = "") -> Iterator[str]:
+    """Yield the lines of a reply, as redis-cli shows them."""
+    if isinstance(reply, dict):
+        reply = [part for pair in reply.items() for part in pair]
+    if isinstance(reply, list | tuple | set | frozenset):
+        yield from _list_lines(list(reply), indent)
+    elif isinstance(reply, bool):
+        yield f"({str(reply).lower()})"
+    elif isinstance(reply, int):
+        yield f"(integer) {reply}"
+    elif reply is None:
+        yield "(nil)"
+    elif isinstance(reply, Exception):
+        yield f"(error) {printable(str(reply))}"
+    elif isinstance(reply, bytes | str):
+        yield from _text_lines(reply, alone=not indent)
+    else:
+        yield str(reply)
+
+
+def _text_lines(text: bytes | str, alone: bool) -> Iterator[str]:
+    """Yield a text; that of INFO and its like keeps its lines."""
+    whole = text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
+    if not alone:
+        yield printable(text)
+    else:
+        yield from map(printable, whole.splitlines() or [""])
+
+
+def _list_lines(parts: list[Any], indent: str) -> Iterator[str]:
+    if not parts:
+        yield "(empty array)"
+    width = len(str(len(parts)))
+    for at, part in enumerate(parts, 1):
+        head = f"{at:{width}}) "
+        first, *rest = reply_lines(part, indent + " " * len(head))
+        yield (indent if at > 1 else "") + head + first
+        yield from rest
