@@ -91,7 +91,8 @@ kvstream prod> tail -f orders:eu
 ```
 
 Tab completes commands, options and the names of streams, groups and consumers; the arrow keys
-walk through the history, which is kept in `~/.local/state/kvstream/history`. Each line opens the
+walk through the history, which is kept in `~/.local/state/kvstream/history`. A line that begins
+with a command of Redis in capitals, such as `XLEN orders`, is run by `cmd`. Each line opens the
 store anew, so other processes can use it in between. Ctrl-C stops a command, Ctrl-D leaves.
 
 ## Output
@@ -132,6 +133,9 @@ bytes that the shell passes.
   left out.
 - **CSV**: a column for each field; a cell is empty if an entry lacks the field. `{ID_COLUMN}` is
   the ID; `{FIELDS_COLUMN}` has all fields of an entry as JSON if cells cannot hold them exactly.
+  Files are UTF-8; `import` decodes others by their byte order mark, or with `--encoding`. A
+  spreadsheet runs cells such as `=1+1`: `export --guard-formulas` puts a `'` before them, and
+  `import --guard-formulas` takes it away.
 
 An import keeps its progress in a small stream `kvstream:import:...` of the same database (shown
 by `ls --all`), which is written in the commits that add the rows. So if it is killed at any
