@@ -307,7 +307,7 @@ class _Lines:
 
 
 _NUL = "a NUL byte: if the file is UTF-16, give --encoding utf-16-le or utf-16-be"
-_ENCODING_ADVICE = "if it is text, give its --encoding, such as cp1252 or latin-1"
+_ENCODING_ADVICE = "give the --encoding of the file, such as cp1252, or --encoding bytes"
 
 
 class JsonRows:
@@ -344,8 +344,8 @@ class JsonRows:
 class CsvRows:
     """Rows of CSV, whose header names the fields.
 
-    Bytes that are not UTF-8 are kept as they are, and ``unclear`` says where the first are; with
-    ``strict`` their row is bad. A row with a NUL byte, which no text has, is always bad.
+    A row with bytes that are not UTF-8 is bad, unless ``as_bytes`` keeps them as they are, and so
+    is one with a NUL byte, which no text has.
     """
 
     def __init__(
@@ -353,10 +353,9 @@ class CsvRows:
         source: Source,
         delimiter: str = ",",
         keep_empty: bool = False,
-        strict: bool = False,
+        as_bytes: bool = False,
         guarded: bool = False,
     ) -> None:
-        self.unclear = ""
         csv.field_size_limit(ENTRY_BYTES_MAX)
         self._source = source
         self._lines = _Lines()
@@ -364,7 +363,7 @@ class CsvRows:
         """Why a line of the next row is no text."""
         self._keep_empty = keep_empty
         self._guarded = guarded
-        self._strict = strict
+        self._as_bytes = as_bytes
         self._reader = csv.reader(self._texts(), delimiter=delimiter, strict=True)
         try:
             names = next(self._reader, [])
@@ -391,19 +390,12 @@ class CsvRows:
                 text = line.decode()
             except UnicodeDecodeError as error:
                 text = line.decode(**_TEXT)
-                self._note_bytes(error.start + 1)
+                if not self._as_bytes:
+                    at = error.start + 1
+                    self._error = self._error or f"not UTF-8 at byte {at}; {_ENCODING_ADVICE}"
             if "\0" in text:
                 self._error = _NUL
             yield text
-
-    def _note_bytes(self, at: int) -> None:
-        """Note that a line is not UTF-8 from a byte on."""
-        if self._strict:
-            self._error = self._error or f"not UTF-8 at byte {at}; {_ENCODING_ADVICE}"
-        elif not self.unclear:
-            line = self._lines.taken + len(self._lines.kept)
-            kept = f"line {line}: not UTF-8 at byte {at}, such bytes are kept as they are"
-            self.unclear = f"{kept}; {_ENCODING_ADVICE}"
 
     def __iter__(self) -> Iterator[Row]:
         lines, reader = self._lines, self._reader

@@ -51,12 +51,18 @@ meta_prefix_option = click.option(
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Do not show progress.")
 
 
+BYTES = "bytes"
+"""Stands for no encoding: cells are stored byte by byte."""
+
+
 class Encoding(Type):
-    """The name of an encoding of text that Python knows."""
+    """The name of an encoding of text that Python knows, or ``bytes``."""
 
     name = "encoding"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == BYTES:
+            return BYTES
         try:
             "".encode(value or "utf-8")
             known = codecs.lookup(value or "utf-8").incrementaldecoder is not None
@@ -110,8 +116,8 @@ def format_of(name: str, options: dict[str, Any]) -> tuple[str, str]:
     default="",
     show_default=False,
     metavar="NAME",
-    help="The encoding of jsonl or csv, such as utf-16 or cp1252. By default utf-8, or what a byte "
-    "order mark says.",
+    help="The encoding of jsonl or csv, such as utf-16 or cp1252; bytes: any, kept as it is. By "
+    "default utf-8, or what a byte order mark says.",
 )
 @click.option("--id-column", type=Name(), metavar="FIELD", help="The field with the ID.")
 @click.option("--time-column", type=Name(), metavar="FIELD", help="The field with the time.")
@@ -153,9 +159,8 @@ def import_(
     its ID. A row whose ID and fields are in the stream already is skipped.
 
     Text is stored as UTF-8. A file with the byte order mark of UTF-16 or UTF-32 is decoded; for
-    another encoding give --encoding. A NUL byte, or a line of JSON that is not UTF-8, is a bad
-    line. Cells of CSV that are not UTF-8 are kept byte by byte, and the first is reported; with
-    --encoding utf-8 they are bad lines too.
+    another encoding give --encoding. A line that is not UTF-8, or has a NUL byte, is a bad line.
+    --encoding bytes keeps the cells of CSV byte by byte, whatever they are.
 
     In parquet and arrow (also known as Feather), each column is a field, and null means that the
     entry lacks it. Numbers, times and truth values become text. A column `id` of text has the IDs,
@@ -193,8 +198,6 @@ def import_(
             _print(f"{source.label}: stopped; {_kept(run, source)}")
             raise
     reports.close()
-    if isinstance(rows, CsvRows) and rows.unclear:
-        _print(f"{source.label}: {rows.unclear}")
     totals = run.totals
     out.result(
         _summary(run),
@@ -278,9 +281,12 @@ def _source_and_rows(file: BinaryIO, options: dict[str, Any]) -> tuple[Source, R
         if not file.seekable():
             raise click.UsageError(f"{kind} needs a FILE: it is not read from a pipe")
         file = _table_lines(file, kind, label, options["meta_prefix"])
-    source = Source(file, label, identity, encoding)
+    as_bytes = encoding == BYTES
+    if as_bytes and kind != "csv":
+        raise click.UsageError(f"--encoding {BYTES} is for csv, not for {kind}")
+    source = Source(file, label, identity, "utf-8" if as_bytes else encoding)
     if kind == "csv":
-        how = {"strict": bool(encoding), "guarded": options["guard_formulas"]}
+        how = {"as_bytes": as_bytes, "guarded": options["guard_formulas"]}
         return source, CsvRows(source, delimiter, options["keep_empty"], **how)
     return source, JsonRows(source)
 

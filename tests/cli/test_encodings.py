@@ -71,22 +71,21 @@ def test_single_byte_encodings_are_read_by_their_name(kvstream: Program, tmp_pat
     assert fields_of(kvstream, "s") == [{"näme": "5 €"}]
 
 
-def test_cells_that_are_not_utf8_are_reported(kvstream: Program) -> None:
-    said = kvstream("import", "s", "--format", "csv", input=b"a,b\nx,1\n\xe4,2\n\xe4,3\n").stderr
-    assert "stdin: line 3: not UTF-8 at byte 1, such bytes are kept as they are" in said
-    assert said.count("not UTF-8") == 1
-
-
-def test_lines_in_another_encoding_are_bad_if_utf8_is_asked_for(kvstream: Program) -> None:
-    strict = ("import", "s", "--format", "csv", "--encoding", "utf-8")
+def test_lines_in_another_encoding_are_bad(kvstream: Program) -> None:
+    words = ("import", "s", "--format", "csv")
     rows = "a,b\nä,1\n".encode() + "ä,2\n".encode("latin-1") + b"c,3\n"
-    said = kvstream(*strict, input=rows, code=1).stderr
-    assert "line 3: not UTF-8 at byte 1" in said
+    said = kvstream(*words, input=rows, code=1).stderr
+    assert "line 3: not UTF-8 at byte 1; give the --encoding of the file" in said
     assert "1 entry added" in said
-    result = kvstream(*strict, "--on-error", "skip", "--new-ids", input=rows)
+    result = kvstream(*words, "--on-error", "skip", "--new-ids", input=rows)
     assert "2 entries added, 1 bad line skipped" in result.stdout
     header = "ä,b\n1,2\n".encode("latin-1")
-    assert "line 1: not UTF-8" in kvstream(*strict, input=header, code=1).stderr
+    assert "line 1: not UTF-8" in kvstream(*words, input=header, code=1).stderr
+
+
+def test_bytes_are_kept_in_csv_alone(kvstream: Program) -> None:
+    said = kvstream("import", "s", "--encoding", "bytes", input="", code=2).stderr
+    assert "--encoding bytes is for csv, not for jsonl" in said
 
 
 def test_a_line_of_json_in_another_encoding_is_bad(kvstream: Program) -> None:

@@ -83,7 +83,8 @@ def test_other_delimiters_are_named_or_implied(kvstream: Program, tmp_path: Path
 
 @pytest.mark.places("store")
 def test_bytes_that_are_no_utf8_survive_csv(kvstream: Program) -> None:
-    kvstream("import", "s", "--format", "csv", input=b"a\xff,b\n1,\xfe\n")
+    words = ("import", "s", "--format", "csv", "--encoding", "bytes")
+    kvstream(*words, input=b"a\xff,b\n1,\xfe\n")
     with Store.open(kvstream.directory) as store:
         assert store.stream("s").range()[0].pairs == ((b"a\xff", b"1"), (b"b", b"\xfe"))
 
