@@ -52,10 +52,13 @@
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from types import FrameType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
+
+T = TypeVar("T")
 
 _UNKNOWN = object()
 _SHOWN_MAX = 60
@@ -414,3 +417,22 @@ class LostWrites(DataError):
 
 class UnknownLayout(DataError):
     """Another version of kvstream, with another layout, wrote the store."""
+
+
+@contextmanager
+def part_done(what: str) -> Iterator[None]:
+    """Raise UnknownOutcome if no server answers inside: ``what``, a part of the call, is done."""
+    try:
+        yield
+    except (ServerUnavailable, StoreLocked) as error:
+        raise UnknownOutcome(f"{what}, and then: {error}") from None
+
+
+def in_parts(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """Make the parts of a call; once one is done, an absent server raises UnknownOutcome."""
+    guard: AbstractContextManager[None] = nullcontext()
+    for call in calls:
+        with guard:
+            result = call()
+        yield result
+        guard = part_done("a part of it is done")

@@ -30,7 +30,7 @@ from kvstream.engine.interface import AnyEngine
 from kvstream.engine.listening import every_in_thread
 from kvstream.engine.waiters import Signal, Waiter
 from kvstream.errors import InvalidArgument, StoreClosed, UnknownOutcome
-from kvstream.remote.connection import CONNECT_S, Connection, Link, mark_unsent
+from kvstream.remote.connection import CONNECT_S, REPLY_S, Connection, Link, mark_unsent
 from kvstream.remote.engine import RemoteEngine
 from kvstream.types.clock import Clock
 from kvstream.types.options import StoreOptions
@@ -390,6 +390,8 @@ class LoopEngine(Engine):
     def every(self, seconds: float, call: Callable[[], object]) -> Callable[[], None]:
         return every_in_task(self.task_call, seconds, call)
 
+    sleep = staticmethod(pause)
+
     # --- where a thread would block -------------------------------------------------------------
 
     def _loop_signal(self) -> Signal:
@@ -470,10 +472,17 @@ class LoopLink(Link):
         self._writer = self._connection._writer
         self._ended = select.poll()
         self._ended.register(self._writer.get_extra_info("socket").fileno(), select.POLLIN)
+        self._unread = self._look_for_unread()
+
+    def _look_for_unread(self) -> Callable[[], object]:
+        connection = self._connection
+        arrived = connection._reader._buffer  # the loop has read it from the socket
+        reader = getattr(connection._parser, "_reader", None)  # hiredis's
+        return lambda: arrived or (reader is not None and reader.has_data())
 
     def is_open(self) -> bool:
-        """Return False if the server has ended it."""
-        return not self._writer.is_closing() and not self._ended.poll(0)
+        """Return False if the server has ended it, or sent a reply twice."""
+        return not (self._writer.is_closing() or self._ended.poll(0) or self._unread())
 
     def close(self) -> None:
         """Close it at once: a task that is being cancelled does not wait.
@@ -600,8 +609,14 @@ class LoopRemoteEngine(RemoteCalls, RemoteEngine):
     """A server, for the tasks of one event loop."""
 
     connection_type = LoopConnection
-    _sleep = staticmethod(pause)
+    sleep = staticmethod(pause)
 
-    def __init__(self, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> None:
-        super().__init__(url, db, connect_s)
+    def __init__(
+        self,
+        url: str,
+        db: int | None = None,
+        connect_s: float = CONNECT_S,
+        reply_s: float = REPLY_S,
+    ) -> None:
+        super().__init__(url, db, connect_s, reply_s)
         self._local: Any = OfTask()

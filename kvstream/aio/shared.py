@@ -70,7 +70,7 @@ class LoopSharedEngine(RemoteCalls, SharedEngine):
 
     engine_type = LoopEngine
     server_type = LoopRemoteEngine
-    _sleep = staticmethod(pause)
+    sleep = staticmethod(pause)
     _new_lock: Callable[[], Any] = staticmethod(TaskLock)
     _new_local: Callable[[], Any] = OfTask
     _calls = 0

@@ -17,7 +17,14 @@ import kvstream
 from kvstream.engine.coerce import whole
 from kvstream.engine.contexts import contextmanager
 from kvstream.engine.queue_arguments import checked_priorities, one_of, rules_of
-from kvstream.errors import AccessDenied, ClientMissing, InvalidArgument, nearest, shown
+from kvstream.errors import (
+    AccessDenied,
+    ClientMissing,
+    InvalidArgument,
+    nearest,
+    part_done,
+    shown,
+)
 from kvstream.jobs.arguments import checked_format, pack
 from kvstream.jobs.handle import DONE, JobHandle
 from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, checked_seconds, id_of
@@ -432,11 +439,12 @@ class Jobs:
         self._checked_priority(task, priority)
         queue, unique = self.queue_of(task), options.get("unique")
         where = queue.put(job.fields(), priority=priority, **options)
-        handle = self._handle_of(task, job, where, unique)
-        if unique is not None and handle.id == job.id and options["window"] is not None:
-            key = self._unique_key(unique)
-            self.store.stream(key).add({ID: job.id}, maxlen=1)
-            self.store.expire(key, checked_seconds(options["window"], "window"))
+        with part_done(f"the job {job.id} was put, unless another one has its unique name"):
+            handle = self._handle_of(task, job, where, unique)
+            if unique is not None and handle.id == job.id and options["window"] is not None:
+                key = self._unique_key(unique)
+                self.store.stream(key).add({ID: job.id}, maxlen=1)
+                self.store.expire(key, checked_seconds(options["window"], "window"))
         if self.testing is not None:
             self.testing.run()
         return handle
@@ -504,7 +512,8 @@ class Jobs:
                     for each, name in zip(fields, names, strict=True)
                 ]
         found = zip(jobs, places, names, strict=True)
-        handles = [self._handle_of(task, job, where, name) for job, where, name in found]
+        with part_done("the jobs were put, unless others have their unique names"):
+            handles = [self._handle_of(task, job, where, name) for job, where, name in found]
         if self.testing is not None:
             self.testing.run()
         return handles

@@ -27,6 +27,7 @@ from kvstream.errors import (
     NoGroup,
     RequestError,
     ServerUnavailable,
+    part_done,
 )
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.job import AnyJobs, checked_seconds, id_of, made_ms
@@ -332,7 +333,8 @@ class JobHandle(Generic[R]):
         """
         delayed = self._delayed()
         if delayed is not None and delayed[0].cancel(delayed[1]):
-            self._jobs.record(self.id, CANCELLED, self._ttl)
+            with part_done(f"the job {self.id} is cancelled"):
+                self._jobs.record(self.id, CANCELLED, self._ttl)
             return True
         for _ in range(_TRIES):
             place = self._found()

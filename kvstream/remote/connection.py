@@ -62,9 +62,20 @@ class NotSent(ConnectionLost):
     """The command did not reach a server: nothing was done."""
 
 
-for _own in (ConnectionLost, NotSent):  # programs see the public class in tracebacks and logs
-    _own.__name__ = _own.__qualname__ = ServerUnavailable.__name__
-    _own.__module__ = ServerUnavailable.__module__
+class ReplyLost(UnknownOutcome):
+    """A connection ended after a write was sent, before its reply came."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnknownOutcome, self.args
+
+
+for _own, _public in (
+    (ConnectionLost, ServerUnavailable),
+    (NotSent, ServerUnavailable),
+    (ReplyLost, UnknownOutcome),
+):  # programs see the public class in tracebacks and logs
+    _own.__name__ = _own.__qualname__ = _public.__name__
+    _own.__module__ = _public.__module__
 
 
 _BY_CODE: dict[str, type[KVStreamError]] = {
@@ -74,6 +85,7 @@ _BY_CODE: dict[str, type[KVStreamError]] = {
     "BUSYKEY": KeyExists,
     "LEASELOST": LeaseLost,
     "UNBLOCKED": Unblocked,
+    "DENIED": AccessDenied,
     "MISCONF": ServerUnavailable,
     "BUSY": ServerUnavailable,
     "NOREPLICAS": ServerUnavailable,
@@ -88,6 +100,9 @@ _BY_TEXT: tuple[tuple[str, Callable[[str], KVStreamError]], ...] = (
     ("an ID for stream", IDTooSmall),
     ("The stream has exhausted", IDsExhausted),
     ("Invalid stream ID", InvalidID),
+    ("Protocol error: unauthenticated", AccessDenied),
+    ("the log cannot be made durable", UnknownOutcome),
+    ("IO error: ", UnknownOutcome),
     ("Bad data format", lambda text: BadPayload("refused by the server", message=text)),
     ("DUMP payload version", lambda text: BadPayload("refused by the server", message=text)),
 )
@@ -109,6 +124,7 @@ _INVALID = (
 
 _UNREACHED = re.compile(r"Error -?\d+ connecting to (\S+?)\.? (.*?)\.?", re.DOTALL)
 """redis-py's error for a connection that was never made."""
+_CROWDED = "max number of clients reached"
 
 
 @contextmanager
@@ -141,18 +157,22 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
         return AccessDenied(f"the server lets nobody in without the right password: {message}")
     if isinstance(error, exceptions.BusyLoadingError):
         return ServerLoading(f"the server is still loading: {message}")
-    if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError):
-        refused = _UNREACHED.fullmatch(message)
-        if refused is not None:
-            return NotSent(f"no connection to {refused[1]}: {refused[2]}")
-        if getattr(error, "is_unsent", False):
-            return NotSent(f"the server does not answer: {message}")
-        if writing:
-            return UnknownOutcome(f"the server may or may not have done it: {message}")
-        lost = not isinstance(error, exceptions.TimeoutError)
-        kind = ConnectionLost if lost else ServerUnavailable
-        return kind(f"the server does not answer: {message}")
-    return RequestError(message)
+    if isinstance(error, exceptions.DataError):  # the request cannot be packed
+        return RequestError(message)
+    refused = _UNREACHED.fullmatch(message)
+    if refused is not None:
+        return NotSent(f"no connection to {refused[1]}: {refused[2]}")
+    if message.startswith(_CROWDED):  # the first words of a server that serves no more clients
+        return NotSent(f"the server takes no more clients: {message}")
+    if getattr(error, "is_unsent", False):
+        return NotSent(f"the server does not answer: {message}")
+    # A reply that is no RESP is a lost connection, too.
+    in_time = not isinstance(error, exceptions.TimeoutError)
+    if writing:
+        unknown = ReplyLost if in_time else UnknownOutcome
+        return unknown(f"the server may or may not have done it: {message}")
+    kind = ConnectionLost if in_time else ServerUnavailable
+    return kind(f"the server does not answer: {message}")
 
 
 def is_tls_refusal(error: BaseException | None) -> bool:
@@ -243,6 +263,9 @@ def connect(
         )
         settings = client.connection_pool.connection_kwargs
         settings |= {"protocol": 2, "decode_responses": False}
+        # A handshake would swallow the words with which a server refuses a client.
+        named = ("driver_info",) if hasattr(redis, "DriverInfo") else ("lib_name", "lib_version")
+        settings |= dict.fromkeys(named)
         given = {"username": user, "password": password}
         settings |= {name: value for name, value in given.items() if value is not None}
         client.connection_pool.connection_class(**settings)  # fails for unknown options
@@ -298,7 +321,7 @@ def mark_unsent(error: BaseException) -> None:
 class Link:
     """One connection to a server. Errors of the connection are those of redis-py."""
 
-    __slots__ = ("__weakref__", "_connection", "_ended", "_wait")
+    __slots__ = ("__weakref__", "_connection", "_ended", "_unread", "_wait")
 
     def __init__(self, client: "redis.Redis") -> None:
         self._connection = socket_connection(client)
@@ -310,14 +333,27 @@ class Link:
         plain = self._connection._sock
         self._ended = select.poll()
         self._ended.register(plain.fileno(), select.POLLIN)
+        self._unread = self._look_for_unread()
         self._wait: Callable[[], object] = _no_wait
         if twins is not None and not isinstance(plain, ssl.SSLSocket):
             self._wait = twins.ReplyWait(plain.fileno(), may_poll()).wait
         _links.add(self)
 
+    def _look_for_unread(self) -> Callable[[], object]:
+        """Return the function that tells whether bytes were read beyond the last reply."""
+        parser = self._connection._parser
+        reader = getattr(parser, "_reader", None)  # hiredis's
+        return parser._buffer.unread_bytes if reader is None else reader.has_data  # type: ignore[no-any-return]
+
     def is_open(self) -> bool:
-        """Return False if the server has ended it, or it is that of the process before a fork."""
-        return self._connection.pid == os.getpid() and not self._ended.poll(0)
+        """Return False if the next reply would not be that to the next command.
+
+        The server has ended the connection, or sent a reply twice; or it is that of the process
+        before a fork.
+        """
+        return (
+            self._connection.pid == os.getpid() and not self._ended.poll(0) and not self._unread()
+        )
 
     def close(self) -> None:
         _links.discard(self)

@@ -4,9 +4,10 @@ It offers what ``kvstream.engine.interface`` asks for, so the library's Store, S
 Consumer work on it as they do on a directory. An operation is one command where that is possible,
 else several in one MULTI, else several round trips (``_PROCEDURES``).
 
-A read whose connection is lost is sent once more, as is an add with an idempotent ID. Any other
-write whose connection is lost raises UnknownOutcome. A blocked read waits in parts that are shorter
-than the timeout of the socket.
+A read whose connection is lost is sent once more, as is a write that may be repeated, such as an
+add with an idempotent ID. Any other write whose connection is lost raises UnknownOutcome, as does
+every write that a silent server may have got. A blocked read waits in parts that are shorter than
+the timeout of the socket.
 
 A transaction is MULTI and EXEC. Its writes are sent when the block ends, and their results are
 known then (``Queued``). Its reads are sent at once, and their keys are watched: if another client
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead, read_new, rest_of
@@ -55,6 +57,7 @@ from kvstream.remote.connection import (
     ConnectionLost,
     Link,
     NotSent,
+    ReplyLost,
     checked,
     connect,
     next_page,
@@ -84,10 +87,16 @@ class RemoteEngine:
     """A server, as the library sees it. Every method may be called from any thread."""
 
     connection_type = Connection
-    _sleep: Callable[[float], None] = staticmethod(time.sleep)
+    sleep: Callable[[float], None] = staticmethod(time.sleep)
 
-    def __init__(self, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> None:
-        self.url, self._connect_s = url, connect_s
+    def __init__(
+        self,
+        url: str,
+        db: int | None = None,
+        connect_s: float = CONNECT_S,
+        reply_s: float = REPLY_S,
+    ) -> None:
+        self.url, self._connect_s, self._reply_s = url, connect_s, reply_s
         first = self._connected(db)
         self.db = first.db
         """The database that ``db`` or the URL names."""
@@ -105,23 +114,32 @@ class RemoteEngine:
         raise TypeError("an open store cannot be pickled: open its URL in the other process, too")
 
     @classmethod
-    def open(cls, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> Self:
+    def open(
+        cls,
+        url: str,
+        db: int | None = None,
+        connect_s: float = CONNECT_S,
+        reply_s: float = REPLY_S,
+        greet_s: float | None = None,
+    ) -> Self:
         """Return the engine of the server at a URL; ``db`` None: the database that it names.
 
-        Raises InvalidArgument for a wrong URL, ServerUnavailable, AccessDenied, and ClientMissing
-        if redis-py is not installed.
+        ``greet_s``: the seconds to wait for its first connection and reply, by default
+        ``connect_s``. Raises InvalidArgument for a wrong URL, ServerUnavailable, AccessDenied, and
+        ClientMissing if redis-py is not installed.
         """
+        greet_s = connect_s if greet_s is None else greet_s
         # The first connection has the shorter timeout: a port that accepts and then stays silent,
         # as a TLS port does to a client without TLS, is no server.
-        first = cls.connection_type(connect(url, connect_s, connect_s), db)
+        first = cls.connection_type(connect(url, greet_s, greet_s), db)
         try:
             first.greet()
         finally:
             first.close()
-        return cls(url, db, connect_s)
+        return cls(url, db, connect_s, reply_s)
 
     def _connected(self, db: int | None) -> Connection:
-        return self.connection_type(connect(self.url, self._connect_s, REPLY_S), db)
+        return self.connection_type(connect(self.url, self._connect_s, self._reply_s), db)
 
     def connection(self, db: int | None = None) -> Connection:
         """Return the connections to a database; None: the one that was opened."""
@@ -348,8 +366,13 @@ class RemoteEngine:
         self._await_job("aof_rewrite_in_progress", "aof_last_bgrewrite_status", "compaction")
 
     def _await_job(self, running: str, status: str, job: str) -> None:
-        while (about := self.connection().info("persistence")).get(running):
-            self._sleep(_JOB_PAUSE_S)
+        """Wait for the end of a job of the server that has begun."""
+        try:
+            while (about := self.connection().info("persistence")).get(running):
+                self.sleep(_JOB_PAUSE_S)
+        except ServerUnavailable as error:
+            kind = ReplyLost if isinstance(error, ConnectionLost) else UnknownOutcome
+            raise kind(f"the {job} has begun, and may or may not have ended: {error}") from None
         if about.get(status, "ok") != "ok":
             raise RequestError(f"the {job} has failed: see the log of the server")
 
@@ -376,25 +399,39 @@ def _version(text: object) -> tuple[int, ...]:
 
 
 def _sent(connection: Connection, call: Call) -> list[Any]:
-    """Send the commands of a call; return their replies."""
-    if call.guards:
-        return checked(connection.ask_all([*call.commands, ("UNWATCH",)]))
-    if len(call.commands) > 1:
-        run = connection.do_all if call.writes else connection.ask_at_once
-        return run(call.commands)
-    if not call.commands:
-        return []
-    (words,) = call.commands
+    """Send the commands of a call; return their replies.
+
+    A read whose connection was lost is sent once more, as is a write that may be repeated.
+    """
+    send = _sender(connection, call)
     if call.writes and not call.repeatable:
-        return [connection.do(*words)]
-    with suppress(ConnectionLost):
-        return [connection.ask(*words)]
+        return send()
+    unknown: ReplyLost | None = None
     try:
-        return [connection.ask(*words)]
-    except ConnectionLost as error:
-        if call.writes:
-            raise UnknownOutcome(f"it may or may not have been done: {error}") from None
-        raise
+        return send()
+    except ReplyLost as error:
+        unknown = error
+    except ConnectionLost:
+        pass
+    try:
+        return send()
+    except StoreError as error:
+        if unknown is None or isinstance(error, UnknownOutcome):
+            raise
+        lost = isinstance(error, ConnectionLost | StoreClosed)
+        raise (ReplyLost if lost else UnknownOutcome)(f"{unknown}, and now: {error}") from None
+
+
+def _sender(connection: Connection, call: Call) -> Callable[[], list[Any]]:
+    """Return the function that sends the commands of a call once."""
+    commands = call.commands
+    if call.guards:
+        return lambda: checked(connection.ask_all([*commands, ("UNWATCH",)]))
+    if not commands:
+        return list
+    if len(commands) > 1:
+        return partial(connection.do_all if call.writes else connection.ask_at_once, commands)
+    return lambda: [(connection.do if call.writes else connection.ask)(*commands[0])]
 
 
 class Queued:

@@ -10,13 +10,14 @@ Redis before 8.8 and Valkey have no XNACK. There an entry is given back by XCLAI
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Any
 
 from kvstream.engine.blocking_reads import GroupRead
-from kvstream.errors import RequestError
+from kvstream.errors import RequestError, ServerUnavailable
 from kvstream.layout.keys import database_of, key_of
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.operations import claim, readgroup
@@ -85,7 +86,8 @@ class GivenBack:
         if not has_xnack:
             reply, found = self._claimed(attempt)
             if reply and len(attempt.wanted) == 1:
-                reply = self._filled(attempt, *reply[0])
+                with suppress(ServerUnavailable):  # no new ones then: the others are delivered
+                    reply = self._filled(attempt, *reply[0])
             rest = LOOK_BEFORE_8_8_S if rest is None else min(rest, LOOK_BEFORE_8_8_S)
         if not found:
             block = connection.block_words(rest) if waits else ()
@@ -105,20 +107,30 @@ class GivenBack:
         reply: Reply = []
         any_found = False
         for name, _ in attempt.wanted:
-            rows = self._unowned(name, attempt.group, attempt.count)
-            any_found = any_found or bool(rows)
-            tried = [eid for eid, deliveries in rows.items() if deliveries != COUNT_MAX]
-            take = partial(self._run, claim.claim, name, attempt.group, attempt.consumer)
-            # The idle time keeps two readers from claiming the same entry.
-            found = take(readgroup.GIVEN_BACK_MS, tried)
-            live = [entry._replace(deliveries=rows[entry.id]) for entry in found]
-            if len(tried) < len(rows):  # those would get a negative number with one delivery more
-                take(
-                    readgroup.GIVEN_BACK_MS, [eid for eid in rows if eid not in tried], justid=True
-                )
+            try:
+                live, found = self._claimed_of(attempt, name)
+            except ServerUnavailable:
+                if not reply:
+                    raise
+                break  # the entries before are this consumer's now
+            any_found = any_found or found
             if live:
                 reply.append((name, live))
         return reply, any_found
+
+    def _claimed_of(self, attempt: GroupRead, name: bytes) -> tuple[list[HistoryEntry], bool]:
+        """Claim the entries of NOBODY of a stream; return whether there were any."""
+        rows = self._unowned(name, attempt.group, attempt.count)
+        tried = [eid for eid, deliveries in rows.items() if deliveries != COUNT_MAX]
+        take = partial(self._run, claim.claim, name, attempt.group, attempt.consumer)
+        # The idle time keeps two readers from claiming the same entry.
+        found = take(readgroup.GIVEN_BACK_MS, tried)
+        if len(tried) < len(rows):  # those would get a negative number with one delivery more
+            with suppress(ServerUnavailable):
+                take(
+                    readgroup.GIVEN_BACK_MS, [eid for eid in rows if eid not in tried], justid=True
+                )
+        return [entry._replace(deliveries=rows[entry.id]) for entry in found], bool(rows)
 
     def _filled(self, attempt: GroupRead, name: bytes, claimed: Iterable[HistoryEntry]) -> Reply:
         """Return claimed entries of the only stream and, up to the count, new ones."""

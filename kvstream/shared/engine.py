@@ -12,7 +12,9 @@ connects to the one that did. A call that was under way is repeated if that is s
 - a read of new entries for a group: entries that the lost call delivered to the consumer are
   returned by the repeated one.
 
-Any other write raises UnknownOutcome. A transaction raises Conflict unless its end was sent.
+Any other write raises UnknownOutcome, as does one that was repeated in vain. A transaction raises
+Conflict unless its end was sent. An owner that is silent for as long as a call waits is not asked
+again: its process is stopped, or has no time.
 
 Transactions of all processes, the owner's too, go through the socket: they follow the same rules
 everywhere, and none keeps the others out while its block runs.
@@ -42,6 +44,7 @@ from kvstream.errors import (
     KVStreamError,
     ServerUnavailable,
     StoreClosed,
+    StoreError,
     StoreLocked,
     UnknownOutcome,
 )
@@ -65,7 +68,7 @@ from kvstream.operations.append import Idempotency
 from kvstream.operations.queues import leases, policy, retention, schedules
 from kvstream.operations.read import Reply
 from kvstream.operations.trim import Trim
-from kvstream.remote.connection import ConnectionLost, require_client
+from kvstream.remote.connection import ConnectionLost, ReplyLost, require_client
 from kvstream.remote.engine import RemoteEngine
 from kvstream.shared.owner import GRACE_S, SOCKET, Owner, OwnerBusy, OwnerProcess, Place
 from kvstream.storage import directory as directories
@@ -82,6 +85,8 @@ WAIT_S = 15.0
 """Seconds to wait for an owner: opening a store after a crash reads its log again."""
 PAUSE_S, PAUSE_MAX_S = 0.002, 0.05
 """The first and the longest pause between two tries."""
+REPLY_S_MIN = 1.0
+"""An owner has at least this time for a reply: an fsync may take as long."""
 PIECE_S = 5.0
 """Longest single wait of a client's group read, whose deliveries are looked for if it is lost."""
 _PENDING_PAGE = 1000
@@ -143,7 +148,7 @@ class SharedEngine:
 
     engine_type: type[Engine] = Engine
     server_type: type[RemoteEngine] = RemoteEngine
-    _sleep: Callable[[float], None] = staticmethod(time.sleep)
+    sleep: Callable[[float], None] = staticmethod(time.sleep)
     _new_lock: Callable[[], Any] = staticmethod(threading.RLock)
     _new_local: Callable[[], Any] = _Local
 
@@ -232,7 +237,7 @@ class SharedEngine:
         alone = begun + GRACE_S
         """When a lock without a socket is taken for that of a store that is not shared."""
         while True:
-            server = self._connected()
+            server = self._connected(until)
             if server is not None:
                 self._started = None
                 return server
@@ -255,7 +260,7 @@ class SharedEngine:
                     raise
             if monotonic() >= until:
                 raise ServerUnavailable(f"no process owns the shared store in {self.place}")
-            self._sleep(pause)
+            self.sleep(pause)
             pause = min(2 * pause, PAUSE_MAX_S)
 
     def _own(self) -> Owner:
@@ -276,13 +281,22 @@ class SharedEngine:
         """The number of connections to this owner; None if this process is not the owner."""
         return None if self._owner is None else self._owner.clients
 
-    def _connected(self) -> RemoteEngine | None:
-        """Return a connection to the owner; None if nobody serves the store."""
+    @property
+    def _reply_s(self) -> float:
+        """How long an owner may take for a reply."""
+        return max(self._wait_s, REPLY_S_MIN)
+
+    def _connected(self, until: float) -> RemoteEngine | None:
+        """Return a connection to the owner; None if nobody serves the store.
+
+        Raises ServerUnavailable if the owner does not answer before ``until``.
+        """
         if not os.path.exists(self._place.directory / SOCKET):
             return None
         self._place.check()
+        greet_s = max(until - monotonic(), PAUSE_MAX_S)
         try:
-            server = self.server_type.open(self._place.url)
+            server = self.server_type.open(self._place.url, reply_s=self._reply_s, greet_s=greet_s)
             about = server.connection().info("persistence")
         except ConnectionLost:
             return None
@@ -303,32 +317,58 @@ class SharedEngine:
         if isinstance(engine, RemoteEngine):
             engine.close()
 
-    def _repeat(self, call: Callable[[Engine | RemoteEngine], T], again: bool = False) -> T:
+    def _repeat(
+        self,
+        call: Callable[[Engine | RemoteEngine], T],
+        again: bool = False,
+        waits: bool = False,
+    ) -> T:
         """Call with the present engine until an owner has answered.
 
-        ``again``: the call may be repeated if its outcome is unknown.
+        ``again``: the call may be repeated if its outcome is unknown. ``waits``: it may take long,
+        so the time to wait for an owner begins when one is lost. Once the call may have been done,
+        no other error than UnknownOutcome says that the store cannot do it.
         """
-        deadline: float | None = None
+        deadline = None if waits else monotonic() + self._wait_s
+        unknown: ReplyLost | None = None
         while True:
-            engine = self._elected(deadline)
             try:
-                return call(engine)
+                return self._attempt(call, deadline)
+            except ReplyLost as error:
+                if not again:
+                    raise
+                unknown = error
             except ConnectionLost:
                 pass
-            except StoreClosed:  # another thread has noticed the end of the owner
-                if self._closed or self._current is engine:
+            except StoreError as error:
+                if unknown is None or isinstance(error, UnknownOutcome):
                     raise
-            except UnknownOutcome:
-                if not again or (engine is self._current and self._owner is not None):
-                    raise
-            self._lost(engine)
+                raise UnknownOutcome(f"{unknown}, and now: {error}") from None
             now = monotonic()
             deadline = now + self._wait_s if deadline is None else deadline
             if now >= deadline:
-                raise ServerUnavailable(
+                over = (
                     f"no process has kept the shared store in {self.place} for as long as a call "
                     f"takes, in {self._wait_s:g} s"
                 )
+                raise (
+                    ServerUnavailable(over)
+                    if unknown is None
+                    else UnknownOutcome(f"{unknown}, and {over}")
+                )
+
+    def _attempt(self, call: Callable[[Engine | RemoteEngine], T], deadline: float | None) -> T:
+        """Call with the present engine; forget it if its owner has ended."""
+        engine = self._elected(deadline)
+        try:
+            return call(engine)
+        except (ConnectionLost, ReplyLost):
+            self._lost(engine)
+            raise
+        except StoreClosed:  # another thread has noticed the end of the owner
+            if self._closed or self._current is engine:
+                raise
+            raise ConnectionLost("the process that had the store has ended") from None
 
     def _server(self) -> RemoteEngine:
         """Return the socket of the owner, which may be this process."""
@@ -337,7 +377,7 @@ class SharedEngine:
             return engine
         with self._lock:
             if self._to_itself is None:
-                self._to_itself = self.server_type(self._place.url)
+                self._to_itself = self.server_type(self._place.url, reply_s=self._reply_s)
             return self._to_itself
 
     def close(self, discard: bool = False) -> None:
@@ -415,15 +455,18 @@ class SharedEngine:
         self, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[leases.Token]
     ) -> list[int]:
         """Acknowledge leases; after a lost call, leases that are not pending count as done."""
-        calls = 0
+        lost = False
 
         def once(engine: Engine | RemoteEngine) -> list[int]:
-            nonlocal calls
-            calls += 1
-            return engine.run(leases.ack, name, group, consumer, tokens)
+            nonlocal lost
+            try:
+                done = engine.run(leases.ack, name, group, consumer, tokens)
+            except ReplyLost:
+                lost = True
+                raise
+            return [outcome or int(LeaseOutcome.DONE) for outcome in done] if lost else done
 
-        done = self._repeat(once, again=True)
-        return done if calls == 1 else [outcome or int(LeaseOutcome.DONE) for outcome in done]
+        return self._repeat(once, again=True)
 
     # --- blocking -------------------------------------------------------------------------------
 
@@ -445,7 +488,8 @@ class SharedEngine:
         attempt.wanted = [(name, self.run(read.resolve, name, at)) for name, at in attempt.wanted]
         rest = rest_of(timeout_s)
         return self._repeat(
-            lambda engine: engine.wait_for(names, attempt, rest(), retry_at)  # type: ignore[return-value]
+            lambda engine: engine.wait_for(names, attempt, rest(), retry_at),  # type: ignore[return-value]
+            waits=True,
         )
 
     def _read_group(self, attempt: GroupRead, timeout_s: float | None) -> Reply | None:
@@ -483,7 +527,7 @@ class SharedEngine:
         with self._lock:
             self._reads.setdefault(key, []).append(seen)
         try:
-            reply = self._repeat(once, again=True)
+            reply = self._repeat(once, again=True, waits=True)
         finally:
             with self._lock:
                 others = self._reads[key]
