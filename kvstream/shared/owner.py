@@ -7,13 +7,18 @@
 Whoever opens the store holds a lock on its layout file from before the opening until after the
 close. So the lock tells a shared store whose owner is about to come, or to go, from a store that
 has no socket. The requests of the socket run in a thread with an event loop of its own.
+
+The modes of directory and socket keep other users out. Where the system tells whose a connection
+is, the owner refuses one of another user as well, except root's.
 """
 
 import asyncio
 import fcntl
+import logging
 import os
 import pickle
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -22,11 +27,13 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import cast
 from urllib.parse import quote
 
 from kvstream.engine.engine import Engine
 from kvstream.errors import KVStreamError, StoreError, StoreLocked
 from kvstream.inprocess.host import COMMANDS, OPTIONS
+from kvstream.logs import Throttle
 from kvstream.server.net.asyncio_server import BACKLOG, Connection, Listener
 from kvstream.server.runtime.executor import Executor
 from kvstream.server.serving import hand_over
@@ -49,6 +56,16 @@ _SETTLE_STEPS = 3
 _PATH_MAX = 100
 """Bytes of a socket's path that every system takes; Linux takes 108."""
 _DESCRIPTORS = Path("/proc/self/fd")
+_REFUSED_S = 1.0
+"""How long a refused connection stays, unless it sends something: it reads why."""
+_LINUX_PEER = struct.Struct("3i")
+"""``struct ucred``: the process, the user and the group."""
+_BSD_PEER = struct.Struct("2I")
+"""The beginning of ``struct xucred``: a version and the user."""
+_SOL_LOCAL, _BSD_PEER_SIZE = 0, 76
+
+_log = logging.getLogger(__name__)
+_refusals = Throttle()
 
 
 class Place:
@@ -114,6 +131,51 @@ class Place:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+
+def peer_user(end: socket.socket) -> int | None:
+    """Return the user of the process that made a connection; None if the system does not tell."""
+    with suppress(OSError, struct.error):
+        if hasattr(socket, "SO_PEERCRED"):
+            size = _LINUX_PEER.size
+            user: int = _LINUX_PEER.unpack(
+                end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+            )[1]
+            return user
+        if hasattr(socket, "LOCAL_PEERCRED"):  # macOS and BSDs
+            found = end.getsockopt(_SOL_LOCAL, socket.LOCAL_PEERCRED, _BSD_PEER_SIZE)
+            return cast(int, _BSD_PEER.unpack_from(found)[1])
+    return None
+
+
+class _Refused(asyncio.Protocol):
+    """A connection that was told why it is refused."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.close()
+
+
+class OwnConnection(Connection):
+    """A connection of a process of the owner's user, or of root."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        user = peer_user(transport.get_extra_info("socket"))
+        if user in (None, 0, os.geteuid()):
+            super().connection_made(transport)
+            return
+        where = transport.get_extra_info("sockname")
+        said = "a process of user %d may not use the shared store at %s"
+        _refusals.log(_log, logging.WARNING, said, user, where)
+        refused = cast(asyncio.Transport, transport)
+        refused.write(
+            b"-DENIED the shared store is that of user %d, and open to this user and root alone, "
+            b"not to user %d\r\n" % (os.geteuid(), user)
+        )
+        refused.set_protocol(_Refused(refused))
+        asyncio.get_running_loop().call_later(_REFUSED_S, refused.close)
 
 
 async def _settled() -> None:
@@ -264,7 +326,7 @@ class SocketServer:
         executor = self._executor = Executor(self._engine, COMMANDS, OPTIONS)
         listener = Listener(executor)
         server = await self._loop.create_unix_server(
-            partial(Connection, listener), sock=self._socket, backlog=BACKLOG
+            partial(OwnConnection, listener), sock=self._socket, backlog=BACKLOG
         )
         self._ready.set()
         await self._stopping.wait()
