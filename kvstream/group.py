@@ -1,7 +1,9 @@
 """A consumer group of a stream, and its consumers."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import date, timedelta
+from functools import partial
+from time import monotonic
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from kvstream.engine import listening
@@ -25,7 +27,7 @@ from kvstream.engine.coerce import (
 )
 from kvstream.engine.decoding import Decoder
 from kvstream.engine.interface import AnyEngine
-from kvstream.engine.listening import Lease, Stop, stop_check
+from kvstream.engine.listening import Lease, Outages, Stop, stop_check
 from kvstream.engine.queue_arguments import (
     Delays,
     Duration,
@@ -41,10 +43,11 @@ from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.txn import Txn
 from kvstream.operations import ack, claim, groups, info, readgroup
+from kvstream.operations import range as ranges
 from kvstream.operations.ack import Nack
 from kvstream.operations.claim import AUTOCLAIM_COUNT
 from kvstream.operations.queues import consumers, policy
-from kvstream.types.ids import BoundLike, IDLike, StreamID, range_end, range_start
+from kvstream.types.ids import MIN_ID, BoundLike, IDLike, StreamID, range_end, range_start
 from kvstream.types.options import NackMode, RefPolicy
 from kvstream.types.records import (
     BareEntry,
@@ -63,6 +66,9 @@ from kvstream.types.records import (
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_PAGE = 1000
+"""Pending entries that one request asks for."""
 
 
 class Group(Generic[S]):
@@ -114,6 +120,14 @@ class Group(Generic[S]):
             if wrong:
                 advise(f"ack acknowledged nothing: {wrong}")
         return done
+
+    def _forget_given_back(self, last: StreamID) -> None:
+        """Acknowledge entries up to an ID that no consumer has: their messages were deleted."""
+        start: BoundLike = "-"
+        while rows := self.pending_range(start, last, _PAGE):
+            if given_back := [row.id for row in rows if not row.consumer]:
+                self.ack(*given_back)
+            start = f"({rows[-1].id}"
 
     def ack_delete(self, *ids: IDs, ref_policy: Policy = RefPolicy.KEEPREF) -> list[Outcome]:
         """Acknowledge and delete entries, as XACKDEL does, and return each ID's outcome."""
@@ -532,8 +546,10 @@ class Consumer(Generic[S]):
         every_s = listening.RENEW_S
         if claim_min_idle is not None:
             every_s = min(every_s, milliseconds(claim_min_idle, "claim_min_idle") / 3000)
-        lease = Lease(self._engine, self._renew, every_s)
-        return self._listen(count, poll, claim_min_idle, stop_check(stop), lease)
+        stopped = stop_check(stop)
+        outages = Outages(self._engine, stopped)
+        lease = Lease(self._engine, self._renew, every_s, outages)
+        return self._listen(count, poll, claim_min_idle, stopped, outages, lease)
 
     def _listen(
         self,
@@ -541,21 +557,59 @@ class Consumer(Generic[S]):
         poll: Seconds,
         claim_min_idle: Seconds | None,
         stopped: Callable[[], bool],
+        outages: Outages,
         lease: Lease[StreamID],
     ) -> Iterator[Entry[S]]:
+        found: list[Entry[S]] = []
+        newest = MIN_ID
+
+        def read() -> list[Entry[S]]:
+            return self.read(count, poll, claim_min_idle=claim_min_idle)
+
+        def recover(begun: float) -> list[Entry[S]]:
+            known = {entry.id for entry in found}
+            return self._delivered_since(begun, newest, known) or read()
+
         try:
             after: IDLike = "0-0"
-            while pending := self.history(after, count):
-                yield from self._yield_leased(self._to_try(pending), stopped, lease)
-                after = pending[-1].id
+            while page := outages.outlast(partial(self._next_pending, after, count)):
+                yield from self._yield_leased(page[1], stopped, lease)
+                after = newest = page[0]
                 if stopped():
                     return
             while not stopped():
-                read = self.read(count, poll, claim_min_idle=claim_min_idle)
-                tried = [entry for entry in read if entry.deliveries != COUNT_MAX]
+                found = outages.outlast(read, recover) or []
+                newest = max([newest, *(entry.id for entry in found)])
+                tried = [entry for entry in found if entry.deliveries != COUNT_MAX]
                 yield from self._yield_leased(tried, stopped, lease)
         finally:
             lease.end()
+
+    def _next_pending(self, after: IDLike, count: int) -> tuple[StreamID, list[Entry[S]]] | None:
+        """Return the last ID of a page of pending entries, and those to try; None at their end."""
+        pending = self.history(after, count)
+        return (pending[-1].id, self._to_try(pending)) if pending else None
+
+    def _delivered_since(
+        self, begun: float, newest: StreamID, known: Container[StreamID]
+    ) -> list[Entry[S]]:
+        """Return the entries of a read whose reply was lost: those delivered since it began.
+
+        Idle times are not exact: an entry up to ``newest`` that was delivered once, and one that is
+        ``known``, came before.
+        """
+        start: BoundLike = "-"
+        found: list[Entry] = []
+        while rows := self._group.pending_range(start, "+", _PAGE, consumer=self._name):
+            longest_ms = (monotonic() - begun) * 1000 + 1
+            for row in rows:
+                is_recent = row.idle_ms is not None and row.idle_ms <= longest_ms
+                came_before = row.id in known or (row.id <= newest and row.deliveries == 1)
+                if is_recent and not came_before and row.deliveries != COUNT_MAX:
+                    page = self._engine.run(ranges.scan, self._key, row.id, row.id)
+                    found += page.entries() if page else []
+            start = f"({rows[-1].id}"
+        return self._decoder.entries(self._key, found)
 
     def _renew(self, ids: Sequence[StreamID]) -> list[StreamID]:
         """Set the idle time of entries to 0; return those that this consumer still has."""

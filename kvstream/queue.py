@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from typing import Any, Generic, cast
 
@@ -19,7 +20,7 @@ from kvstream.engine.coerce import Name, Seconds, at_least_1, name_bytes, option
 from kvstream.engine.contexts import contextmanager
 from kvstream.engine.decoding import Decoder, dead_letter_of
 from kvstream.engine.interface import AnyEngine
-from kvstream.engine.listening import Lease, Stop, stop_check
+from kvstream.engine.listening import Lease, Outages, Stop, stop_check
 from kvstream.engine.queue_arguments import (
     Delays,
     Duration,
@@ -43,7 +44,9 @@ from kvstream.errors import (
     NoSuchKey,
     RequestError,
     ServerTooOld,
+    in_parts,
     nearest,
+    part_done,
     quoted,
     shown,
 )
@@ -374,7 +377,7 @@ class Queue(Generic[S]):
 
     def cancel(self, *tickets: Ticket | StreamID | str) -> int:
         """Cancel delayed messages; return how many were still delayed."""
-        return sum(stream.cancel(*tickets) for stream in self.streams())
+        return sum(in_parts(partial(stream.cancel, *tickets) for stream in self.streams()))
 
     # --- getting --------------------------------------------------------------------------------
 
@@ -416,11 +419,13 @@ class Queue(Generic[S]):
     ) -> Iterator[Message[S]]:
         lease: Lease[Message[S]] | None = None
         ahead: list[Message[S]] = []
+        outages = Outages(self._engine, stopped)
         try:
             while not stopped():
-                found = ahead = self.get(count, poll)
+                found = ahead = outages.outlast(partial(self.get, count, poll)) or []
                 if lease is None:
-                    lease = Lease(self._engine, self._extend_held, self._lease_ms / 3000)
+                    every_s = self._lease_ms / 3000
+                    lease = Lease(self._engine, self._extend_held, every_s, outages)
                 lease.hold(found)
                 for at, message in enumerate(found):
                     if stopped():
@@ -497,9 +502,10 @@ class Queue(Generic[S]):
         outcomes: dict[int, LeaseOutcome] = {}
         unknown: list[Any] = []
         by_stream = sorted(enumerate(messages), key=_stream_and_consumer)
-        for _, group in groupby(by_stream, key=_stream_and_consumer):
-            some = list(group)
-            done = self._run(operation, *(message for _, message in some), **options)
+        groups = [list(some) for _, some in groupby(by_stream, key=_stream_and_consumer)]
+        run = partial(self._run, operation, **options)
+        calls = (partial(run, *(message for _, message in some)) for some in groups)
+        for some, done in zip(groups, in_parts(calls), strict=True):
             if not isinstance(done, list):  # in a transaction on a server
                 unknown.append(done)
                 continue
@@ -587,14 +593,14 @@ class Queue(Generic[S]):
     def pause(self) -> None:
         """Deliver nothing until ``resume``; messages in work go on, and puts are taken."""
         self._prepare()
-        for group in self.groups():
-            group.pause()
+        for _ in in_parts(group.pause for group in self.groups()):
+            pass
 
     def resume(self) -> None:
         """Deliver again."""
         self._prepare()
-        for group in self.groups():
-            group.resume()
+        for _ in in_parts(group.resume for group in self.groups()):
+            pass
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -630,14 +636,8 @@ class Queue(Generic[S]):
 
         Those in work can be settled, and are not repeated. Dead letters stay.
         """
-        before, cancelled = self.info(), 0
-        for stream, group in zip(self.streams(), self.groups(), strict=True):
-            with suppress(NoSuchKey, NoGroup):
-                last = stream.info().last_generated_id
-                stream.trim(maxlen=0)
-                _forget_given_back(group, last)
-            while delayed := stream.delayed(count=_PAGE):
-                cancelled += stream.cancel(*[each.ticket for each in delayed])
+        before, pairs = self.info(), zip(self.streams(), self.groups(), strict=True)
+        cancelled = sum(in_parts(partial(_purge, *pair) for pair in pairs))
         return before.ready + before.waiting + before.held + cancelled
 
     # --- dead letters ---------------------------------------------------------------------------
@@ -770,13 +770,17 @@ def _take(
     ]
 
 
-def _forget_given_back(group: Group[S], last: StreamID) -> None:
-    """Acknowledge the entries up to an ID that no consumer has: their messages were deleted."""
-    start: BoundLike = "-"
-    while rows := group.pending_range(start, last, _PAGE):
-        if given_back := [row.id for row in rows if not row.consumer]:
-            group.ack(*given_back)
-        start = f"({rows[-1].id}"
+def _purge(stream: Stream[S], group: Group[S]) -> int:
+    """Delete all messages of a stream; return how many of them were delayed."""
+    cancelled = 0
+    with suppress(NoSuchKey, NoGroup):
+        last = stream.info().last_generated_id
+        stream.trim(maxlen=0)
+        with part_done("the messages that were not delayed are deleted"):
+            group._forget_given_back(last)
+    while delayed := stream.delayed(count=_PAGE):
+        cancelled += stream.cancel(*[each.ticket for each in delayed])
+    return cancelled
 
 
 # --- arguments ------------------------------------------------------------------------------------

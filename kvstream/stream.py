@@ -1,6 +1,7 @@
 """One stream of a store."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -31,6 +32,7 @@ from kvstream.engine.coerce import (
 )
 from kvstream.engine.decoding import Decoder
 from kvstream.engine.interface import AnyEngine
+from kvstream.engine.listening import Outages
 from kvstream.engine.queue_arguments import (
     Duration,
     Moment,
@@ -564,8 +566,10 @@ class Stream(Generic[S]):
         return self._following(position, poll)
 
     def _following(self, position: StreamID, poll: Seconds) -> Iterator[Entry[S]]:
+        outages = Outages(self._engine)
         while True:
-            for entry in self.read(position, count=_SCAN_PAGE, block=poll):
+            read = partial(self.read, position, count=_SCAN_PAGE, block=poll)
+            for entry in outages.outlast(read) or ():
                 yield entry
                 position = entry.id
 

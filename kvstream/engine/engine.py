@@ -10,6 +10,7 @@ the calls of a ``transaction`` block does the thread's next call become a part o
 """
 
 import threading
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -558,6 +559,7 @@ class Engine:
         self.waiters.remove(waiter)  # last: after an interrupt it is served once more
 
     every = staticmethod(every_in_thread)
+    sleep = staticmethod(time.sleep)
 
     # --- looking --------------------------------------------------------------------------------
 

@@ -57,6 +57,11 @@ class AnyEngine(Protocol):
         """Call a function every ``seconds`` in the background; return the function that ends it."""
         ...
 
+    @property
+    def sleep(self) -> Callable[[float], None]:
+        """Pause the caller for some seconds: its thread, or in asyncio its task."""
+        ...
+
     def transaction(self) -> AbstractContextManager[Any]:
         """Run everything that this thread does inside as one commit; an exception undoes it."""
         ...

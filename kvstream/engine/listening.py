@@ -1,25 +1,42 @@
-"""What ``listen`` needs: leases on the entries that were read, and when to stop.
+"""What ``listen`` needs: leases on what was read, when to stop, and to go on after an outage.
 
 An entry that was read is pending, and its idle time grows, although the program has not come to it
 yet. Another consumer would get it. A ``Lease`` sets the idle time back, in the background: a
 thread, or in asyncio a task, as ``AnyEngine.every`` says.
 """
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from time import monotonic
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from kvstream.engine.interface import AnyEngine
-from kvstream.errors import InvalidArgument, KVStreamError, shown
+from kvstream.errors import (
+    InvalidArgument,
+    KVStreamError,
+    ServerUnavailable,
+    StoreLocked,
+    UnknownOutcome,
+    shown,
+)
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 RENEW_S, RENEW_S_MIN = 1.0, 0.05
 """Seconds between two renewals, unless a third of the listener's own idle time is less."""
+
+AWAY_S, AWAY_S_MAX = 0.1, 5.0
+"""The first and the longest pause before a server that is away is asked again."""
+LOOK_S = 0.05
+"""How long a pause lasts after ``stop`` is set."""
+
+_log = logging.getLogger(__name__)
 
 
 class Stop(Protocol):
@@ -96,6 +113,51 @@ def every_in_thread(seconds: float, call: Callable[[], object]) -> Callable[[], 
     return stopped.set
 
 
+class Outages:
+    """Repeats the calls of one listener while the server, or the owner of the store, is away.
+
+    Errors of a store that this process owns are raised: they do not pass.
+    """
+
+    def __init__(self, engine: AnyEngine, stopped: Callable[[], bool] = lambda: False) -> None:
+        """``stopped`` tells whether the listener is to end."""
+        self._engine, self._stopped = engine, stopped
+
+    def outlast(
+        self, call: Callable[[], R], recover: Callable[[float], R] | None = None
+    ) -> R | None:
+        """Call until the server answers, and return the result; None once the listener is to end.
+
+        ``recover`` is called instead once a reply was lost, with the time of the first call
+        (``monotonic``).
+        """
+        begun, pause, away = monotonic(), AWAY_S, False
+        while not (away and self._stopped()):
+            try:
+                result = call()
+            except (ServerUnavailable, UnknownOutcome, StoreLocked) as error:
+                if self._engine.own_engine is not None:
+                    raise
+                if not away:
+                    _log.warning("%s is away, and is waited for: %s", self._engine.place, error)
+                away = True
+                if recover is not None and isinstance(error, UnknownOutcome):
+                    call = partial(recover, begun)
+                self._rest(pause)
+                pause = min(2 * pause, AWAY_S_MAX)
+            else:
+                if away:
+                    _log.info("%s is back", self._engine.place)
+                return result
+        return None
+
+    def _rest(self, seconds: float) -> None:
+        """Pause, or return once the listener is to end."""
+        until = monotonic() + seconds
+        while (rest := until - monotonic()) > 0 and not self._stopped():
+            self._engine.sleep(min(rest, LOOK_S))
+
+
 class Lease(Generic[T]):
     """Keeps what a consumer has read its own until the program is done with it."""
 
@@ -104,9 +166,11 @@ class Lease(Generic[T]):
         engine: AnyEngine,
         renew: Callable[[Sequence[T]], Iterable[T]],
         every_s: float = RENEW_S,
+        outages: Outages | None = None,
     ) -> None:
         """``renew`` sets idle times back, and returns which entries are still the consumer's."""
         self._engine, self._renew = engine, renew
+        self._outages = outages or Outages(engine)
         self._every_s = max(RENEW_S_MIN, every_s)
         self._entries: Sequence[T] = ()
         self._at = 0
@@ -122,22 +186,34 @@ class Lease(Generic[T]):
             self._end = self._engine.every(self._every_s, self.renew)
 
     def begin(self, at: int) -> bool:
-        """Release the entries before a place; return whether that entry is still the consumer's."""
+        """Release the entries before a place; return whether that entry is still the consumer's.
+
+        False, too, if the listener is to end while the server that knows it is away.
+        """
         self._at = at
-        if monotonic() - self._renewed > 2 * self._every_s:  # the process stood still
+        if self._is_late() and self._engine.own_engine is not None:  # the process stood still
             self.renew()
+        elif self._is_late():  # or the server was away: others may get the entries at its return
+            self._outages.outlast(self._renew_all)
+            return not self._is_late() and self._entries[at] not in self._lost
         return self._entries[at] not in self._lost
+
+    def _is_late(self) -> bool:
+        return monotonic() - self._renewed > 2 * self._every_s
 
     def renew(self) -> None:
         """Set the idle time of the entries back; note which are not the consumer's any more."""
+        with suppress(KVStreamError):  # the next call of the program gets the error too
+            self._renew_all()
+
+    def _renew_all(self) -> None:
         entries, lost = self._entries[self._at :], self._lost
         if not entries or monotonic() - self._renewed < self._every_s / 2:
             return
         begun = monotonic()
-        with suppress(KVStreamError):  # the next call of the program gets the error too
-            kept = self._renew(entries)
-            lost.update(set(entries).difference(kept))
-            self._renewed = begun
+        kept = self._renew(entries)
+        lost.update(set(entries).difference(kept))
+        self._renewed = begun
 
     def end(self) -> None:
         """Keep no entry any more."""
