@@ -90,3 +90,15 @@ def flag(word: str, given: object) -> Words:
 
 def option(word: str, value: Word | None) -> Words:
     return () if value is None else (word, value)
+
+
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+def count_word(count: int) -> int:
+    """Return a count or bound as a server takes it, in 64 bits: beyond them it means the same."""
+    return max(_INT64_MIN, min(count, _INT64_MAX))
+
+
+def count_option(word: str, count: int | None) -> Words:
+    return () if count is None else (word, count_word(count))

@@ -36,7 +36,18 @@ from kvstream.operations.read import Position
 from kvstream.operations.reply_limits import Budget
 from kvstream.operations.trim import Strategy, Trim
 from kvstream.remote import replies
-from kvstream.remote.call import Call, Words, ask, do, flag, known, nothing, option
+from kvstream.remote.call import (
+    Call,
+    Words,
+    ask,
+    count_option,
+    count_word,
+    do,
+    flag,
+    known,
+    nothing,
+    option,
+)
 from kvstream.remote.queue_commands import CALLS as QUEUE_CALLS
 from kvstream.types.ids import MAX_ID, MIN_ID, AddID, StreamID
 from kvstream.types.options import RefPolicy
@@ -76,8 +87,8 @@ def _trim_words(trim: Trim | None) -> Words:
         *flag(str(trim.policy), trim.policy is not RefPolicy.KEEPREF),
         str(trim.strategy),
         "~" if trim.approximate else "=",
-        trim.maxlen if by_length else str(trim.minid),
-        *option("LIMIT", trim.limit),
+        count_word(trim.maxlen) if by_length else str(trim.minid),
+        *count_option("LIMIT", trim.limit),
     )
 
 
@@ -199,7 +210,7 @@ def _scan(
 ) -> Call:
     first, last = (end, start) if reverse else (start, end)
     words = ("XREVRANGE" if reverse else "XRANGE", key_of(name), str(first), str(last))
-    return ask(name, *words, *option("COUNT", count), result=_Page)
+    return ask(name, *words, *count_option("COUNT", count), result=_Page)
 
 
 def _stream_info(name: bytes) -> Call:
@@ -397,6 +408,7 @@ def _claim(
     justid: bool = False,
     last_id: StreamID | None = None,
 ) -> Call:
+    claim.refuse_retrycount(retrycount)  # a server takes a negative one for none
     if not ids:
         return known([])
     options = (
@@ -446,7 +458,8 @@ def _pending_range(
     min_idle_ms: int = 0,
 ) -> Call:
     words: Words = ("XPENDING", key_of(name), group, *option("IDLE", min_idle_ms or None))
-    bounds: Words = (str(start), str(end), count, *(() if consumer is None else (consumer,)))
+    bounds: Words = (str(start), str(end), count_word(count))
+    bounds += () if consumer is None else (consumer,)
     return ask(name, *words, *bounds, result=replies.pending_entries_of)
 
 

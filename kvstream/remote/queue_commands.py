@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from kvstream.layout.keys import database_of, key_of
 from kvstream.layout.values import Names, decode_fields
-from kvstream.meta.policy import Retention
+from kvstream.meta.policy import GroupPolicy, Retention
 from kvstream.operations import delayed, groups, watch
 from kvstream.operations.queues import consumers, leases, policy, redrive, retention, schedules
 from kvstream.operations.queues import info as queue_info
@@ -66,7 +66,9 @@ def _set_policy(name: bytes, group: bytes, changes: Mapping[str, Any]) -> Call:
     if "rate_count" in changes:
         words += ["RATE", changes["rate_count"], changes["rate_ms"]]
     if not words:
-        return _policy(name, group)
+        return replace(
+            _policy(name, group), result=lambda found: replies.policy_of(found[0]) or GroupPolicy()
+        )
     words[:0] = ["SET", key_of(name), group]
     return _do(name, _POLICY, *words, result=replies.policy_of, immediate=True, repeatable=True)
 

@@ -455,18 +455,20 @@ class SharedEngine:
         self, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[leases.Token]
     ) -> list[int]:
         """Acknowledge leases; after a lost call, leases that are not pending count as done."""
-        lost = False
+        calls = 0
+        """Those that may have been done."""
 
         def once(engine: Engine | RemoteEngine) -> list[int]:
-            nonlocal lost
+            nonlocal calls
+            calls += 1
             try:
-                done = engine.run(leases.ack, name, group, consumer, tokens)
-            except ReplyLost:
-                lost = True
+                return engine.run(leases.ack, name, group, consumer, tokens)
+            except ConnectionLost:
+                calls -= 1
                 raise
-            return [outcome or int(LeaseOutcome.DONE) for outcome in done] if lost else done
 
-        return self._repeat(once, again=True)
+        done = self._repeat(once, again=True)
+        return done if calls == 1 else [outcome or int(LeaseOutcome.DONE) for outcome in done]
 
     # --- blocking -------------------------------------------------------------------------------
 

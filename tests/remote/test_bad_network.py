@@ -4,8 +4,6 @@ A call whose request may have reached the server ends well, with UnknownOutcome,
 of a transaction that did nothing. Whatever happens, it is done once or not at all.
 """
 
-import asyncio
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,6 +20,7 @@ from kvstream import KVStreamError, Store, StoreError, UnknownOutcome
 from tests.network import WAITED_FOR, Harm, Proxy, between
 from tests.patience import PATIENCE_S
 from tests.peers import PeerProcess
+from tests.remote.loops import Loop
 from tests.remote.writes import OURS, PLAIN, Write, fill, state
 from tests.serving import ServerProcess
 
@@ -41,23 +40,6 @@ class Place:
         self.users: dict[tuple[str, bool], tuple[Store, Run]] = {}
         """The stores behind the proxy, and how they are called: by a thread, or by tasks; patient
         or not."""
-
-
-class Loop:
-    """An event loop in a thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def run(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_S)
-        self._loop.close()
 
 
 def _open_both(place: Place, ends: ExitStack, patient: bool, where: Any, **options: Any) -> None:

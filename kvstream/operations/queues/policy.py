@@ -31,7 +31,7 @@ def set_policy(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) 
     stream, meta = existing_group(txn, name, group)
     before = meta.policy or GroupPolicy()
     policy = before.with_rules(changes)
-    if policy != before or meta.policy is None:
+    if policy != before or (changes and meta.policy is None):
         meta.policy, meta.owned_since = policy, 0
         follow_policy(txn, meta, before)
         if policy.reap_idle_ms != before.reap_idle_ms:
