@@ -559,7 +559,7 @@ class Engine:
         self.waiters.remove(waiter)  # last: after an interrupt it is served once more
 
     every = staticmethod(every_in_thread)
-    sleep = staticmethod(time.sleep)
+    sleep: Callable[[float], None] = staticmethod(time.sleep)
 
     # --- looking --------------------------------------------------------------------------------
 

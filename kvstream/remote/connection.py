@@ -69,10 +69,18 @@ class ReplyLost(UnknownOutcome):
         return UnknownOutcome, self.args
 
 
+class NoReply(RequestError):
+    """What a server sent is no reply of Redis."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RequestError, self.args
+
+
 for _own, _public in (
     (ConnectionLost, ServerUnavailable),
     (NotSent, ServerUnavailable),
     (ReplyLost, UnknownOutcome),
+    (NoReply, RequestError),
 ):  # programs see the public class in tracebacks and logs
     _own.__name__ = _own.__qualname__ = _public.__name__
     _own.__module__ = _public.__module__
@@ -122,8 +130,11 @@ _INVALID = (
 )
 """The beginnings of errors that are InvalidArgument in a directory, too."""
 
-_UNREACHED = re.compile(r"Error -?\d+ connecting to (\S+?)\.? (.*?)\.?", re.DOTALL)
-"""redis-py's error for a connection that was never made."""
+_UNREACHED = re.compile(
+    r"Error (?P<all>.*?) connecting to (?P<place>\S+?)\.?(?: (?P<why>.*?)\.?)?", re.DOTALL
+)
+"""redis-py's error for a connection that was never made; ``all`` is a number, or the errors of
+several addresses."""
 _CROWDED = "max number of clients reached"
 
 
@@ -161,12 +172,16 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
         return RequestError(message)
     refused = _UNREACHED.fullmatch(message)
     if refused is not None:
-        return NotSent(f"no connection to {refused[1]}: {refused[2]}")
+        why = refused["why"] or refused["all"]
+        return NotSent(f"no connection to {refused['place']}: {why}")
     if message.startswith(_CROWDED):  # the first words of a server that serves no more clients
         return NotSent(f"the server takes no more clients: {message}")
     if getattr(error, "is_unsent", False):
         return NotSent(f"the server does not answer: {message}")
-    # A reply that is no RESP is a lost connection, too.
+    if isinstance(error, exceptions.InvalidResponse):  # the connection is of no use any more
+        message = f"the answer is not one of a Redis server: {message}"
+        if not writing:
+            return NoReply(message)
     in_time = not isinstance(error, exceptions.TimeoutError)
     if writing:
         unknown = ReplyLost if in_time else UnknownOutcome
@@ -532,8 +547,12 @@ class Connection:
 
     def greet(self) -> None:
         """Check that a server is there, speaks RESP and accepts this user."""
-        with suppress(RequestError):  # such as NOPERM: not every user may send PING
+        try:
             self.ask("PING")
+        except NoReply as error:
+            raise ServerUnavailable(str(error)) from None
+        except RequestError:  # such as NOPERM: not every user may send PING
+            pass
 
     def info(self, section: str) -> dict[str, Any]:
         """Return the fields of a section of INFO."""

@@ -220,7 +220,7 @@ def test_errors_that_do_not_pass_end_a_listener(direct: Store, proxy: Proxy, url
 def test_an_entry_whose_reply_was_lost_is_yielded(direct: Store, proxy: Proxy, harm: Harm) -> None:
     stream = direct.stream("s")
     with kvstream.open(f"redis://127.0.0.1:{proxy.port}") as store:
-        heard = store.stream("s").group("g").consumer("c").listen(poll=POLL_S)
+        heard: Any = store.stream("s").group("g").consumer("c").listen(poll=POLL_S)
         ids = []
         for n in range(3):
             ids.append(stream.add({"n": n}))
@@ -237,11 +237,16 @@ def test_a_message_that_another_got_meanwhile_is_not_yielded(direct: Store, prox
     other = Queue(direct, "q", consumer="bob", lease=0.3)
     other.put_many([{"n": n} for n in range(2)])
     with kvstream.open(f"redis://127.0.0.1:{proxy.port}") as store:
-        heard = Queue(store, "q", consumer="ann", lease=0.3).listen(2, poll=POLL_S)
+        heard: Any = Queue(store, "q", consumer="ann", lease=0.3).listen(2, poll=POLL_S)
         first = next(heard)
         proxy.drop()
         taken: list[Any] = []
-        until(lambda: taken.extend(other.get(2)) or len(taken) == 2)
+
+        def take() -> bool:
+            taken.extend(other.get(2))
+            return len(taken) == 2
+
+        until(take)
         assert [each.deliveries for each in taken] == [2, 2]
         other.ack(*taken)
         proxy.heal()
