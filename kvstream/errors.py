@@ -376,7 +376,10 @@ class WriteStalled(StoreError):
 
 
 class UnknownOutcome(StoreError):
-    """A write or its fsync failed: the write may or may not be there after the next opening."""
+    """A write, its fsync or its reply failed: it may or may not be there.
+
+    In a directory the next opening shows it, on a server the next read.
+    """
 
 
 class SourceNotReady(StoreError):
@@ -384,7 +387,7 @@ class SourceNotReady(StoreError):
 
 
 class ServerUnavailable(StoreError):
-    """No server answers at the address, or not at the moment."""
+    """No server answers at the address, or it refuses the call for now; a write was not done."""
 
 
 class ServerLoading(ServerUnavailable):

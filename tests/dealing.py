@@ -14,6 +14,7 @@ FIRST = (
     *("bench/", "demo/", "migration/", "crash/", "jobs/", "queues/", "adapters/"),
     *("shared/", "library/test_type_checkers.py", "operations/checks/", "differential/", "rdb/"),
     *("storage/", "server/runtime/", "cli/test_processes.py", "inprocess/"),
+    *("remote/test_bad_network.py", "remote/test_arguments.py"),
     "programs/",  # workers that are killed and must be done in time: not beside all that is above
 )
 """Files that take long, below ``tests``: one at the end would have the other processes wait."""

@@ -33,7 +33,7 @@ from urllib.parse import quote
 from kvstream.engine.engine import Engine
 from kvstream.errors import KVStreamError, StoreError, StoreLocked
 from kvstream.inprocess.host import COMMANDS, OPTIONS
-from kvstream.logs import Throttle
+from kvstream.logs import DeferredLogger, Throttle
 from kvstream.server.net.asyncio_server import BACKLOG, Connection, Listener
 from kvstream.server.runtime.executor import Executor
 from kvstream.server.serving import hand_over
@@ -64,7 +64,7 @@ _BSD_PEER = struct.Struct("2I")
 """The beginning of ``struct xucred``: a version and the user."""
 _SOL_LOCAL, _BSD_PEER_SIZE = 0, 76
 
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 _refusals = Throttle()
 
 

@@ -41,8 +41,8 @@ def direct(url: str) -> Iterator[Store]:
 
 def of_queue(store: Store, stop: threading.Event) -> Iterator[Any]:
     for message in Queue(store, "q").listen(poll=POLL_S, stop=stop):
-        yield message
         message.ack()
+        yield message
 
 
 def of_consumer(store: Store, stop: threading.Event) -> Iterator[Any]:
@@ -102,8 +102,8 @@ def by_tasks(url: str, listen: Callable[[Any, threading.Event], AsyncIterator[An
 
 async def of_async_queue(store: Any, stop: threading.Event) -> AsyncIterator[Any]:
     async for message in AsyncQueue(store, "q").listen(poll=POLL_S, stop=stop):
-        yield message
         await message.ack()
+        yield message
 
 
 async def of_async_consumer(store: Any, stop: threading.Event) -> AsyncIterator[Any]:
