@@ -102,7 +102,7 @@ class Engine:
         self._write_guard = self.database.write_guard
         try:
             requests = SnapshotRequests(
-                self.database.directory, lambda target: self.checkpoint(target, 0)
+                self.database.own_path, lambda target: self.checkpoint(target, 0)
             )
             self._retain_at = 0.0
             before_cycle = partial(self._before_cycle, requests)
@@ -665,7 +665,13 @@ class Engine:
         return self.catalog.scarce
 
     def _before_cycle(self, requests: SnapshotRequests) -> None:
-        """Serve requests for snapshots, and once a second the retention of changed streams."""
+        """Serve requests for snapshots, and once a second the retention of changed streams.
+
+        If the store's path leads elsewhere, blocked reads are ended: nothing will be written.
+        """
+        if self.database.is_displaced() and (failure := self.database.failure):
+            with self._lock.held():
+                self.waiters.end(partial(type(failure), *failure.args))
         emit_deferred()
         requests.serve()
         if not self.catalog.retained or self.timers.paused or monotonic() < self._retain_at:

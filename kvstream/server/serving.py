@@ -208,7 +208,7 @@ async def serve(
         notify(READY)
         await stop.wait()
         _log.log(NOTICE, "stops; clients to be answered and let go: %d", len(executor.clients))
-        server_address.remove(engine.database.directory)
+        server_address.remove(engine.database.own_path)
         notify(STOPPING)
         listener.stopping = True
         for server in servers:
@@ -287,7 +287,7 @@ def _write_address(executor: Executor, host: str) -> None:
         url = server_address.url_of(host, options.port or options.tls_port, not options.port)
     try:
         server_address.write(
-            executor.engine.database.directory, server_address.Address(url, run_id())
+            executor.engine.database.own_path, server_address.Address(url, run_id())
         )
     except OSError as error:
         _log.warning("nothing beside the store says that it is served: %s", error)

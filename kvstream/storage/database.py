@@ -55,14 +55,14 @@ class Database:
         self._closed = False
         self._stall_log = Throttle()
         self._ending: list[Any] = []  # handles that are out of use and not closed yet
-        self.write_guard = WriteGuard(opened.directory, options.free_space_reserve)
+        self.write_guard = WriteGuard(opened, options.free_space_reserve)
         if options.read_only:
             self.write_guard.shut(StoreReadOnly("the store was opened read-only"))
         self._use(rows, opened)
 
     def _use(self, rows: Rdict, opened: Opened) -> None:
         """Read and write an open RocksDB from now on."""
-        self._opened = opened
+        self._opened = self.write_guard.opened = opened
         no_slowdown = WriteOptions()
         no_slowdown.no_slowdown = True  # a stalled write would hold the GIL
         rows.set_write_options(no_slowdown)
@@ -89,7 +89,7 @@ class Database:
         try:
             rows, opened = open_any(place, options, Opener(options))
             if not options.read_only:
-                sst.clear_staging(place.path)
+                sst.clear_staging(place.own_path)
             if opened.loss is not None:
                 _log.warning("%s was opened with a loss: %s", place.path, opened.loss)
             return cls(rows, opened, options)
@@ -251,7 +251,19 @@ class Database:
 
     def staging(self) -> Path:
         """Return the folder for SST files that are to be ingested."""
-        return sst.staging_of(self.directory)
+        return sst.staging_of(self.own_path)
+
+    @property
+    def own_path(self) -> Path:
+        """The path for accesses of this process to files of the store (storage/directory.py)."""
+        return self._opened.directory.own_path
+
+    def is_displaced(self) -> bool:
+        """Return whether the store's path leads elsewhere; then writes are refused from now on.
+
+        That is so after its directory was moved, removed or replaced, or the files in it.
+        """
+        return self.write_guard.is_displaced()
 
     @property
     def failure(self) -> StoreError | None:
@@ -271,7 +283,7 @@ class Database:
     def flush_wal(self) -> int:
         """Fsync the log; return the sequence number up to which it is now durable.
 
-        Other threads run and write meanwhile. After a failed fsync none is tried again: the system
+        Raises StoreReadOnly if the store's path leads elsewhere. Other threads run and write meanwhile. After a failed fsync none is tried again: the system
         may have dropped the pages that it could not write, and would report success.
         """
         # RocksDB, flushed on a full disk, would not recover from it.
@@ -283,19 +295,29 @@ class Database:
                 self._opened.watermark.record(sequence)
         except Exception as error:
             raise self.write_guard.failed(error, recovers=False) from None
+        self.write_guard.refuse_displaced()
         return sequence
 
     def flush(self) -> None:
         """Flush all memtables, durably; other threads run meanwhile."""
         self.write_guard.refuse_failed()
+        self.write_guard.refuse_displaced()
         try:
             for family in self._families:
                 family.flush(True)
         except Exception as error:
             raise self.write_guard.failed(error, recovers=False) from None
 
+    def _refuse_displaced(self) -> None:
+        """Raise an error if the store's path leads elsewhere, for a reader too."""
+        self.write_guard.refuse_displaced()
+        what = self._opened.displaced()
+        if what is not None:
+            raise StoreError(f"{what}: open it again")
+
     def catch_up(self) -> None:
         """Read what the writer of a followed store has written since."""
+        self._refuse_displaced()
         try:
             self._root.try_catch_up_with_primary()
         except Exception as error:
@@ -320,15 +342,16 @@ class Database:
     def _copied(self, target: Path) -> bool:
         """Copy the files without RocksDB; return whether that was possible."""
         tables = checkpoint.LiveTables(self._root, self._ingesting)
-        near = os.stat(self.directory).st_dev == os.stat(target.parent).st_dev
+        near = os.stat(self.own_path).st_dev == os.stat(target.parent).st_dev
         if near or self._options.read_only:  # which writes nothing into its directory
-            return checkpoint.copied(self.directory, target, tables)
+            return checkpoint.copied(self.own_path, target, tables)
         stage = self.staging() / uuid4().hex
-        return checkpoint.copied_across(self.directory, target, tables, stage)
+        return checkpoint.copied_across(self.own_path, target, tables, stage)
 
     def compact(self) -> None:
         """Compact every column family, which frees the space of deleted rows."""
         self.write_guard.refuse_failed()
+        self.write_guard.refuse_displaced()
         try:
             for family in self._families:
                 family.compact_range(None, None)
@@ -403,6 +426,7 @@ class Database:
         is raised, and it stays open.
         """
         writes = not self._options.read_only
+        self._refuse_displaced()
         if writes:
             self.flush_wal() if from_log else self.flush()
         self._release_rows(sound=writes)
@@ -423,15 +447,13 @@ class Database:
 
         Unfinished scans raise StoreClosed at their next use. If the last flush fails, the log has
         what was durable. After an interrupt the next call continues. ``discard`` removes the
-        directory if this opening created it and nothing was ever written. If the directory was
-        removed or replaced, nothing is written: RocksDB would write to the store that has its path.
+        directory if this opening created it and nothing was ever written. If the store's path
+        leads elsewhere, the log is flushed, which is open already, and nothing else is written.
         """
         if self._closed:
             return
-        if not self._options.read_only and not self._opened.directory.is_in_place():
-            _log.warning("%s was removed or replaced while it was open", self.directory)
-            self._abandon(_CLOSED)
-            self._opened.release()
+        if self.is_displaced():
+            self._close_displaced()
             return
         sound = False
         with suppress(StoreError, DataError):  # then the next opening recovers the log
@@ -444,6 +466,14 @@ class Database:
             self._release()
             raise
         self._release(discard)
+
+    def _close_displaced(self) -> None:
+        """Leave RocksDB as it is: to close it would write files among those of others."""
+        with suppress(Exception):
+            self._root.cancel_all_background(True)
+            self._root.flush_wal(True)
+        self._abandon(_CLOSED)
+        self._opened.leave()
 
     def _release(self, discard: bool = False) -> None:
         self._opened.release(discard)

@@ -1,4 +1,4 @@
-"""The directory of a store: who may use it, and whether it is one.
+"""The directory of a store: who may use it, whether it is one, and whether it still has its path.
 
 It owns the lock, the layout file and the checks that come before RocksDB opens anything: files of a
 directory that is not ours are never opened, and a second opener is refused before a byte is
@@ -12,6 +12,11 @@ file to remove. This module knows file names, not rows.
     CURRENT, MANIFEST-*, *.sst, *.log, ...      RocksDB's
     before-recovery-N/      the files as they were before ``recover`` accepted the loss
     copies/                 checkpoints for readers in other processes
+
+RocksDB works by path: after ``mv`` or ``rm -rf`` it would write into whatever store has the path
+next. So on Linux every file is reached by a path through the open directory, ``own_path``, which
+cannot lead to another one. Elsewhere ``own_path`` is the plain path, and only the look at it each
+tenth of a second protects a new store (``Database.is_displaced``).
 
 A reader opens the store through a view: a folder of links to its files among the temporary files,
 since a reader changes nothing in the store. The process holds a lock on its view, so a view that
@@ -208,10 +213,37 @@ def _lock_view(path: Path) -> int | None:
 def _is_at(descriptor: int, path: Path) -> bool:
     """Return whether an open folder is the one at a path."""
     try:
-        status = os.stat(path, follow_symlinks=False)
+        return files.is_at(descriptor, path)
     except OSError:
         return False
-    return os.path.samestat(os.fstat(descriptor), status)
+
+
+_DESCRIPTORS = "/proc/self/fd/"
+_DELETED = " (deleted)"
+"""What Linux adds to the path of a removed directory."""
+_OWN_PATH = re.compile(rf"{_DESCRIPTORS}([0-9]+)")
+
+
+def _own_path(descriptor: int, path: Path) -> Path:
+    """Return a path through an open directory, or ``path`` on a system that has no such paths."""
+    own = Path(f"{_DESCRIPTORS}{descriptor}")
+    with suppress(OSError):
+        if os.path.samestat(os.fstat(descriptor), os.stat(f"{own}/.")):
+            return own
+    return path
+
+
+def shown(text: str) -> str:
+    """Return a message with the names of directories in place of paths through descriptors."""
+    return _OWN_PATH.sub(lambda found: _name_of(found[0]), text)
+
+
+def _name_of(own: str) -> str:
+    """Return the present path of an open directory."""
+    try:
+        return os.readlink(own)
+    except OSError:  # it was closed
+        return own
 
 
 LAYOUT_VERSION = 1
@@ -272,6 +304,9 @@ class Directory:
 
     def __init__(self, path: Path, descriptor: int, read_only: bool) -> None:
         self.path = path
+        """The path by which it was opened: for people and for other processes."""
+        self.own_path = _own_path(descriptor, path)
+        """The path for all file accesses of this process while the directory is open."""
         self.read_only = read_only
         self._descriptor = descriptor
         self._made: list[Path] = []
@@ -316,8 +351,16 @@ class Directory:
         """Release the lock; idempotent."""
         unregister(self)
         descriptor, self._descriptor = self._descriptor, -1
+        self.own_path = self.path
         if descriptor >= 0:
             os.close(descriptor)  # flock goes with the last descriptor of this opening
+
+    def leave(self) -> None:
+        """Release the lock, but keep the descriptor: an abandoned RocksDB has its path still."""
+        unregister(self)
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def discard(self) -> None:
         """Release the lock; remove the directory if this opening created it and wrote no row.
@@ -325,14 +368,16 @@ class Directory:
         So a command that fails before its first write leaves nothing. RocksDB must be closed.
         """
         if self._made and self.is_in_place() and not self.holds_rows():
-            shutil.rmtree(self.path, ignore_errors=True)
+            for name in os.listdir(self.own_path):
+                files.remove(self.own_path / name)
             with suppress(OSError):  # of somebody else by now, or not empty
-                for path in reversed(self._made[:-1]):
+                for path in reversed(self._made):
                     path.rmdir()
         self.release()
 
     def refuse_after_fork(self) -> None:
         """Close the child's descriptor: the lock stays with the parent and dies with it."""
+        self.own_path = self.path
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -341,9 +386,33 @@ class Directory:
         """Return whether the directory is locked, and nobody has removed or replaced it since."""
         return self._descriptor >= 0 and _is_at(self._descriptor, self.path)
 
+    def displaced(self) -> str | None:
+        """Return that the directory was removed or replaced, None if it is still at its path.
+
+        A path that cannot be looked at, such as one behind a folder that was closed to us, counts
+        as unchanged.
+        """
+        try:
+            if self._descriptor < 0 or files.is_at(self._descriptor, self.path):
+                return None
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:
+            return None
+        own = f"{_DESCRIPTORS}{self._descriptor}"
+        place = _name_of(own)
+        is_moved = place not in (own, str(self.path)) and not place.endswith(_DELETED)
+        return f"{self.path} was removed or replaced while it was open" + (
+            f" (it was moved to {place})" if is_moved else ""
+        )
+
+    def has_lost_layout(self) -> bool:
+        """Return whether the layout file was removed, and so most likely all files."""
+        return self._descriptor >= 0 and not (self.own_path / LAYOUT_FILE).exists()
+
     def free_bytes(self) -> int:
         """Return the free space of the file system that an ordinary process may use."""
-        figures = os.statvfs(self.path)
+        figures = os.statvfs(self.own_path)
         return figures.f_bavail * figures.f_frsize
 
     def size(self, suffix: str = "") -> int:
@@ -352,7 +421,7 @@ class Directory:
 
     def is_complete(self) -> bool:
         """Return whether the store was created completely: then it may hold rows."""
-        return (self.path / watermark.FILE_NAME).exists()
+        return (self.own_path / watermark.FILE_NAME).exists()
 
     def holds_rows(self) -> bool:
         """Return whether a row was ever written: a half-created store has no SST file, no log."""
@@ -368,7 +437,7 @@ class Directory:
             return
         for name in names:
             if name.startswith(("MANIFEST-", "OPTIONS-")) or name.endswith(".dbtmp"):
-                (self.path / name).unlink()
+                (self.own_path / name).unlink()
 
     def open_view(self, with_log: bool = True) -> View:
         """Return a view of the store that RocksDB can open without changing the store.
@@ -380,7 +449,7 @@ class Directory:
             shared = [entry for entry in shared if not entry.name.endswith(".log")]
         if self.read_only:
             return View.of_reader(shared)
-        place = self.path / (_PREVIEW if with_log else _PREVIEW_WITHOUT_LOG)
+        place = self.own_path / (_PREVIEW if with_log else _PREVIEW_WITHOUT_LOG)
         if place.is_dir():
             shutil.rmtree(place)  # left by a process that was killed
         place.mkdir(DIRECTORY_MODE)
@@ -389,10 +458,10 @@ class Directory:
     def keep(self) -> Path:
         """Link all files of the store into a folder, which keeps them as they are; return it."""
         number = 1
-        while (kept := self.path / _KEPT.format(number)).exists():
+        while (kept := self.own_path / _KEPT.format(number)).exists():
             number += 1
         self.link_into(kept)
-        return kept
+        return self.path / kept.name
 
     def link_into(self, target: Path) -> None:
         """Link all files of the store into a new folder ``target``.
@@ -431,27 +500,27 @@ class Directory:
             raise UnsafeDirectory(f"{self.path} was replaced while it was being opened")
 
     def _check_files(self) -> None:
-        with os.scandir(self.path) as entries:
+        with os.scandir(self.own_path) as entries:
             for entry in entries:
                 if entry.is_symlink():
-                    raise UnsafeDirectory(f"{entry.path} is a symbolic link")
+                    raise UnsafeDirectory(f"{self.path / entry.name} is a symbolic link")
                 with suppress(FileNotFoundError):  # the owner has just deleted it
                     status = entry.stat(follow_symlinks=False)
                     if _FILES.fullmatch(entry.name) and not stat.S_ISREG(status.st_mode):
                         raise UnsafeDirectory(
-                            f"{entry.path} is {files.kind_of(status.st_mode)}, where a "
+                            f"{self.path / entry.name} is {files.kind_of(status.st_mode)}, where a "
                             "store has a regular file: see who made it, and remove it"
                         )
                     if entry.name not in _NOT_OURS_YET_HARMLESS:
-                        refuse_foreign(Path(entry.path), status)
+                        refuse_foreign(self.path / entry.name, status)
 
     def _check_layout(self, create: bool) -> None:
         try:
-            content = files.read(self.path / LAYOUT_FILE)
+            content = files.read(self.own_path / LAYOUT_FILE)
         except FileNotFoundError:
             self._check_empty(create)
             os.fchmod(self._descriptor, DIRECTORY_MODE)  # it may have been made by someone's mkdir
-            files.write(self.path / LAYOUT_FILE, _LAYOUT_TEXT.format(LAYOUT_VERSION).encode())
+            files.write(self.own_path / LAYOUT_FILE, _LAYOUT_TEXT.format(LAYOUT_VERSION).encode())
             return
         matched = _LAYOUT_PATTERN.fullmatch(content)
         if matched is None:
@@ -465,7 +534,7 @@ class Directory:
             raise NoSuchStore(f"there is no store in {self.path}")
 
     def _check_empty(self, create: bool) -> None:
-        foreign = sorted(set(os.listdir(self.path)) - _NOT_OURS_YET_HARMLESS)
+        foreign = sorted(set(os.listdir(self.own_path)) - _NOT_OURS_YET_HARMLESS)
         if not create:
             content = f": it holds {foreign[0]!r}, but no file {LAYOUT_FILE}" if foreign else ""
             raise NoSuchStore(f"there is no store in {self.path}{content}") from None
@@ -475,7 +544,7 @@ class Directory:
             ) from None
 
     def _files(self) -> list[os.DirEntry[str]]:
-        with os.scandir(self.path) as entries:
+        with os.scandir(self.own_path) as entries:
             return [entry for entry in entries if entry.is_file(follow_symlinks=False)]
 
     def _shared_files(self) -> list[os.DirEntry[str]]:

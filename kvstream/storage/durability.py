@@ -173,7 +173,7 @@ class Committer:
         directory.unregister(self)
         for thread in self._threads:
             thread.join()
-        if self._database.failure is None:
+        if self._database.failure is None and not self._database.is_displaced():
             self.sync()
 
     def refuse_after_fork(self) -> None:

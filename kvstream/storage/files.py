@@ -43,6 +43,20 @@ def scratch(prefix: str, parent: Path) -> Iterator[Path]:
             shutil.rmtree(folder)
 
 
+def is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open file or folder is the one at a path; OSError if there is none."""
+    return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it, as far as possible."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
 def keep_private(directory: Path) -> None:
     """Make new files and directories in ``directory`` readable by the owner alone.
 

@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Protocol, TypeVar
 
 from kvstream.errors import Corruption, DataError, LostWrites, NoSuchStore, StoreError
-from kvstream.storage import files
+from kvstream.storage import directory, files
 from kvstream.storage.directory import Directory, View
 from kvstream.storage.watermark import Mark, Watermark
 from kvstream.types.options import StoreOptions
@@ -75,12 +75,26 @@ class Opened:
     """The view that a reader has opened."""
     loss: Loss | None
 
+    def displaced(self) -> str | None:
+        """Return that the store or a file of it was removed or replaced; None if it was not."""
+        what = self.directory.displaced()
+        if what is not None or self.watermark is None:
+            return what
+        if self.watermark.is_replaced() or self.directory.has_lost_layout():
+            return f"files in {self.directory.path} were removed or replaced while it was open"
+        return None
+
     def close_files(self) -> None:
         """Close the watermark and remove the view; the directory stays locked."""
         if self.watermark is not None:
             self.watermark.close()
         if self.view is not None:
             self.view.remove()
+
+    def leave(self) -> None:
+        """Close the files and release the lock; RocksDB is abandoned with its path."""
+        self.close_files()
+        self.directory.leave()
 
     def release(self, discard: bool = False) -> None:
         """Release the directory too; idempotent."""
@@ -100,7 +114,8 @@ def open_any(place: Directory, options: StoreOptions, opener: Open[Rocks]) -> tu
     except BaseException as error:
         place.discard()
         if isinstance(error, OSError):
-            raise StoreError(f"cannot open the store in {place.path}: {error}") from None
+            reason = directory.shown(str(error))
+            raise StoreError(f"cannot open the store in {place.path}: {reason}") from None
         raise
 
 
@@ -127,7 +142,7 @@ def open_follower(
     """Open the store while another process writes it; RocksDB's own files go into a view."""
     view = View.of_reader(())
     try:
-        rocks = opener(place.path, Access.FOLLOW, view.path)
+        rocks = opener(place.own_path, Access.FOLLOW, view.path)
     except BaseException:
         view.remove()
         raise
@@ -141,14 +156,14 @@ def open_writer(
     if not place.is_complete() and not place.holds_rows():
         place.clear_half_created()
         rocks = _open_in_place(place, Access.CREATE, opener)
-        Watermark.create(place.path, rocks.latest_sequence_number())
-        return rocks, Opened(place, Watermark.open(place.path), None, None)
+        Watermark.create(place.own_path, rocks.latest_sequence_number())
+        return rocks, Opened(place, Watermark.open(place.own_path), None, None)
     mark = _read_mark(place)
     damage = _damage(place, mark, opener)
     if damage is None:
         rocks = _open_in_place(place, Access.WRITE, opener)
         _refuse_loss(rocks, mark)
-        return rocks, Opened(place, Watermark.open(place.path), None, None)
+        return rocks, Opened(place, Watermark.open(place.own_path), None, None)
     if not options.accept_loss:
         raise damage
     return _open_damaged(place, mark, damage, opener)
@@ -156,10 +171,10 @@ def open_writer(
 
 def _open_in_place(place: Directory, access: Access, opener: Open[Rocks]) -> Rocks:
     """Open a store whose files may be changed, since it was not refused."""
-    files.keep_private(place.path)
+    files.keep_private(place.own_path)
     place.unshare()
-    rocks = opener(place.path, access)
-    files.make_private(place.path)
+    rocks = opener(place.own_path, access)
+    files.make_private(place.own_path)
     return rocks
 
 
@@ -175,9 +190,9 @@ def _open_damaged(
         skipped = True
     recovered = rocks.latest_sequence_number()
     skipped = skipped or (mark is not None and recovered >= mark.sequence)
-    Watermark.create(place.path, recovered)
+    Watermark.create(place.own_path, recovered)
     loss = Loss(str(damage), recovered, mark.sequence if mark else None, skipped, kept)
-    return rocks, Opened(place, Watermark.open(place.path), None, loss)
+    return rocks, Opened(place, Watermark.open(place.own_path), None, loss)
 
 
 def _damage(place: Directory, mark: Mark | None, opener: Open[Rocks]) -> DataError | None:
@@ -203,7 +218,7 @@ def _refuse_gap(rocks: Recovered, place: Directory, opener: Open[Recovered]) -> 
     To RocksDB a manifest that is older than the log looks like a sound one. After a clean close
     the log is empty; else the store is opened once more, without it.
     """
-    begins = _beginning_of_log(place.path)
+    begins = _beginning_of_log(place.own_path)
     if begins is None or begins > rocks.latest_sequence_number():  # nothing of it was recovered
         return
     try:
@@ -243,7 +258,7 @@ def _beginning_of_log(path: Path) -> int | None:
 
 def _read_mark(place: Directory) -> Mark | None:
     try:
-        return Watermark.read(place.path)
+        return Watermark.read(place.own_path)
     except FileNotFoundError:
         if not place.holds_rows():
             raise NoSuchStore(f"there is no store in {place.path}") from None

@@ -56,9 +56,10 @@ class Mark:
 class Watermark:
     """The open watermark file of a store that is being written to."""
 
-    def __init__(self, descriptor: int, mark: Mark) -> None:
+    def __init__(self, descriptor: int, mark: Mark, path: Path) -> None:
         self._descriptor = descriptor
         self.mark = mark
+        self._path = path
 
     @staticmethod
     def read(directory: Path) -> Mark | None:
@@ -90,7 +91,14 @@ class Watermark:
         mark = cls.read(directory) or Mark(0, 0)
         if os.stat(path).st_nlink > 1:
             files.write(path, files.read(path))
-        return cls(files.opened(path, os.O_RDWR), mark)
+        return cls(files.opened(path, os.O_RDWR), mark, path)
+
+    def is_replaced(self) -> bool:
+        """Return whether another file has taken the place of the open one."""
+        try:
+            return self._descriptor >= 0 and not files.is_at(self._descriptor, self._path)
+        except OSError:  # a missing watermark alone is damage, which the next opening reports
+            return False
 
     def record(self, sequence: int) -> None:
         """Note that the log is durable up to ``sequence``, by one small write without fsync.

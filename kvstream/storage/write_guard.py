@@ -21,7 +21,8 @@ from kvstream.errors import (
     UnknownOutcome,
 )
 from kvstream.logs import DeferredLogger
-from kvstream.storage.directory import Directory
+from kvstream.storage.directory import shown
+from kvstream.storage.opening import Opened
 
 _STALL = "Result incomplete: Write stall"
 _NO_SPACE = "IO error: No space left"
@@ -57,13 +58,13 @@ def classified(error: Exception) -> Exception:
     Other errors, such as that for a key that is not bytes, are returned as they are.
     """
     if isinstance(error, OSError):
-        return StoreError(f"IO error: {error}")
+        return StoreError(f"IO error: {shown(str(error))}")
     name = type(error).__name__
     if name == "DbClosedError":
         return StoreClosed("the store is closed")
     if name != "Exception":
         return error
-    text = _VIEW.sub("", str(error))
+    text = shown(_VIEW.sub("", str(error)))
     for prefix, meaning in _MEANINGS:
         if text.startswith(prefix):
             return meaning(text)
@@ -74,7 +75,7 @@ def classified_at_open(error: Exception) -> Exception:
     """Return the error of ours for one raised while opening a directory known to be a store."""
     text = str(error)
     if text.startswith(_NOT_A_DATABASE):
-        return Corruption(f"a file of the store is missing or unreadable: {text}")
+        return Corruption(f"a file of the store is missing or unreadable: {shown(text)}")
     return classified(error)
 
 
@@ -95,7 +96,8 @@ ADMISSION_S = 0.1
 class WriteGuard:
     """Admits writes or refuses them."""
 
-    def __init__(self, directory: Directory, reserve: int) -> None:
+    def __init__(self, opened: Opened, reserve: int) -> None:
+        self.opened = opened
         self.open_until = 0.0
         """Monotonic time until which small writes are admitted unasked."""
         self.failure: StoreError | None = None
@@ -103,11 +105,12 @@ class WriteGuard:
         """Whether the failure is a full disk, which may end."""
         self.is_shut = False
         """Whether writes are refused until the store is opened again."""
+        self._is_displaced = False
+        """Whether the path of the store has led elsewhere."""
         self._is_low = False
         """Whether there was less free space than the reserve."""
         self._refused_at = -REFUSED_S
         """Monotonic time of the last write that was refused for lack of space."""
-        self._directory = directory
         self._reserve = reserve
 
     def shut(self, failure: StoreError) -> None:
@@ -121,7 +124,8 @@ class WriteGuard:
         """Admit a write of some bytes, or raise; if it ``frees`` space it may use the reserve."""
         if not self.recovers:
             self.refuse_failed()
-        free = self._directory.free_bytes() - size
+        self.refuse_displaced()
+        free = self.opened.directory.free_bytes() - size
         if free >= self._reserve:
             # Just after a full disk each write asks.
             self.open_until = 0.0 if self.recovers else monotonic() + ADMISSION_S
@@ -155,13 +159,34 @@ class WriteGuard:
         """
         if self.failure is not None and not self.recovers:
             return self.failure
-        free = self._directory.free_bytes()
+        free = self.opened.directory.free_bytes()
         return None if free >= self._reserve else self._full(free)
 
     def refuse_failed(self) -> None:
         """Raise the failure that stopped the writes, if there is one."""
         if self.failure is not None:
             raise type(self.failure)(*self.failure.args)
+
+    def is_displaced(self) -> bool:
+        """Return whether the store's path leads elsewhere; then writes are refused from now on."""
+        if self._is_displaced or self.opened.watermark is None:  # a reader writes nothing
+            return self._is_displaced
+        what = self.opened.displaced()
+        if what is None:
+            return False
+        failure = StoreReadOnly(
+            f"{what}, so this process writes nothing more: what it wrote last may be missing at "
+            "that path; close the store and open it again"
+        )
+        self.shut(failure)
+        self._is_displaced = True
+        _log.error("%s", failure)
+        return True
+
+    def refuse_displaced(self) -> None:
+        """Raise StoreReadOnly if the store's path leads elsewhere."""
+        if self.is_displaced():
+            self.refuse_failed()
 
     def passed(self) -> None:
         """Note a successful write after a full disk."""
@@ -177,16 +202,18 @@ class WriteGuard:
         meaning = classified(error)
         if meaning is error or isinstance(meaning, StoreClosed):
             return meaning  # no error of the engine
+        if self.is_displaced():  # a file cannot be made in a directory that was removed
+            return UnknownOutcome(f"{self.failure}: {meaning}")
         if recovers and is_no_space(error) and (self.failure is None or self.recovers):
             if self.failure is None:
-                _log.warning("the disk is full, writes are refused until it is not: %s", error)
-            self.failure, self.recovers, self.open_until = StoreFull(str(error)), True, 0.0
+                _log.warning("the disk is full, writes are refused until it is not: %s", meaning)
+            self.failure, self.recovers, self.open_until = StoreFull(str(meaning)), True, 0.0
             return meaning
         if self.failure is None or self.recovers:
             failure = StoreReadOnly(
                 "the disk failed, so the store is read-only: reads go on, and writes do once "
-                f"the disk is sound and the store is opened again: {error}"
+                f"the disk is sound and the store is opened again: {meaning}"
             )
             _log.error("%s", failure)
             self.shut(failure)
-        return meaning if isinstance(meaning, Corruption) else UnknownOutcome(str(error))
+        return meaning if isinstance(meaning, Corruption) else UnknownOutcome(str(meaning))

@@ -74,7 +74,7 @@ class Uploads:
         self._refuse_full()
         load = uuid.uuid4().hex.encode()
         self._sweep()
-        folder = folder_of(self._engine.database.directory) / load.decode()
+        folder = folder_of(self._engine.database.own_path) / load.decode()
         folder.mkdir(DIRECTORY_MODE)
         packed = pack_ticket(ticket)
         with _written(folder / _TICKET) as file:
@@ -141,7 +141,7 @@ class Uploads:
     # --- inside ---------------------------------------------------------------------------------
 
     def _folder(self, load: bytes) -> Path:
-        folder = self._engine.database.directory / FOLDER / load.decode("ascii", "replace")
+        folder = self._engine.database.own_path / FOLDER / load.decode("ascii", "replace")
         if not _ID.fullmatch(load) or not folder.is_dir():
             raise NoSuchLoad
         return folder
@@ -158,7 +158,7 @@ class Uploads:
 
     def _sweep(self) -> None:
         """Remove the loads that were given up."""
-        for folder in folder_of(self._engine.database.directory).iterdir():
+        for folder in folder_of(self._engine.database.own_path).iterdir():
             with suppress(FileNotFoundError, NotADirectoryError):
                 if time.time() - _last_change(folder) > LEFT_S:
                     shutil.rmtree(folder, ignore_errors=True)
