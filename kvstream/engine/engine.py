@@ -665,13 +665,10 @@ class Engine:
         return self.catalog.scarce
 
     def _before_cycle(self, requests: SnapshotRequests) -> None:
-        """Serve requests for snapshots, and once a second the retention of changed streams.
-
-        If the store's path leads elsewhere, blocked reads are ended: nothing will be written.
-        """
-        if self.database.is_displaced() and (failure := self.database.failure):
+        """Serve requests for snapshots, and once a second the retention of changed streams."""
+        if self.database.is_displaced():  # blocked reads would wait for ever
             with self._lock.held():
-                self.waiters.end(partial(type(failure), *failure.args))
+                self.waiters.end(self._write_guard.error)
         emit_deferred()
         requests.serve()
         if not self.catalog.retained or self.timers.paused or monotonic() < self._retain_at:

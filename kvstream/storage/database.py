@@ -283,8 +283,9 @@ class Database:
     def flush_wal(self) -> int:
         """Fsync the log; return the sequence number up to which it is now durable.
 
-        Raises StoreReadOnly if the store's path leads elsewhere. Other threads run and write meanwhile. After a failed fsync none is tried again: the system
-        may have dropped the pages that it could not write, and would report success.
+        Raises StoreReadOnly if the store's path leads elsewhere. Other threads run and write
+        meanwhile. After a failed fsync none is tried again: the system may have dropped the pages
+        that it could not write, and would report success.
         """
         # RocksDB, flushed on a full disk, would not recover from it.
         self.write_guard.refuse_failed()

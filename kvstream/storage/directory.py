@@ -7,7 +7,7 @@ file to remove. This module knows file names, not rows.
 
 ::
 
-    KVSTREAM      "kvstream store" and "layout 1", a line each; written first
+    KVSTREAM      "kvstream store" and "layout 2", a line each; written first
     WATERMARK     see watermark.py; written last, so without it the store is half-created
     CURRENT, MANIFEST-*, *.sst, *.log, ...      RocksDB's
     before-recovery-N/      the files as they were before ``recover`` accepted the loss
@@ -246,9 +246,14 @@ def _name_of(own: str) -> str:
         return own
 
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
+"""The newest layout. A change that writes a kind of row, record or file that the code before it
+cannot read raises this number: older code then refuses the store, and repairs nothing in it."""
+_LAYOUTS = range(1, LAYOUT_VERSION + 1)
+"""The layouts that can be opened. Layout 1 lacks timers and the other rows of queues, policies of
+groups, functions, requests of clients, numbers of flushed databases, and files of large values."""
 LAYOUT_FILE = "KVSTREAM"
-_LAYOUT_TEXT = "kvstream store\nlayout {}\n"
+_LAYOUT = f"kvstream store\nlayout {LAYOUT_VERSION}\n".encode()
 _LAYOUT_PATTERN = re.compile(rb"kvstream store\nlayout ([0-9]{1,9})\n")
 
 _FOREIGN_WRITERS = stat.S_IWGRP | stat.S_IWOTH
@@ -483,6 +488,20 @@ class Directory:
             if own and entry.stat(follow_symlinks=False).st_nlink > 1:
                 os.unlink(entry.path)
 
+    def raise_layout(self) -> None:
+        """Mark the store, durably, as one of the newest layout, before anything else is written.
+
+        One byte changes in place, which cannot be torn, so that locks on the file stay. If the file
+        has other names, as in a copy by hard links, another file takes its place.
+        """
+        path = self.own_path / LAYOUT_FILE
+        if files.read(path) == _LAYOUT:
+            return
+        if os.stat(path).st_nlink > 1:
+            files.write(path, _LAYOUT)
+        else:
+            files.overwrite(path, _LAYOUT)
+
     def _lock(self) -> None:
         mode = fcntl.LOCK_SH if self.read_only else fcntl.LOCK_EX
         with suppress(BlockingIOError):
@@ -520,15 +539,15 @@ class Directory:
         except FileNotFoundError:
             self._check_empty(create)
             os.fchmod(self._descriptor, DIRECTORY_MODE)  # it may have been made by someone's mkdir
-            files.write(self.own_path / LAYOUT_FILE, _LAYOUT_TEXT.format(LAYOUT_VERSION).encode())
+            files.write(self.own_path / LAYOUT_FILE, _LAYOUT)
             return
         matched = _LAYOUT_PATTERN.fullmatch(content)
         if matched is None:
             raise Corruption(f"{self.path / LAYOUT_FILE} is damaged")
-        if int(matched[1]) != LAYOUT_VERSION:
+        if int(matched[1]) not in _LAYOUTS:
             raise UnknownLayout(
-                f"the store in {self.path} has layout {int(matched[1])}; "
-                f"this version of kvstream knows layout {LAYOUT_VERSION}"
+                f"the store in {self.path} has layout {int(matched[1])}; this version of kvstream "
+                f"knows layouts {_LAYOUTS[0]} to {LAYOUT_VERSION}: use the version that wrote it"
             )
         if not create and not self.is_complete() and not self.holds_rows():
             raise NoSuchStore(f"there is no store in {self.path}")
@@ -575,7 +594,7 @@ def staged(target: Path) -> Iterator[Path]:
 def publish(built: Path, target: Path, sequence: int) -> None:
     """Complete the store that RocksDB has copied to ``built`` and give it its name, durably."""
     built.chmod(DIRECTORY_MODE)
-    files.write(built / LAYOUT_FILE, _LAYOUT_TEXT.format(LAYOUT_VERSION).encode())
+    files.write(built / LAYOUT_FILE, _LAYOUT)
     watermark.Watermark.create(built, sequence)
     files.make_private(built)
     built.rename(target)

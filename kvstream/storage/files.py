@@ -136,6 +136,16 @@ def write(path: Path, content: bytes) -> None:
     sync_directory(path.parent)
 
 
+def overwrite(path: Path, content: bytes) -> None:
+    """Write over the beginning of a file in place, durably."""
+    descriptor = opened(path, os.O_WRONLY)
+    try:
+        os.pwrite(descriptor, content, 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Give the errors of the block this path; the system names a file only in opening it."""

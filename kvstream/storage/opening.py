@@ -171,6 +171,7 @@ def open_writer(
 
 def _open_in_place(place: Directory, access: Access, opener: Open[Rocks]) -> Rocks:
     """Open a store whose files may be changed, since it was not refused."""
+    place.raise_layout()
     files.keep_private(place.own_path)
     place.unshare()
     rocks = opener(place.own_path, access)

@@ -165,7 +165,11 @@ class WriteGuard:
     def refuse_failed(self) -> None:
         """Raise the failure that stopped the writes, if there is one."""
         if self.failure is not None:
-            raise type(self.failure)(*self.failure.args)
+            raise self.error()
+
+    def error(self) -> StoreError:
+        """Return the failure that stopped the writes as an error of its own."""
+        return type(self.failure)(*self.failure.args) if self.failure else StoreError()
 
     def is_displaced(self) -> bool:
         """Return whether the store's path leads elsewhere; then writes are refused from now on."""

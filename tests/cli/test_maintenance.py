@@ -113,7 +113,7 @@ def test_bench_measures_each_operation_and_leaves_nothing(orders: Program, tmp_p
 def test_the_version_is_that_of_the_library(kvstream: Program) -> None:
     shown = kvstream.one("version")
     assert shown["kvstream"] == library.__version__
-    assert shown["layout"] == 1
+    assert shown["layout"] == 2
     assert kvstream.lines("--version") == [f"kvstream {library.__version__}"]
 
 

@@ -18,6 +18,7 @@ from kvstream.engine import server_address
 from kvstream.errors import (
     Corruption,
     KVStreamError,
+    LostWrites,
     StoreError,
     StoreLocked,
     StoreReadOnly,
@@ -81,7 +82,7 @@ def test_a_new_store_is_private_to_its_owner(directory: Path) -> None:
 
 
 def test_a_new_store_names_its_layout(database: Database) -> None:
-    assert (database.directory / LAYOUT_FILE).read_bytes() == b"kvstream store\nlayout 1\n"
+    assert (database.directory / LAYOUT_FILE).read_bytes() == b"kvstream store\nlayout 2\n"
 
 
 def test_the_parent_directories_of_a_new_store_are_created(tmp_path: Path) -> None:
@@ -278,7 +279,7 @@ def test_a_foreign_store_of_pickles_runs_no_code(
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        (b"kvstream store\nlayout 2\n", UnknownLayout),
+        (b"kvstream store\nlayout 3\n", UnknownLayout),
         (b"kvstream store\nlayout 0\n", UnknownLayout),
         (b"kvstream store\nlayout one\n", Corruption),
         (b"kvstream store\n", Corruption),
@@ -295,6 +296,49 @@ def test_a_store_of_another_layout_is_refused_before_any_write(
     assert refusal(directory, read_only=True) is error
     assert refusal(directory, accept_loss=True) is error
     assert pictures(directory) == before
+
+
+def of_layout_1(directory: Path) -> Path:
+    """Make a store that an older kvstream may have written; return its layout file."""
+    database = Database.open(directory, SMALL)
+    put_one_by_one(database, range(10))
+    database.close()
+    layout = directory / LAYOUT_FILE
+    layout.write_bytes(b"kvstream store\nlayout 1\n")
+    return layout
+
+
+def test_older_code_refuses_a_store_once_this_code_may_have_written_to_it(directory: Path) -> None:
+    layout = of_layout_1(directory)
+    Database.open(directory, READER).close()
+    assert layout.read_bytes() == b"kvstream store\nlayout 1\n"
+    number = layout.stat().st_ino
+    database = Database.open(directory, SMALL)
+    try:
+        assert layout.read_bytes() == b"kvstream store\nlayout 2\n"
+        assert layout.stat().st_ino == number  # processes that share the store hold a lock on it
+        assert len(keys(database)) == 10
+    finally:
+        database.close()
+
+
+def test_a_copy_by_links_keeps_its_layout(directory: Path, tmp_path: Path) -> None:
+    of_layout_1(directory)
+    copy = linked(directory, tmp_path / "copy")
+    Database.open(directory, SMALL).close()
+    assert (directory / LAYOUT_FILE).read_bytes() == b"kvstream store\nlayout 2\n"
+    assert (copy / LAYOUT_FILE).read_bytes() == b"kvstream store\nlayout 1\n"
+
+
+def test_the_layout_of_a_refused_store_stays(directory: Path) -> None:
+    layout = of_layout_1(directory)
+    (directory / watermark.FILE_NAME).unlink()
+    assert refusal(directory) is LostWrites
+    assert layout.read_bytes() == b"kvstream store\nlayout 1\n"
+    assert refusal(directory, accept_loss=True) is None
+    assert layout.read_bytes() == b"kvstream store\nlayout 2\n"
+    [kept] = directory.glob("before-recovery-*")
+    assert (kept / LAYOUT_FILE).read_bytes() == b"kvstream store\nlayout 1\n"
 
 
 # Reading only
