@@ -20,6 +20,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from kvstream.engine.coerce import warn_of_block
 from kvstream.engine.contexts import contextmanager
+from kvstream.engine.disk_watch import DiskWatch
 from kvstream.engine.expiry import EXPIRE_STEP_PAUSE_S, Expiry
 from kvstream.engine.listening import every_in_thread
 from kvstream.engine.lock import ENDS_ELSEWHERE, CallLock, EngineLock
@@ -105,6 +106,7 @@ class Engine:
                 self.database.own_path, lambda target: self.checkpoint(target, 0)
             )
             self._retain_at = 0.0
+            self._disk = DiskWatch(self.database, self.waiters, self.held, self.reopen)
             before_cycle = partial(self._before_cycle, requests)
             self.expiry = Expiry(self.run, before_cycle, self._reclaim, self._needs_space)
             self.committer = Committer(self.database, self.options.durability, self.entered)
@@ -666,9 +668,7 @@ class Engine:
 
     def _before_cycle(self, requests: SnapshotRequests) -> None:
         """Serve requests for snapshots, and once a second the retention of changed streams."""
-        if self.database.is_displaced():  # blocked reads would wait for ever
-            with self._lock.held():
-                self.waiters.end(self._write_guard.error)
+        self._disk.look()
         emit_deferred()
         requests.serve()
         if not self.catalog.retained or self.timers.paused or monotonic() < self._retain_at:
@@ -715,7 +715,7 @@ class Engine:
         """Make everything durable and unlock the directory; a second call does nothing.
 
         If the first call was interrupted, the second one completes it. With ``discard`` the
-        directory is removed if this opening made it and nothing was ever written.
+        directory is removed if this opening made it and nothing was written.
         """
         self.refuse_within(self._compacting, self._flushing, self._closing)
         with self._closing:

@@ -301,8 +301,7 @@ class Database:
 
     def flush(self) -> None:
         """Flush all memtables, durably; other threads run meanwhile."""
-        self.write_guard.refuse_failed()
-        self.write_guard.refuse_displaced()
+        self.write_guard.admit_files()
         try:
             for family in self._families:
                 family.flush(True)
@@ -351,8 +350,7 @@ class Database:
 
     def compact(self) -> None:
         """Compact every column family, which frees the space of deleted rows."""
-        self.write_guard.refuse_failed()
-        self.write_guard.refuse_displaced()
+        self.write_guard.admit_files()
         try:
             for family in self._families:
                 family.compact_range(None, None)
@@ -360,6 +358,26 @@ class Database:
             self._write_rows(WriteBatch(True))
         except Exception as error:
             raise self.write_guard.failed(error, recovers=True) from None
+
+    def has_room(self) -> bool:
+        """Return whether the disk has room to open the store again.
+
+        The rows of the log become tables, and a view has a link to each file (storage/opening.py).
+        """
+        place = self._opened.directory
+        return self.write_guard.has_room(place.size(".log"), 2 * place.count())
+
+    def has_recovered(self) -> bool:
+        """Return whether writes go on after a full disk, by a write of nothing."""
+        if not self.write_guard.recovers:
+            return True
+        try:
+            self._write_rows(WriteBatch(True))
+        except Exception as error:
+            self.write_guard.failed(error.with_traceback(None), recovers=True)
+            return False
+        self.write_guard.passed()
+        return True
 
     @property
     def needs_space(self) -> bool:
@@ -372,7 +390,7 @@ class Database:
         If writes are refused because space is low, small ranges count too. RocksDB compacts
         nothing if a write has met a full disk.
         """
-        if self.failure is not None:
+        if self.failure is not None or self.write_guard.lack_of_files() is not None:
             return []
         try:
             ranges: list[maintenance.Range] = self._range_deletes.take_large(self.needs_space)
@@ -382,7 +400,7 @@ class Database:
 
     def flush_deletes(self) -> None:
         """Flush the memtables whose deleted rows delay readers."""
-        if self.failure is None:
+        if self.failure is None and self.write_guard.lack_of_files() is None:
             maintenance.flush_deletes(self._families, maintenance.DELETES_LEFT)
 
     def compact_messages(self, lower: bytes, upper: bytes) -> None:
@@ -421,20 +439,24 @@ class Database:
     def reopen(self, from_log: bool = False) -> None:
         """Close and reopen RocksDB, so that reads return what the disk has.
 
-        The log is flushed first, or with ``from_log`` stays and is recovered. No other thread may
-        use the database meanwhile; unfinished scans raise StoreClosed. If opening fails, its error
-        is raised and the database is closed; after a failed write StoreReadOnly or UnknownOutcome
-        is raised, and it stays open.
+        The log is flushed first, or with ``from_log`` stays and is recovered: then the state of a
+        full disk ends, if the disk has room. No other thread may use the database meanwhile;
+        unfinished scans raise StoreClosed. If opening fails, its error is raised and the database
+        is closed; after a failed write StoreReadOnly or UnknownOutcome is raised, and it stays
+        open.
         """
         writes = not self._options.read_only
         self._refuse_displaced()
-        if writes:
+        was_full = from_log and self.write_guard.recovers and self.has_room()
+        if writes and not was_full:
             self.flush_wal() if from_log else self.flush()
-        self._release_rows(sound=writes)
+        self._release_rows(sound=writes and not was_full)
         self._opened.close_files()
         place = self._opened.directory
         try:
             self._use(*open_any(place, self._options, Opener(self._options)))
+            if was_full:
+                self.write_guard.passed()
         except BaseException as error:
             self._closed = True
             why = f"the store could not be opened again: {error}"
@@ -489,15 +511,21 @@ class Database:
             self._ending = [self._root, *self._families]
         self._replace_handles(directory.Gone(_CLOSED))
         self._scans.revoke()
+        errors: list[Exception] = []
+        while self._ending:
+            try:
+                self._ending.pop().close()  # each that stays open would keep RocksDB open
+            except Exception as error:
+                errors.append(error.with_traceback(None))
+        if not sound:
+            return
         try:
-            while self._ending:
-                self._ending.pop().close()
-            if sound and watermark is not None:
+            if errors:
+                raise errors[0]
+            if watermark is not None:
                 watermark.record(sequence)
         except Exception as error:
-            self._ending.clear()
-            if sound:
-                raise classified(error) from None
+            raise classified(error) from None
 
     def _replace_handles(self, gone: Any) -> None:
         self._root = self._write_rows = self._range_deletes = self._stalls = gone

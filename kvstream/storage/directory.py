@@ -420,9 +420,18 @@ class Directory:
         figures = os.statvfs(self.own_path)
         return figures.f_bavail * figures.f_frsize
 
+    def free_files(self) -> int | None:
+        """Return how many files an ordinary process may add; None if the system has no limit."""
+        figures = os.statvfs(self.own_path)
+        return figures.f_favail if figures.f_files else None
+
     def size(self, suffix: str = "") -> int:
         """Return the bytes of all files of the store, or of those with a suffix."""
         return sum(_size(entry) for entry in self._files() if entry.name.endswith(suffix))
+
+    def count(self) -> int:
+        """Return the number of files of the store."""
+        return len(self._files())
 
     def is_complete(self) -> bool:
         """Return whether the store was created completely: then it may hold rows."""

@@ -89,6 +89,8 @@ FREEING = (
 REFUSED_S = 60.0
 """How long after a refused write space is freed at once: a large write is refused before the disk
 counts as full."""
+FILES_MIN = 16
+"""Files that can still be added when writes are refused. RocksDB makes some for each memtable."""
 ADMISSION_S = 0.1
 """How long a measure of the free space is valid; measuring costs a third of a write."""
 
@@ -125,8 +127,8 @@ class WriteGuard:
         if not self.recovers:
             self.refuse_failed()
         self.refuse_displaced()
-        free = self.opened.directory.free_bytes() - size
-        if free >= self._reserve:
+        full = self._full(size)
+        if full is None:
             # Just after a full disk each write asks.
             self.open_until = 0.0 if self.recovers else monotonic() + ADMISSION_S
             if self._is_low and not size:
@@ -134,7 +136,6 @@ class WriteGuard:
                 _log.warning("there is free space again: writes go on")
         elif not frees:
             self.open_until = 0.0
-            full = self._full(free)
             self._refused_at = monotonic()
             if not self._is_low and not size:
                 self._is_low = True
@@ -146,11 +147,43 @@ class WriteGuard:
         """Whether writes were refused lately because less than the reserve is free."""
         return self._is_low or monotonic() - self._refused_at < REFUSED_S
 
-    def _full(self, free: int) -> StoreFull:
+    def _full(self, size: int = 0) -> StoreFull | None:
+        """Return the error for a disk without room for some bytes; None if there is room."""
+        free = self.opened.directory.free_bytes() - size
+        if free < self._reserve:
+            return StoreFull(
+                f"the disk is full but for a reserve of {self._reserve >> 20} MB "
+                f"({max(free, 0) >> 20} MB free): {FREEING}"
+            )
+        return self.lack_of_files()
+
+    def lack_of_files(self) -> StoreFull | None:
+        """Return the error for a disk that has room for too few files; None if it has enough.
+
+        RocksDB does not recover by itself from a file that it could not make.
+        """
+        free = self.opened.directory.free_files()
+        if free is None or free >= FILES_MIN or not self._reserve:
+            return None
         return StoreFull(
-            f"the disk is full but for a reserve of {self._reserve >> 20} MB "
-            f"({max(free, 0) >> 20} MB free): {FREEING}"
+            f"the disk has room for {free} more files (inodes) only, and RocksDB needs "
+            f"{FILES_MIN}: remove files from the disk"
         )
+
+    def admit_files(self) -> None:
+        """Admit a flush or a compaction, which makes files, or raise."""
+        self.refuse_failed()
+        self.refuse_displaced()
+        lack = self.lack_of_files()
+        if lack is not None:
+            raise lack
+
+    def has_room(self, size: int, files: int) -> bool:
+        """Return whether the disk has room for some bytes and files beside the reserve."""
+        place = self.opened.directory
+        free = place.free_files()
+        enough = free is None or free >= files + FILES_MIN
+        return enough and place.free_bytes() >= size + self._reserve
 
     def refusal(self) -> StoreError | None:
         """Return why a write that takes space would be refused; None if it would be tried.
@@ -159,8 +192,7 @@ class WriteGuard:
         """
         if self.failure is not None and not self.recovers:
             return self.failure
-        free = self.opened.directory.free_bytes()
-        return None if free >= self._reserve else self._full(free)
+        return self._full()
 
     def refuse_failed(self) -> None:
         """Raise the failure that stopped the writes, if there is one."""

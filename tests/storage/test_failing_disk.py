@@ -1,13 +1,19 @@
 """After the first failed write or fsync a store still reads, refuses writes, and loses nothing."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kvstream import Store
 from kvstream.errors import StoreFull
 from kvstream.storage import write_guard
 from kvstream.storage.batch import Batch, Family
@@ -15,7 +21,7 @@ from kvstream.storage.database import LARGE_WRITE, Database
 from kvstream.storage.durability import Committer
 from kvstream.types.options import Durability
 from tests.faultshim.disk import FaultyDisk
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.storage.failing import SCENARIOS, fill, recovers, started
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put, put_one_by_one, value_of
 
@@ -102,20 +108,93 @@ def test_the_free_space_is_soon_checked_again(
     database.close()
 
 
-# A real full disk
+@contextmanager
+def mounted(tmp_path: Path, limit: str) -> Iterator[Path]:
+    """Give a small file system."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system; the shim covers the same")
+    disk = tmp_path / "small"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"{limit},mode=0700", "tmpfs", str(disk)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("cannot mount here; the shim covers the same")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system; the shim covers the same")
-    mounted = tmp_path / "small"
-    mounted.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m,mode=0700", "tmpfs", str(mounted)]
-    if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("cannot mount here; the shim covers the same")
-    yield mounted
-    subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+    with mounted(tmp_path, "size=16m") as disk:
+        yield disk
+
+
+@pytest.fixture
+def few_inodes(tmp_path: Path) -> Iterator[Path]:
+    with mounted(tmp_path, "size=64m,nr_inodes=100") as disk:
+        yield disk
+
+
+def take_inodes(disk: Path) -> Path:
+    """Take all free inodes of a disk; return the folder that has them."""
+    taken = disk / "taken"
+    taken.mkdir()
+    with suppress(OSError):
+        for number in count():
+            (taken / str(number)).touch()
+    return taken
+
+
+def add_until_full(store: Store) -> int:
+    """Add entries until the store takes none; return how many it took."""
+    for added in count():
+        try:
+            store.stream("s").add({"v": bytes(64 << 10)})
+        except StoreFull:
+            return added
+    raise AssertionError
+
+
+def is_written(store: Store) -> bool:
+    with suppress(StoreFull):
+        store.stream("s").add({"v": "again"})
+        return True
+    return False
+
+
+def test_writes_are_refused_before_rocksdb_lacks_an_inode(few_inodes: Path) -> None:
+    with Store.open(few_inodes / "store", free_space_reserve=1 << 20) as store:
+        store.stream("s").add({"v": "before"})
+        taken = take_inodes(few_inodes)
+        for call in (store.compact, partial(add_until_full, store)):
+            with suppress(StoreFull):
+                call()
+        assert store.engine.database.failure is None  # RocksDB has not met it
+        with pytest.raises(StoreFull, match="inodes"):
+            store.stream("s").add({"v": "refused"})
+        shutil.rmtree(taken)
+        until(partial(is_written, store), "writes")
+
+
+def test_a_store_that_could_make_no_file_recovers_by_itself(
+    few_inodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstream.engine.disk_watch.PATIENCE_S", 0.1)
+    options: Any = {"free_space_reserve": 0, "write_buffer_bytes": 256 << 10}
+    with Store.open(few_inodes / "store", **options) as store:
+        taken = take_inodes(few_inodes)
+        added = add_until_full(store)
+        assert store.engine.database.failure is not None
+        assert len(store.stream("s")) == added
+        shutil.rmtree(taken)
+        until(lambda: store.engine.database.failure is None, "the store to recover")
+        store.stream("s").add({"v": "again"})
+        assert len(store.stream("s")) == added + 1
+        assert store.check() == []
+    with Store.open(few_inodes / "store") as store:
+        assert len(store.stream("s")) == added + 1
+
+
+# A real full disk
 
 
 def test_a_store_recovers_from_a_full_disk_without_loss(small_disk: Path) -> None:

@@ -1,0 +1,63 @@
+"""The disk of an open store, looked at by the expiry thread before each cycle.
+
+Two states end or begin without a write of anybody: the store's path leads elsewhere, and the disk
+is not full any more. RocksDB recovers from most full disks by itself. If it could not make a file,
+as with no free inode, it refuses writes for as long as it is open; so it is opened again.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from time import monotonic
+
+from kvstream.engine.waiters import Waiters
+from kvstream.errors import KVStreamError
+from kvstream.storage.database import Database
+
+TRY_PAUSE_S = 0.5
+"""Pause between two tries to write to a disk that was full."""
+PATIENCE_S = 10.0
+"""How long RocksDB may take to recover: it looks at the free space every five seconds."""
+
+
+class DiskWatch:
+    """Ends blocked reads of a store whose path leads elsewhere, and the state of a full disk."""
+
+    def __init__(
+        self,
+        database: Database,
+        waiters: Waiters,
+        held: Callable[[], AbstractContextManager[object]],
+        reopen: Callable[[bool], None],
+    ) -> None:
+        """``held`` keeps writers out; ``reopen`` opens RocksDB again, with True from the log."""
+        self._database = database
+        self._waiters = waiters
+        self._held = held
+        self._reopen = reopen
+        self._try_at = 0.0
+        self._reopen_at: float | None = None
+        """When RocksDB is opened again; None while the disk is full, or sound."""
+
+    def look(self) -> None:
+        """Look at the path, and at a disk that was full."""
+        guard = self._database.write_guard
+        if self._database.is_displaced():
+            with self._held():
+                self._waiters.end(guard.error)
+        elif not guard.recovers or not self._database.has_room():
+            self._reopen_at = None
+        elif monotonic() >= self._try_at:
+            self._try_at = monotonic() + TRY_PAUSE_S
+            self._try()
+
+    def _try(self) -> None:
+        """Write nothing, to learn whether RocksDB has recovered; open it again if it does not."""
+        if self._reopen_at is None:
+            self._reopen_at = monotonic() + PATIENCE_S
+        with suppress(KVStreamError):  # the disk is full again, or the store is closed
+            with self._held():
+                recovered = self._database.has_recovered()
+            if recovered or monotonic() < self._reopen_at:
+                return
+            self._reopen_at = None
+            self._reopen(True)
