@@ -55,14 +55,16 @@ class Database:
         self._closed = False
         self._stall_log = Throttle()
         self._ending: list[Any] = []  # handles that are out of use and not closed yet
-        self.write_guard = WriteGuard(opened, options.free_space_reserve)
+        self.write_guard = WriteGuard(opened.directory, options.free_space_reserve)
         if options.read_only:
             self.write_guard.shut(StoreReadOnly("the store was opened read-only"))
         self._use(rows, opened)
 
     def _use(self, rows: Rdict, opened: Opened) -> None:
         """Read and write an open RocksDB from now on."""
-        self._opened = self.write_guard.opened = opened
+        self._opened = opened
+        if not self._options.read_only:  # a reader writes nothing
+            self.write_guard.displaced = opened.displaced
         no_slowdown = WriteOptions()
         no_slowdown.no_slowdown = True  # a stalled write would hold the GIL
         rows.set_write_options(no_slowdown)

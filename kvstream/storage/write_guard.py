@@ -8,6 +8,7 @@ status. ``classified`` turns it into an error of ours.
 """
 
 import re
+from collections.abc import Callable
 from time import monotonic
 
 from kvstream.errors import (
@@ -21,8 +22,7 @@ from kvstream.errors import (
     UnknownOutcome,
 )
 from kvstream.logs import DeferredLogger
-from kvstream.storage.directory import shown
-from kvstream.storage.opening import Opened
+from kvstream.storage.directory import Directory, shown
 
 _STALL = "Result incomplete: Write stall"
 _NO_SPACE = "IO error: No space left"
@@ -98,8 +98,9 @@ ADMISSION_S = 0.1
 class WriteGuard:
     """Admits writes or refuses them."""
 
-    def __init__(self, opened: Opened, reserve: int) -> None:
-        self.opened = opened
+    def __init__(self, directory: Directory, reserve: int) -> None:
+        self.displaced: Callable[[], str | None] = lambda: None
+        """Returns what has happened to the store if its path leads elsewhere."""
         self.open_until = 0.0
         """Monotonic time until which small writes are admitted unasked."""
         self.failure: StoreError | None = None
@@ -113,6 +114,7 @@ class WriteGuard:
         """Whether there was less free space than the reserve."""
         self._refused_at = -REFUSED_S
         """Monotonic time of the last write that was refused for lack of space."""
+        self._directory = directory
         self._reserve = reserve
 
     def shut(self, failure: StoreError) -> None:
@@ -149,7 +151,7 @@ class WriteGuard:
 
     def _full(self, size: int = 0) -> StoreFull | None:
         """Return the error for a disk without room for some bytes; None if there is room."""
-        free = self.opened.directory.free_bytes() - size
+        free = self._directory.free_bytes() - size
         if free < self._reserve:
             return StoreFull(
                 f"the disk is full but for a reserve of {self._reserve >> 20} MB "
@@ -162,7 +164,7 @@ class WriteGuard:
 
         RocksDB does not recover by itself from a file that it could not make.
         """
-        free = self.opened.directory.free_files()
+        free = self._directory.free_files()
         if free is None or free >= FILES_MIN or not self._reserve:
             return None
         return StoreFull(
@@ -180,7 +182,7 @@ class WriteGuard:
 
     def has_room(self, size: int, files: int) -> bool:
         """Return whether the disk has room for some bytes and files beside the reserve."""
-        place = self.opened.directory
+        place = self._directory
         free = place.free_files()
         enough = free is None or free >= files + FILES_MIN
         return enough and place.free_bytes() >= size + self._reserve
@@ -205,9 +207,9 @@ class WriteGuard:
 
     def is_displaced(self) -> bool:
         """Return whether the store's path leads elsewhere; then writes are refused from now on."""
-        if self._is_displaced or self.opened.watermark is None:  # a reader writes nothing
-            return self._is_displaced
-        what = self.opened.displaced()
+        if self._is_displaced:
+            return True
+        what = self.displaced()
         if what is None:
             return False
         failure = StoreReadOnly(
