@@ -39,6 +39,7 @@ from kvstream.cli.tables import (
     plural,
     printable,
 )
+from kvstream.types.clock import monotonic
 from kvstream.types.ids import MIN_ID, IDLike, StreamID
 from kvstream.types.options import NackMode, RefPolicy
 from kvstream.types.records import AnyEntry, Claimed, ClaimedIDs, HistoryEntry
@@ -146,13 +147,13 @@ def _group_query(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Quer
 
 def _blocking(session: Session, query: Query[Reply], block_s: float | None, writes: bool) -> Reply:
     """Return the first reply that has entries, or an empty one after ``block_s``."""
-    deadline = time.monotonic() + (block_s or 0)
+    deadline = monotonic() + (block_s or 0)
     while True:
         with session.writing() if writes else session.reading() as store:
-            start = time.monotonic()
+            start = monotonic()
             wait_s = min(deadline - start, _WAIT_S_MAX)
             reply = query(store, wait_s if session.shared and wait_s > 0 else None)
-        now = time.monotonic()
+        now = monotonic()
         if reply or now >= deadline:
             return reply
         # A server does not block on a read of the history.

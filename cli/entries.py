@@ -8,7 +8,7 @@ blocking read instead, so new entries are shown at once.
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from time import monotonic, sleep
+from time import sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -36,6 +36,7 @@ from kvstream.cli.parameters import (
 from kvstream.cli.session import Session, existing_stream, last_id
 from kvstream.cli.tables import Column, id_columns, plural, quoted
 from kvstream.errors import ServerUnavailable, StoreLocked
+from kvstream.types.clock import monotonic
 from kvstream.types.glob import matcher
 from kvstream.types.ids import MIN_ID, StreamID, range_start
 from kvstream.types.options import RefPolicy

@@ -7,7 +7,6 @@ Redis, run ``make bench``.
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from kvstream.cli.output import Output, output_options, polled_progress
 from kvstream.cli.parameters import PathOnly, example
 from kvstream.cli.session import Scratch, ServerSession, Session, wait_for_store
 from kvstream.cli.tables import Column, count_column, number, plural, size
+from kvstream.types.clock import perf_counter
 from kvstream.version import VERSION
 
 if TYPE_CHECKING:
@@ -367,9 +367,9 @@ def measurements(scratch: Scratch, entries: int) -> Iterator[Measurement]:
         (f"consumer reads {READ}, acks {READ}", many, entries, _read_and_ack),
         ("consumer reads 1, acks 1", one, one_by_one // 5, _read_one),
     ):
-        start = time.perf_counter()
+        start = perf_counter()
         work(stream, count)
-        yield Measurement(title, count, time.perf_counter() - start)
+        yield Measurement(title, count, perf_counter() - start)
 
 
 def _add(stream: Stream, count: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from kvstream.cli.importing.command import quiet_option
 from kvstream.cli.output import Output, output_options, progress_bar
 from kvstream.cli.parameters import Duration, F, Name, PathOnly, example, option_group
 from kvstream.errors import AccessDenied
+from kvstream.types.clock import monotonic
 from kvstream.types.options import CUTOVER_PAUSE_S, DATABASES, DATABASES_MAX
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class _FollowProgress:
 
     def is_over(self) -> bool:
         """Show the lag from time to time; never over, since only Ctrl-C ends it."""
-        now = time.monotonic()
+        now = monotonic()
         pause_s = TERMINAL_PAUSE_S if self._is_terminal else LOG_PAUSE_S
         if self.pair is not None and not self._quiet and now - self._shown_s >= pause_s:
             self._shown_s = now

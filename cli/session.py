@@ -40,6 +40,7 @@ from kvstream.errors import (
     StoreLocked,
     WrongType,
 )
+from kvstream.types.clock import monotonic, perf_counter
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.options import Durability
 
@@ -142,9 +143,9 @@ class DirectorySession:
     def ping(self) -> float:
         """Return the seconds that opening the store takes."""
         import_module("kvstream.store")  # which takes longer than opening a small one
-        start = time.perf_counter()
+        start = perf_counter()
         with self.reading():
-            return time.perf_counter() - start
+            return perf_counter() - start
 
     def shared_engine(self) -> RemoteEngine | None:
         """Connect to the process that shares the directory; None if no process does."""
@@ -292,9 +293,9 @@ class ServerSession:
     def ping(self) -> float:
         """Return the seconds of a round trip to the server."""
         connection = self.connection()
-        start = time.perf_counter()
+        start = perf_counter()
         connection.ask("PING")
-        return time.perf_counter() - start
+        return perf_counter() - start
 
     def monitor(self) -> Iterator[bytes]:
         """Yield the requests of the server's clients, as MONITOR shows them."""
@@ -387,12 +388,12 @@ def names_in(ctx: click.Context, find: Callable[[Store], Iterator[bytes]]) -> li
 
 def retry(attempt: Callable[[], T], wait_s: float, transient: type[Exception]) -> T:
     """Run ``attempt``, and repeat it for ``wait_s`` seconds while it raises ``transient``."""
-    deadline = time.monotonic() + wait_s
+    deadline = monotonic() + wait_s
     while True:
         try:
             return attempt()
         except transient:
-            if time.monotonic() >= deadline:
+            if monotonic() >= deadline:
                 raise
         time.sleep(RETRY_PAUSE_S)
 

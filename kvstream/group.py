@@ -3,7 +3,6 @@
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from functools import partial
-from time import monotonic
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from kvstream.engine import listening
@@ -47,6 +46,7 @@ from kvstream.operations import range as ranges
 from kvstream.operations.ack import Nack
 from kvstream.operations.claim import AUTOCLAIM_COUNT
 from kvstream.operations.queues import consumers, policy
+from kvstream.types.clock import monotonic
 from kvstream.types.ids import MIN_ID, BoundLike, IDLike, StreamID, range_end, range_start
 from kvstream.types.options import NackMode, RefPolicy
 from kvstream.types.records import (

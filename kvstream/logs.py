@@ -23,6 +23,7 @@ from traceback import format_tb
 from typing import Any
 
 from kvstream.errors import InvalidArgument
+from kvstream.types.clock import monotonic
 
 NOTICE = 25
 """The level between INFO and WARNING: events that an operator of a healthy server wants to see."""
@@ -112,7 +113,7 @@ class Throttle:
         self,
         lines: int = WINDOW_LINES,
         seconds: float = WINDOW_S,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._lines, self._seconds, self._clock = lines, seconds, clock
         self._until = 0.0

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -17,6 +16,7 @@ from kvstream.cli.parameters import Name, Type, example, stream_argument
 from kvstream.cli.session import RETRY_PAUSE_S, DirectorySession, Session, stream_or_free
 from kvstream.cli.tables import plural, printable
 from kvstream.errors import ClientMissing, RequestError, StoreError, UnknownOutcome
+from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
     from kvstream.store import Store

@@ -28,6 +28,7 @@ from kvstream.cli.top.samples import (
 )
 from kvstream.cli.top.screen import PENDING_SHOWN, Screen
 from kvstream.errors import ServerUnavailable, StoreLocked
+from kvstream.types.clock import monotonic
 
 STREAMS = 100
 """Default number of streams: more than a terminal has lines."""
@@ -168,24 +169,24 @@ def _watch(sampler: Sampler, sort: str, pause_s: float) -> None:
         _keyboard() as key_within,
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
-        until = time.monotonic() + pause_s
+        until = monotonic() + pause_s
         while not screen.ended:
             size = console.size
             text = view.live(sample, screen, size.width, size.height, problem, details)
             live.update(text, refresh=True)
-            key = key_within(max(0.0, until - time.monotonic()))
+            key = key_within(max(0.0, until - monotonic()))
             if key is not None:
                 screen.press(key, sample)
             if screen.wants_sample:
                 details = None  # maybe of another group
-            if screen.wants_sample or time.monotonic() >= until:
+            if screen.wants_sample or monotonic() >= until:
                 try:
                     sample, problem = with_rates(sampler.sample(), sample), ""
                     details = _details(sampler, screen)
                 except _TRANSIENT as error:
                     problem = f"no answer: {explain(error)}"
                 screen.wants_sample = False
-                until = time.monotonic() + pause_s
+                until = monotonic() + pause_s
 
 
 def _details(sampler: Sampler, screen: Screen) -> GroupDetails | None:

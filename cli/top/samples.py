@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kvstream.cli.output import pages
 from kvstream.cli.session import IMPORT_PREFIX, DirectorySession
 from kvstream.cli.tables import printable
 from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, RequestError, WrongType
+from kvstream.types.clock import monotonic
 from kvstream.types.ids import StreamID
 from kvstream.types.records import ConsumerInfo, PendingEntry
 

@@ -12,7 +12,7 @@
 
 import sys
 from collections.abc import Callable, Iterable
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 from celery.app.backends import BACKEND_ALIASES
@@ -22,6 +22,7 @@ from celery.states import READY_STATES
 
 import kvstream.adapters.kombu
 from kvstream.adapters.places import Strings
+from kvstream.types.clock import monotonic
 
 POLL_S, POLL_GROWTH = 0.005, 1.5
 """The first pause between two looks for a result, and how much longer each following one is."""

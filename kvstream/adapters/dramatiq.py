@@ -31,6 +31,7 @@ from kvstream.adapters.places import Place, Strings, repeated
 from kvstream.adapters.tasks import BODY, GROUP, LEASE_S, Ref, Tasks
 from kvstream.errors import KVStreamError, LeaseLost
 from kvstream.stream import Stream
+from kvstream.types.clock import monotonic
 from kvstream.types.urls import AnyPath
 
 DEAD_MESSAGE_TTL_MS = 7 * 86_400_000
@@ -107,9 +108,9 @@ class KVStreamBroker(Broker):
 
     def join(self, queue_name: str, *, interval: int = 100, timeout: int | None = None) -> None:
         """Wait until a queue is empty, in tests; QueueJoinTimeout after ``timeout`` ms."""
-        deadline = None if timeout is None else time.monotonic() + timeout / 1000
+        deadline = None if timeout is None else monotonic() + timeout / 1000
         while self.size(queue_name):
-            if deadline is not None and time.monotonic() >= deadline:
+            if deadline is not None and monotonic() >= deadline:
                 raise QueueJoinTimeout(queue_name)
             time.sleep(interval / 1000)
 

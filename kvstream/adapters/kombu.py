@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from queue import Empty
-from time import monotonic, sleep, time
+from time import sleep, time
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -30,6 +30,7 @@ from kombu.utils.url import as_url
 from kvstream.adapters.places import Place, Strings, repeated
 from kvstream.adapters.tasks import BODY, LEASE_S, Ref, Tasks
 from kvstream.errors import InvalidArgument, KVStreamError
+from kvstream.types.clock import monotonic
 from kvstream.types.ids import StreamID
 from kvstream.version import VERSION
 

@@ -32,7 +32,7 @@ from kvstream.engine.waiters import Signal, Waiter
 from kvstream.errors import InvalidArgument, StoreClosed, UnknownOutcome
 from kvstream.remote.connection import CONNECT_S, REPLY_S, Connection, Link, mark_unsent
 from kvstream.remote.engine import RemoteEngine
-from kvstream.types.clock import Clock
+from kvstream.types.clock import Clock, call_later
 from kvstream.types.options import StoreOptions
 
 if TYPE_CHECKING:
@@ -132,10 +132,19 @@ def wait(event: Awaitable[T]) -> T:
     return current.parent.switch(event)  # type: ignore[no-any-return]
 
 
+async def _sleep(seconds: float) -> None:
+    over = asyncio.Event()
+    timer = call_later(asyncio.get_running_loop(), seconds, over.set)
+    try:
+        await over.wait()
+    finally:
+        timer.cancel()
+
+
 def pause(seconds: float) -> None:
     """Sleep; in a call of ``in_greenlet`` the task sleeps."""
     if suspends():
-        wait(asyncio.sleep(seconds))
+        wait(_sleep(seconds))
     else:
         time.sleep(seconds)
 
@@ -206,7 +215,7 @@ class LoopSignal(Signal):
         if not self._is_set:
             self._future, timer = self._loop.create_future(), None
             if seconds is not None:
-                timer = self._loop.call_later(min(seconds, _LONGEST_S), self._fire, False)
+                timer = call_later(self._loop, min(seconds, _LONGEST_S), self._fire, False)
             try:
                 wait(self._future)
             finally:
@@ -303,21 +312,29 @@ def every_in_task(
     """Call a function every ``seconds``, in a task if this is one; see ``AnyEngine.every``."""
     if not suspends():
         return every_in_thread(seconds, call)
-    stopped = asyncio.Event()
+    loop, woken, has_ended = asyncio.get_running_loop(), asyncio.Event(), False
 
     async def run() -> None:
-        while not stopped.is_set():
+        while not has_ended:
+            timer = call_later(loop, seconds, woken.set)
             try:
-                async with asyncio.timeout(seconds):
-                    await stopped.wait()
-            except TimeoutError:
+                await woken.wait()
+            finally:
+                timer.cancel()
+            if not has_ended:
+                woken.clear()
                 await task_call(call)
 
+    def end() -> None:
+        nonlocal has_ended
+        has_ended = True
+        woken.set()
+
     # With a context of its own: it is not part of a transaction in which it begins.
-    task = asyncio.get_running_loop().create_task(run(), context=Context())
+    task = loop.create_task(run(), context=Context())
     _background.add(task)
     task.add_done_callback(_background.discard)
-    return stopped.set
+    return end
 
 
 class LoopEngine(Engine):

@@ -7,7 +7,6 @@ of a server sends it as a command.
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from time import monotonic
 from typing import cast
 
 from kvstream.engine.coerce import Seconds, block_of, count_of, milliseconds
@@ -19,6 +18,7 @@ from kvstream.operations import info, read, readgroup
 from kvstream.operations.groups import text
 from kvstream.operations.read import Position, Reply
 from kvstream.operations.reply_limits import Budget
+from kvstream.types.clock import monotonic
 from kvstream.types.ids import IDLike, StreamID, seconds_hint
 from kvstream.types.records import Entry, HistoryEntry
 

@@ -7,11 +7,11 @@ as with no free inode, it refuses writes for as long as it is open; so it is ope
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from time import monotonic
 
 from kvstream.engine.waiters import Waiters
 from kvstream.errors import KVStreamError
 from kvstream.storage.database import Database
+from kvstream.types.clock import monotonic
 
 TRY_PAUSE_S = 0.5
 """Pause between two tries to write to a disk that was full."""

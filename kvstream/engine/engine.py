@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic, perf_counter, sleep
+from time import sleep
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from kvstream.engine.coerce import warn_of_block
@@ -47,7 +47,7 @@ from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
-from kvstream.types.clock import Clock, SystemClock
+from kvstream.types.clock import Clock, SystemClock, monotonic, perf_counter
 from kvstream.types.glob import matcher
 from kvstream.types.options import Durability, StoreOptions
 from kvstream.types.records import Entry, KeyInfo

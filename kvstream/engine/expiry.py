@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from time import monotonic, thread_time
+from time import thread_time
 
 from kvstream.engine.waiters import Signal
 from kvstream.errors import Corruption, KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
+from kvstream.types.clock import monotonic
 
 EXPIRE_KEYS, HURRIED_KEYS = 100, 400
 """Keys deleted in one commit, so that the lock is never held for long; more in a hurry."""

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from time import monotonic
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -24,6 +23,7 @@ from kvstream.errors import (
     UnknownOutcome,
     shown,
 )
+from kvstream.types.clock import monotonic
 
 T = TypeVar("T")
 R = TypeVar("R")

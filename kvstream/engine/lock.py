@@ -5,9 +5,9 @@ from _thread import RLock
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from time import monotonic
 
 from kvstream.engine.contexts import contextmanager
+from kvstream.types.clock import monotonic
 
 HANDOVER_S = 0.005
 """A thread that has waited longer gets the lock next: Python's switch interval."""

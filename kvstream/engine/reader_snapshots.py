@@ -32,6 +32,7 @@ from pathlib import Path
 from kvstream.errors import KVStreamError, StoreError, StoreLocked
 from kvstream.storage import files
 from kvstream.storage.directory import Directory
+from kvstream.types.clock import monotonic
 
 FOLDER = "copies"
 IDLE_S = 86_400.0
@@ -96,10 +97,10 @@ def ask(directory: Path, token: str, patience_s: float = PATIENCE_S) -> Path:
     target = place_for(directory, token)
     wanted, refused = _beside(target, _WANTED), _beside(target, _REFUSED)
     wanted.touch(files.FILE_MODE)
-    deadline = time.monotonic() + patience_s
+    deadline = monotonic() + patience_s
     try:
         while wanted.exists():
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 raise StoreLocked(
                     f"the process that holds the store in {directory} has given no copy of it "
                     f"within {patience_s:g} s: it is busy, or of an older kvstream"
@@ -161,7 +162,7 @@ class SnapshotRequests:
             self._seen_ns = changed_ns
             for target in _wanted(self._folder):
                 self._make(target)
-        now = time.monotonic()
+        now = monotonic()
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
             sweep(self._folder)

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from itertools import groupby
 from operator import attrgetter
-from time import monotonic
 
 from kvstream.engine.waiters import Signal
 from kvstream.errors import Corruption, KVStreamError, quoted
@@ -24,6 +23,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import delayed, unique
 from kvstream.operations.delivery import retries
 from kvstream.operations.queues import consumers, redrive, retention, schedules
+from kvstream.types.clock import monotonic
 
 _log, _failures = logging.getLogger(__name__), Throttle()
 

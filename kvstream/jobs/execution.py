@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from time import monotonic, sleep
+from time import sleep
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from kvstream.errors import (
 )
 from kvstream.jobs.handle import AWAY_S, FAILED, RETRY
 from kvstream.jobs.job import AnyJobs, GiveUp, Job, JobTimeout, Refused, Retry, current
+from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
     from kvstream.queue import Message

@@ -12,7 +12,6 @@ from collections.abc import Generator
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from kvstream.engine.blocking_reads import PlainRead, read_position
@@ -32,6 +31,7 @@ from kvstream.errors import (
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.job import AnyJobs, checked_seconds, id_of, made_ms
 from kvstream.operations.ack import acknowledge
+from kvstream.types.clock import call_later, monotonic
 from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
@@ -219,9 +219,9 @@ class JobHandle(Generic[R]):
         if block is None:
             return self._records(after)
         loop = asyncio.get_running_loop()
-        arrived: asyncio.Future[Outcome] = loop.create_future()
+        arrived: asyncio.Future[Outcome | None] = loop.create_future()
 
-        def settle(outcome: Outcome) -> None:
+        def settle(outcome: Outcome | None) -> None:
             if not arrived.done():
                 arrived.set_result(outcome)
 
@@ -233,12 +233,13 @@ class JobHandle(Generic[R]):
         read = PlainRead([(name, read_position(after))], None, lambda: None)
         reply, waiter = engine.submit([name], read, deliver)
         if waiter is not None:
+            timer = None if block is None else call_later(loop, block, settle, None)
             try:
-                async with asyncio.timeout(block):  # ``wait_for`` loses cancellations in 3.11
-                    reply = (await arrived).get()
-            except TimeoutError:
-                reply = None
+                outcome = await arrived
+                reply = None if outcome is None else outcome.get()
             finally:
+                if timer is not None:
+                    timer.cancel()
                 engine.cancel(waiter)
         return [cast("Entry", entry) for _, entries in reply or () for entry in entries]
 

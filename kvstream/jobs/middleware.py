@@ -8,11 +8,11 @@ task run in its asyncio task, those of a sync one in its thread. They are called
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import optional_package
 from kvstream.jobs.job import Job, current
+from kvstream.types.clock import perf_counter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -67,7 +67,7 @@ class PrometheusMiddleware(Middleware):
 
     def before(self, job: Job) -> None:
         self._running.labels(job.task_name).inc()
-        job.state[self] = time.perf_counter()
+        job.state[self] = perf_counter()
 
     def after(self, job: Job, result: Any) -> None:
         self._end(job, "done")
@@ -79,7 +79,7 @@ class PrometheusMiddleware(Middleware):
         begun = job.state.pop(self, None)
         if begun is not None:
             self._running.labels(job.task_name).dec()
-            self._seconds.labels(job.task_name).observe(time.perf_counter() - begun)
+            self._seconds.labels(job.task_name).observe(perf_counter() - begun)
             self._count.labels(job.task_name, outcome).inc()
 
 

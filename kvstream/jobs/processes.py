@@ -23,13 +23,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from time import monotonic
 from types import FrameType
 from typing import Any
 
 from kvstream.errors import InvalidArgument, shown
 from kvstream.jobs.application import Jobs
 from kvstream.logs import NOTICE, logging_to
+from kvstream.types.clock import monotonic
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
 """The first and the longest pause before a dead child is started again."""

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from kvstream.engine.coerce import at_least_1
@@ -25,6 +24,7 @@ from kvstream.errors import KVStreamError, StoreClosed
 from kvstream.jobs.execution import finish, job_of, run_async, run_sync, timed_out
 from kvstream.jobs.job import checked_seconds
 from kvstream.queue import take
+from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
     from kvstream.jobs.application import Jobs
@@ -232,6 +232,7 @@ class Worker:
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
+            self._loop.time = monotonic  # type: ignore[method-assign]  # also for a frozen clock
             self._loop_thread = threading.Thread(
                 target=_run_loop, args=(self._loop,), name="kvstream-jobs-asyncio", daemon=True
             )

@@ -39,7 +39,7 @@ from kvstream.errors import StoreLocked
 from kvstream.migration.copy import Carried, Outcome
 from kvstream.migration.items import DbKey, Selection
 from kvstream.rdb.versions import Loss
-from kvstream.types.clock import now_ms
+from kvstream.types.clock import monotonic, now_ms
 from kvstream.types.user_folders import user_folder
 
 _MODE = 0o600
@@ -196,7 +196,7 @@ class Journal:
 
     def progress(self, keys: int, entries: int, db: int, key: bytes) -> None:
         """Record the progress, at most once in PROGRESS_S."""
-        now = time.monotonic()
+        now = monotonic()
         if now - self._progress_at >= PROGRESS_S:
             self._progress_at = now
             self._write(at=now_ms(), keys=keys, entries=entries, db=db, key=_text(key))
@@ -400,7 +400,7 @@ class FollowerNote:
     @property
     def is_due(self) -> bool:
         """Whether the last write is WRITTEN_S ago."""
-        return time.monotonic() - self._written_at >= WRITTEN_S
+        return monotonic() - self._written_at >= WRITTEN_S
 
     def note(
         self, phase: Phase, offset: int, commands: int, bytes: int, behind: Behind | None
@@ -415,7 +415,7 @@ class FollowerNote:
 
     def _write(self) -> None:
         self.status.at_ms = now_ms()
-        self._written_at = time.monotonic()
+        self._written_at = monotonic()
         fields = {key: getattr(self.status, name) for key, name in _FIELDS.items()}
         text = json.dumps(fields).encode()
         data = text.ljust(self._size - 1) + b"\n"

@@ -18,7 +18,6 @@ library uses are read from what Lua 5.1 compiles it to::
 """
 
 import struct
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +36,7 @@ from kvstream.remote.connection import Connection
 from kvstream.server.options import SCRIPT_MEMORY
 from kvstream.server.scripting.libraries import START_S, Names, register
 from kvstream.server.scripting.sandbox import LOAD_TIMEOUT, Interpreter, NoLua
+from kvstream.types.clock import monotonic
 
 HAS_FUNCTIONS: Version = (7, 0)
 """The first version of Redis with functions."""
@@ -99,7 +99,7 @@ class _Trial:
 
     def refusal(self, text: bytes) -> str | None:
         """Return why a library cannot be loaded after those before it; None if it can."""
-        self._host.until = time.monotonic() + START_S
+        self._host.until = monotonic() + START_S
         try:
             functions = register(self._interpreter, text)
             if self._is_redis and (missing := missing_in_redis(text)):
@@ -131,7 +131,7 @@ class _Host:
         pass
 
     def tick(self) -> int | None:
-        return LOAD_TIMEOUT if time.monotonic() > self.until else None
+        return LOAD_TIMEOUT if monotonic() > self.until else None
 
 
 # --- a server -------------------------------------------------------------------------------------

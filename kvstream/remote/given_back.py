@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from time import monotonic
 from typing import Any
 
 from kvstream.engine.blocking_reads import GroupRead
@@ -27,6 +26,7 @@ from kvstream.remote import commands
 from kvstream.remote.call import Call, Words
 from kvstream.remote.connection import Connection
 from kvstream.remote.replies import NOBODY, pending_entry_of
+from kvstream.types.clock import monotonic
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import NackMode
 from kvstream.types.records import HistoryEntry, PendingEntry

@@ -22,6 +22,7 @@ from kvstream.errors import KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode
 from kvstream.resp.requests import request_bytes
+from kvstream.types.clock import monotonic, perf_counter
 
 KEYS_MAX: Final = 10_000
 """Keys of which the sums are kept at least, at most twice as many: some 3 MB for each metric."""
@@ -64,7 +65,7 @@ class HotKeys:
         self.net = Totals() if net else None
         self.ratio, self._count = ratio, count
         self.start_ms = time.time_ns() // 1_000_000
-        self._begun = time.monotonic()
+        self._begun = monotonic()
         self._seconds = seconds
         self._stopped: float | None = None
         """When it was stopped, in seconds since its start."""
@@ -84,7 +85,7 @@ class HotKeys:
         return int(min(elapsed, self._seconds) * _MS)
 
     def _elapsed(self) -> float:
-        return time.monotonic() - self._begun
+        return monotonic() - self._begun
 
     def stop(self) -> None:
         """End the tracking, and keep the sums."""
@@ -124,10 +125,10 @@ class HotKeys:
         """Return the attempt of a blocked call that adds the one that succeeds to its keys."""
 
         def counted(txn: Txn) -> Reply:
-            begun = time.perf_counter()
+            begun = perf_counter()
             reply = attempt(txn)
             if reply is not None:
-                self.ran(command, argv, reply, time.perf_counter() - begun, protocol)
+                self.ran(command, argv, reply, perf_counter() - begun, protocol)
             return reply
 
         return counted

@@ -29,7 +29,6 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from time import monotonic
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead, read_new, rest_of
@@ -72,7 +71,7 @@ from kvstream.remote.connection import ConnectionLost, ReplyLost, require_client
 from kvstream.remote.engine import RemoteEngine
 from kvstream.shared.owner import GRACE_S, SOCKET, Owner, OwnerBusy, OwnerProcess, Place
 from kvstream.storage import directory as directories
-from kvstream.types.clock import Clock, SystemClock
+from kvstream.types.clock import Clock, SystemClock, monotonic
 from kvstream.types.ids import MAX_ID, MIN_ID, AddID, StreamID
 from kvstream.types.options import StoreOptions
 from kvstream.types.records import Entry, KeyInfo, LeaseOutcome, PendingEntry

@@ -26,7 +26,6 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import cast
 from urllib.parse import quote
 
@@ -40,6 +39,7 @@ from kvstream.server.serving import hand_over
 from kvstream.storage import directory as directories
 from kvstream.storage.directory import LAYOUT_FILE
 from kvstream.storage.files import FILE_MODE
+from kvstream.types.clock import monotonic
 from kvstream.types.options import StoreOptions
 
 SOCKET = "shared.sock"
@@ -300,6 +300,7 @@ class SocketServer:
         self._ready, self._stopping = threading.Event(), asyncio.Event()
         self._error: BaseException | None = None
         self._loop = asyncio.new_event_loop()
+        self._loop.time = monotonic  # type: ignore[method-assign]  # a frozen clock fires no timer
         directories.register(self)
         self._thread = threading.Thread(target=self._run, name="kvstream-shared", daemon=True)
         self._thread.start()

@@ -16,13 +16,14 @@ import os
 from contextlib import AbstractContextManager, ExitStack
 from os import link
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import Any, NamedTuple
 
 from kvstream.storage import files
 from kvstream.storage.files import DIRECTORY_MODE, FILE_MODE
 from kvstream.storage.options import LARGE_VALUES_SUFFIX
 from kvstream.storage.write_guard import classified
+from kvstream.types.clock import monotonic
 
 PATIENCE_S = 5.0
 """How long to wait for such a moment: a compaction may take longer."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import Any, Self
 from uuid import uuid4
 
@@ -28,6 +28,7 @@ from kvstream.storage.opening import Opened, open_any
 from kvstream.storage.options import Opener, below, buffer_sizes
 from kvstream.storage.stalls import LOOK_BYTES, Stalls, Stop
 from kvstream.storage.write_guard import WriteGuard, classified, is_stall
+from kvstream.types.clock import monotonic
 from kvstream.types.options import MEGABYTE, StoreOptions
 
 _log = DeferredLogger(__name__)

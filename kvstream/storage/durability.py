@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from operator import methodcaller
-from time import perf_counter
 from typing import NamedTuple
 
 from kvstream.errors import StoreClosed, StoreError, UnknownOutcome
 from kvstream.storage import directory
 from kvstream.storage.database import Database
+from kvstream.types.clock import perf_counter
 from kvstream.types.options import Durability
 
 FLUSH_INTERVAL_S = 1.0

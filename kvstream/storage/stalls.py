@@ -7,12 +7,13 @@ this module looks at the backlog every 64 KB and tells writers how long to pause
 """
 
 from collections.abc import Sequence
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 from kvstream.errors import WriteStalled
 from kvstream.storage.directory import Directory
 from kvstream.storage.options import LEVEL0_STOP, WRITE_BUFFERS
+from kvstream.types.clock import monotonic
 from kvstream.types.options import MEGABYTE
 
 LOOK_BYTES = MEGABYTE // 16

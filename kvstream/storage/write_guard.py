@@ -9,7 +9,6 @@ status. ``classified`` turns it into an error of ours.
 
 import re
 from collections.abc import Callable
-from time import monotonic
 
 from kvstream.errors import (
     Corruption,
@@ -23,6 +22,7 @@ from kvstream.errors import (
 )
 from kvstream.logs import DeferredLogger
 from kvstream.storage.directory import Directory, shown
+from kvstream.types.clock import monotonic
 
 _STALL = "Result incomplete: Write stall"
 _NO_SPACE = "IO error: No space left"

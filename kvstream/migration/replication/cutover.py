@@ -12,7 +12,6 @@ killed, the source continues to serve.
 
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from kvstream.operations import keyspace
 from kvstream.operations.images.load import restate
 from kvstream.remote.connection import Connection
 from kvstream.store import Store
+from kvstream.types.clock import monotonic
 from kvstream.types.images import ConsumerImage, GroupImage, PendingImage, PendingTable, StreamState
 from kvstream.types.options import DATABASES
 
@@ -319,7 +319,7 @@ class Pair:
             return None
         if ours > theirs:  # a source that has started again, whose link is not yet known as lost
             return None
-        now_s = time.monotonic()
+        now_s = monotonic()
         self._lag.note(theirs, now_s)
         return self._lag.behind(self._follower.offset, now_s)
 
@@ -389,7 +389,7 @@ class Pair:
             self._follower.enter(Phase.FOLLOWING)
 
     def _copy_and_compare(self, is_paused: bool) -> CutOver:
-        began = time.monotonic()
+        began = monotonic()
         self._follow_to(self._offset())
         written = self._follower.writes
         journal = self._follower.target.journal
@@ -405,7 +405,7 @@ class Pair:
         self._follow_to(self._offset())
         if self._follower.writes != written:
             raise SourceWritten("the source was written to during the cut-over: nothing is final")
-        return CutOver(is_paused, time.monotonic() - began, copied, verification)
+        return CutOver(is_paused, monotonic() - began, copied, verification)
 
     def _offset(self) -> int:
         """Return the offset in its history that the source has reached."""
@@ -419,13 +419,13 @@ class Pair:
 
     def _await_silence(self) -> None:
         """Follow until the source has had no writes for QUIET_S."""
-        seen, since = self._follower.writes, time.monotonic()
+        seen, since = self._follower.writes, monotonic()
 
         def is_silent() -> bool:
             nonlocal seen, since
             if self._follower.writes != seen or not self._follower.is_following:
-                seen, since = self._follower.writes, time.monotonic()
-            return time.monotonic() - since >= QUIET_S
+                seen, since = self._follower.writes, monotonic()
+            return monotonic() - since >= QUIET_S
 
         self._follower.follow(is_silent)
 

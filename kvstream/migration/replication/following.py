@@ -36,6 +36,7 @@ from kvstream.migration.replication.protocol import (
 from kvstream.migration.replication.targets import State, Target
 from kvstream.migration.runner import Report
 from kvstream.remote.connection import error_of, is_tls_refusal, socket_connection
+from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
     import redis
@@ -219,7 +220,7 @@ class Follower:
 
     def _await_target(self, error: Exception, until: Callable[[], bool]) -> None:
         """Call ``recover`` of the target until it succeeds."""
-        told_at = began = time.monotonic()
+        told_at = began = monotonic()
         self._said(
             f"the target is away: {error}; waiting until it is back, trying again every "
             f"{RETRY_S_MAX:g} s at most"
@@ -233,7 +234,7 @@ class Follower:
             except self.target.unavailable as again:
                 if is_tls_refusal(again):
                     raise
-                now = time.monotonic()
+                now = monotonic()
                 if now - told_at >= AWAY_TOLD_S:
                     told_at = now
                     self._said(f"the target has been away for {now - began:.0f} s: {again}")
@@ -243,16 +244,16 @@ class Follower:
                 return
 
     def _rest(self, until: Callable[[], bool]) -> None:
-        end = time.monotonic() + self._pause_s
+        end = monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, RETRY_S_MAX)
-        while time.monotonic() < end and not until():
+        while monotonic() < end and not until():
             time.sleep(min(self._pause_s, RECEIVE_S))
 
     def step(self, timeout_s: float) -> None:
         """Receive and apply once; raise SourceNotReady for a lost link."""
         link = self._link or self._open()
         events = link.receive(timeout_s)
-        now = time.monotonic()
+        now = monotonic()
         if events:
             self._heard_at, self._pause_s = now, RETRY_S
             self._take(link, events)
@@ -268,7 +269,7 @@ class Follower:
             self._link = link = Link(self._connect(), position)
         self._is_synchronised = False
         self._held, self._in_transaction = [], False
-        self._heard_at = time.monotonic()
+        self._heard_at = monotonic()
         return link
 
     def close(self) -> None:
@@ -280,7 +281,7 @@ class Follower:
 
     def _acknowledge(self, link: Link) -> None:
         link.acknowledge(self.offset)
-        self._acknowledged_at = time.monotonic()
+        self._acknowledged_at = monotonic()
 
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
@@ -333,7 +334,7 @@ class Follower:
         self._tell_skipped()
         self.commands += len(ready)
         self.writes += sum(each.argv[0].upper() not in _IDLE for each in ready)
-        if time.monotonic() - self._acknowledged_at >= ACK_S:
+        if monotonic() - self._acknowledged_at >= ACK_S:
             self._acknowledge(link)
 
     def _tell_skipped(self) -> None:
@@ -366,13 +367,13 @@ class Follower:
         self.target.loaded(began.position)
         self._is_synchronised = True
         self._said(f"following from offset {began.position.offset}")
-        self._heard_at = time.monotonic()
+        self._heard_at = monotonic()
         if rest:
             self._apply(link, rest)
 
     def _receive_snapshot(self, link: Link, events: list[Event]) -> list[Event]:
         """Write the snapshot into the spool; return the events after it."""
-        heard_at = time.monotonic()
+        heard_at = monotonic()
         with self._spool.open("wb") as file:
             while True:
                 for at, event in enumerate(events):
@@ -382,8 +383,8 @@ class Follower:
                     file.write(event.data)
                 self._seen(Phase.RECEIVING)
                 if events:
-                    heard_at = time.monotonic()
-                elif time.monotonic() - heard_at > SILENCE_S:
+                    heard_at = monotonic()
+                elif monotonic() - heard_at > SILENCE_S:
                     raise SourceNotReady("the source has stopped sending its snapshot")
                 events = link.receive(ACK_S)
 

@@ -27,6 +27,7 @@ from kvstream.server.runtime.scripts import REDIS_VERSION
 from kvstream.server.runtime.tracking import figures
 from kvstream.server.settings import SERVER_SETTINGS
 from kvstream.server.stats import SlowCalls
+from kvstream.types.clock import monotonic
 from kvstream.types.options import Durability
 from kvstream.version import VERSION
 
@@ -241,7 +242,7 @@ def _persistence(server: Executor, txn: Txn) -> Fields:
     durability = server.engine.durability
     job = checkpoints.compaction
     compaction = int(job.seconds) if job is not None and job.done else -1
-    compacting = int(time.monotonic() - job.begun) if job is not None and not job.done else -1
+    compacting = int(monotonic() - job.begun) if job is not None and not job.done else -1
     return (
         ("loading", 0),
         ("rdb_changes_since_last_save", server.statistics.changes - checkpoints.saved_changes),
@@ -249,7 +250,7 @@ def _persistence(server: Executor, txn: Txn) -> Fields:
         ("rdb_last_save_time", checkpoints.last_save),
         ("rdb_last_bgsave_status", "err" if checkpoints.last_failed else "ok"),
         ("rdb_last_bgsave_time_sec", checkpoints.last_seconds),
-        ("rdb_current_bgsave_time_sec", -1 if begun is None else int(time.monotonic() - begun)),
+        ("rdb_current_bgsave_time_sec", -1 if begun is None else int(monotonic() - begun)),
         ("rdb_saves", checkpoints.saves),
         ("aof_enabled", 1),
         ("aof_rewrite_in_progress", int(checkpoints.is_compacting)),

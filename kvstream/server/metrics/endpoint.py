@@ -24,6 +24,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.server.metrics.metric import ServerHistograms, View
 from kvstream.server.metrics.sample import Sampler
 from kvstream.server.net.asyncio_server import Listener, listening
+from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
     from kvstream.server.runtime.executor import Executor
@@ -197,7 +198,7 @@ class Endpoint:
     def _timeout_s(self) -> float | None:
         """Return the time until the first deadline; None if there is no connection."""
         oldest = next(iter(self._connections), None)
-        return None if oldest is None else max(oldest.deadline - time.monotonic(), 0)
+        return None if oldest is None else max(oldest.deadline - monotonic(), 0)
 
     def _accept(self) -> None:
         try:
@@ -211,7 +212,7 @@ class Endpoint:
         if len(self._connections) >= CONNECTIONS_MAX:
             self._make_room()
         accepted.setblocking(False)
-        connection = _Connection(accepted, time.monotonic() + REQUEST_S)
+        connection = _Connection(accepted, monotonic() + REQUEST_S)
         self._connections[connection] = None
         read = partial(self._safely, self._read, connection)
         self._selector.register(accepted, selectors.EVENT_READ, read)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import accumulate
-from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, TypeAlias
 
 from xxhash import xxh3_64_hexdigest
@@ -19,6 +18,7 @@ from xxhash import xxh3_64_hexdigest
 from kvstream.server.metrics.sample import Sample
 from kvstream.server.net.asyncio_server import Listener
 from kvstream.server.stats import CommandStatistics, both
+from kvstream.types.clock import monotonic, perf_counter
 
 if TYPE_CHECKING:
     from kvstream.server.runtime.executor import Executor

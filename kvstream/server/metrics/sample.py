@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import NamedTuple
 
 from kvstream.engine.engine import Engine
@@ -19,6 +18,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import info, keyspace
 from kvstream.operations.info import GroupFigures, StreamFigures
 from kvstream.storage.batch import Family
+from kvstream.types.clock import monotonic
 
 SAMPLE_S = 5.0
 """The age at which a sample is replaced."""

@@ -19,7 +19,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Self, cast
 
 from kvstream.errors import KVStreamError
@@ -29,6 +28,7 @@ from kvstream.resp.requests import RequestReader
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor
 from kvstream.server.runtime.reply_queue import AHEAD, GroupFsync
+from kvstream.types.clock import monotonic
 
 
 class PythonChannel:

@@ -8,7 +8,6 @@ streamed reply, is answered when the turn is over.
 """
 
 from collections.abc import Callable, Sequence
-from time import monotonic
 from typing import Final
 
 from greenlet import getcurrent, greenlet
@@ -17,6 +16,7 @@ from kvstream.commands.replies import ErrorReply
 from kvstream.errors import RequestError
 from kvstream.logs import DeferredLogger
 from kvstream.server.scripting.sandbox import KILLED, STOPPED
+from kvstream.types.clock import monotonic
 
 _log = DeferredLogger(__name__)
 

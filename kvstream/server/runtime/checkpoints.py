@@ -19,6 +19,7 @@ from kvstream.engine.engine import Engine
 from kvstream.errors import RequestError
 from kvstream.logs import NOTICE
 from kvstream.meta.txn import Txn
+from kvstream.types.clock import monotonic
 
 RETRY_S = 5
 """Seconds after a failed save before the next automatic one."""
@@ -38,7 +39,7 @@ class Job:
         self.owner = owner
         self.error: Exception | None = None
         self.done = False
-        self.begun = time.monotonic()
+        self.begun = monotonic()
         self.seconds = 0.0
         self._engine = engine
         self._name = name
@@ -54,7 +55,7 @@ class Job:
             self.error = error
             _log.warning("the %s has failed: %s", self._name, error)
         finally:
-            self.seconds = time.monotonic() - self.begun
+            self.seconds = monotonic() - self.begun
             if self.error is None:
                 level = logging.INFO if self._name == FSYNC else NOTICE
                 _log.log(level, "the %s took %.3f s", self._name, self.seconds)
@@ -126,7 +127,7 @@ class Checkpoints:
                 raise
             self.last_failed = False
             self.last_save = int(time.time())
-            self.last_seconds = int(time.monotonic() - job.begun)
+            self.last_seconds = int(monotonic() - job.begun)
             self.saves += 1
             self.saved_changes = changes
 
@@ -140,7 +141,7 @@ class Checkpoints:
         if not any(since >= seconds and changed >= least for seconds, least in points):
             return
         last = self.save
-        tried = self.last_failed and last is not None and time.monotonic() < last.begun + RETRY_S
+        tried = self.last_failed and last is not None and monotonic() < last.begun + RETRY_S
         if not self.is_saving and not tried:
             self.start_save(self, changes)
 

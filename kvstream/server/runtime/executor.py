@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
-from time import monotonic, perf_counter
 from typing import Final
 
 from kvstream.commands.command import LATER, Blocked, Command, Flag, Later, Stepwise, Table, every
@@ -54,6 +53,7 @@ from kvstream.server.runtime.xadd_batching import (
     burst_of,
     requests_of,
 )
+from kvstream.types.clock import monotonic, perf_counter
 
 _log = DeferredLogger(__name__)
 

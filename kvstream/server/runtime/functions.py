@@ -6,7 +6,6 @@ their own, as in Redis: what a library keeps in local variables lives until FUNC
 of the library, or the end of the server.
 """
 
-import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -24,6 +23,7 @@ from kvstream.server.runtime.scripts import Scripts, key_count
 from kvstream.server.scripting.libraries import LOAD_S, START_S, Function, Names, register
 from kvstream.server.scripting.sandbox import Interpreter
 from kvstream.server.scripting.script import ScriptFlag
+from kvstream.types.clock import monotonic
 
 _log = DeferredLogger(__name__)
 FUNCTION_BYTES: Final = 200
@@ -149,7 +149,7 @@ class Functions:
         """Return the functions that a library registers; raise RequestError if it fails."""
         if self._interpreter is None:
             self._interpreter = self._scripts.new_interpreter()
-        self._scripts.load_until = time.monotonic() + seconds
+        self._scripts.load_until = monotonic() + seconds
         try:
             return register(self._interpreter, source)
         finally:

@@ -15,7 +15,6 @@ batched and no request takes the path of pipelines: so the events stand in the o
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
-from time import perf_counter
 from typing import Final, NamedTuple, cast
 
 from kvstream.commands.replies import RESP2, RESP3
@@ -23,6 +22,7 @@ from kvstream.layout.keys import database_of, key_of
 from kvstream.meta.key_events import CHANNELS, EXPIRED, KEYEVENT, KEYMISS, KEYSPACE, Event
 from kvstream.meta.txn import Txn
 from kvstream.server.runtime.client import ChannelKind, Client, PendingReplies, Server
+from kvstream.types.clock import perf_counter
 from kvstream.types.glob import matcher
 
 SLICE_S: Final = 0.001

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic
 from typing import Final, cast
 
 from kvstream.commands.command import Answer, Blocked, Later, Stepwise
@@ -36,6 +35,7 @@ from kvstream.resp.replies import CHUNK, encode, encode_pages
 from kvstream.server.runtime.client import Client, PendingReplies, Server
 from kvstream.server.runtime.pubsub import Message, PubSub
 from kvstream.storage.durability import Committer
+from kvstream.types.clock import monotonic
 
 LINGER_S = 0.001
 """The longest wait for others."""

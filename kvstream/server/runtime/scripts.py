@@ -6,7 +6,6 @@ runs again in a turn of its own.
 """
 
 import logging
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -57,6 +56,7 @@ from kvstream.server.scripting.script import (
     parsed,
     sha1,
 )
+from kvstream.types.clock import monotonic
 
 _log = DeferredLogger(__name__)
 REDIS_VERSION: Final = b"8.10.0"
@@ -406,7 +406,7 @@ class Scripts:
     def tick(self) -> int | None:
         """Return the number of the error that ends the script now."""
         if self.load_until is not None:
-            return LOAD_TIMEOUT if time.monotonic() > self.load_until else None
+            return LOAD_TIMEOUT if monotonic() > self.load_until else None
         if self._client is None:  # a script is compiled
             return None
         try:

@@ -15,7 +15,6 @@ Without batching ``XADD, -P 16`` takes 4.2 times the processor time and ``XADD, 
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from kvstream.commands.append import plain_trim
@@ -35,6 +34,7 @@ from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Argv, Client, ReplyMode
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import Slot
+from kvstream.types.clock import perf_counter
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.options import ENTRY_BYTES_MAX
 from kvstream.types.records import Entry

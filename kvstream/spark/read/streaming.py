@@ -12,7 +12,6 @@ of an idle stream. A key that is not UTF-8 is written as ``base64:...``.
 
 import base64
 import os
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +40,7 @@ from kvstream.spark.read.batch import read_task, tasks_for
 from kvstream.spark.read.partitions import DataLoss, Piece, ReadSpec, Source, task_partitions
 from kvstream.spark.read.watch import Position, Watch, watch
 from kvstream.spark.schema import read_schema
+from kvstream.types.clock import monotonic
 from kvstream.types.ids import MIN_ID, StreamID
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         every = self._final is not None or isinstance(limit, ReadAllAvailable)
         if self._least is None or every or not waiting:
             return False
-        now = time.monotonic()
+        now = monotonic()
         since = self._delay_s if self._triggered_s is None else now - self._triggered_s
         if waiting < self._least and since < self._delay_s:
             return True

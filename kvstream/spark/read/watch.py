@@ -20,6 +20,7 @@ from kvstream.spark.read.partitions import DataLoss, Piece, ReadSpec, Source
 from kvstream.spark.read.servers import Server, ServerReader, client_of
 from kvstream.spark.read.stores import CACHE_BYTES, pieces_of, store_pages, streams_of
 from kvstream.store import Store
+from kvstream.types.clock import monotonic
 from kvstream.types.ids import MAX_ID, StreamID
 
 PIECE_MOST = 50_000
@@ -161,12 +162,12 @@ class FollowReader:
         yield from pages
 
     def _catch_up(self, name: bytes, piece: Piece) -> None:
-        deadline = time.monotonic() + CATCH_UP_S
+        deadline = monotonic() + CATCH_UP_S
         while True:
             ends = self._store.engine.run(ranges.ends, name)
             if ends is not None and ends.last >= piece.end:
                 return
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 raise DataLoss.of(
                     piece.key, self._source.shown, f"it no longer reaches {piece.end}"
                 )

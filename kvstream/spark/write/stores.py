@@ -19,6 +19,7 @@ from kvstream.spark.write.commit import SKIP_HINT, Commit, Committed, rising
 from kvstream.spark.write.stage import StagedRows, Transaction, add_id, extend
 from kvstream.storage.files import DIRECTORY_MODE
 from kvstream.store import Store
+from kvstream.types.clock import monotonic
 from kvstream.types.ids import MIN_ID, AddID, StreamID
 
 T = TypeVar("T")
@@ -95,12 +96,12 @@ def mark_of(path: str, db: int, transaction: Transaction) -> bytes | None:
 
 def retry_while_locked(attempt: Callable[[], T], wait_s: float) -> T:
     """Call a function that opens a store, again while another process holds the store."""
-    deadline = time.monotonic() + wait_s
+    deadline = monotonic() + wait_s
     while True:
         try:
             return attempt()
         except StoreLocked as error:
-            if time.monotonic() >= deadline:
+            if monotonic() >= deadline:
                 raise StoreLocked(
                     f"{error}; if a server holds it, give the server's URL as the option url"
                 ) from None
