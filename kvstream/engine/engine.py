@@ -26,6 +26,7 @@ from kvstream.engine.listening import every_in_thread
 from kvstream.engine.lock import ENDS_ELSEWHERE, CallLock, EngineLock
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
 from kvstream.engine.timing import TimerThread
+from kvstream.engine.unclosed import Unclosed, weakly
 from kvstream.engine.waiters import Outcome, Signal, Waiter, Waiters, retry_pause_s
 from kvstream.errors import (
     InvalidArgument,
@@ -60,7 +61,7 @@ RETAIN_PAUSE_S = 1.0
 """Pause between two looks at the streams with rules of retention."""
 
 
-class Engine:
+class Engine(Unclosed):
     """An open store, as operations see it. Every method may be called from any thread."""
 
     def __init__(
@@ -98,27 +99,26 @@ class Engine:
         self._unserved: dict[bytes, None] = {}
         """Changed keys whose waiters were not served because of an interrupt. The next commit
         serves them; the expiry thread makes one every tenth of a second."""
-        self._closed = False
         self.database = Database.open(directory, self.options)
         self._write_guard = self.database.write_guard
         try:
-            requests = SnapshotRequests(
-                self.database.own_path, lambda target: self.checkpoint(target, 0)
-            )
+            weak, copy = partial(weakly, self), weakly(self, "checkpoint")
+            requests = SnapshotRequests(self.database.own_path, lambda target: copy(target, 0))
             self._retain_at = 0.0
-            self._disk = DiskWatch(self.database, self.waiters, self.held, self.reopen)
-            before_cycle = partial(self._before_cycle, requests)
-            self.expiry = Expiry(self.run, before_cycle, self._reclaim, self._needs_space)
+            self._disk = DiskWatch(self.database, self.waiters, weak("held"), weak("reopen"))
+            before_cycle = partial(weak("_before_cycle"), requests)
+            self.expiry = Expiry(weak("run"), before_cycle, weak("_reclaim"), weak("_needs_space"))
             self.committer = Committer(self.database, self.options.durability, self.entered)
             index = self.catalog.index
             self.timers = TimerThread(
-                self.run, self._now_ms, lambda: min(index.next_timer, index.next_wake)
+                weak("run"), self._now_ms, lambda: min(index.next_timer, index.next_wake)
             )
             staged_loads.recover(self.run, self.options.read_only)
             if not self.options.read_only:
                 index.on_sooner = self.timers.wake
                 self.expiry.start()
                 self.timers.start()
+            self.note_opened()
         except BaseException:
             with suppress(StoreError):
                 self.close() if hasattr(self, "committer") else self.database.close()

@@ -6,12 +6,13 @@ the snapshot requests of readers in other processes, and frees the space of dele
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from math import inf
 from time import thread_time
 
 from kvstream.engine.waiters import Signal
-from kvstream.errors import Corruption, KVStreamError
+from kvstream.errors import Corruption, KVStreamError, StoreClosed
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 from kvstream.types.clock import monotonic
@@ -73,16 +74,20 @@ class Expiry(threading.Thread):
         """When anything is tried again."""
 
     def run(self) -> None:
-        """Run cycles until ``stop`` is called."""
-        while not self._closes_within(EXPIRE_PAUSE_S):
-            self._before()
-            if monotonic() >= self._rests_until:
-                self._try(self._delete_expired)
-                self._try(partial(self._repeat, keyspace.sweep, SWEEP_REST))
-            urgent = self._needs_space() and monotonic() >= self._rests_until
-            if urgent or monotonic() >= self._reclaim_at:
-                self._try(self._reclaim)
-                self._reclaim_at = monotonic() + RECLAIM_PAUSE_S
+        """Run cycles until ``stop`` is called, or nothing refers to the engine any more."""
+        with suppress(StoreClosed):
+            while not self._closes_within(EXPIRE_PAUSE_S):
+                self._cycle()
+
+    def _cycle(self) -> None:
+        self._before()
+        if monotonic() >= self._rests_until:
+            self._try(self._delete_expired)
+            self._try(partial(self._repeat, keyspace.sweep, SWEEP_REST))
+        urgent = self._needs_space() and monotonic() >= self._rests_until
+        if urgent or monotonic() >= self._reclaim_at:
+            self._try(self._reclaim)
+            self._reclaim_at = monotonic() + RECLAIM_PAUSE_S
 
     def _try(self, work: Callable[[], None]) -> None:
         try:

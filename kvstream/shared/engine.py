@@ -24,6 +24,7 @@ import atexit
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -37,6 +38,7 @@ from kvstream.engine.contexts import contextmanager
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
 from kvstream.engine.listening import every_in_thread
+from kvstream.engine.unclosed import Unclosed
 from kvstream.errors import (
     Conflict,
     InvalidArgument,
@@ -117,8 +119,8 @@ class _Adder:
         return Request(self._name, next(self._numbers))
 
 
-_open: "set[SharedEngine]" = set()
-"""Engines that are not closed. An owner's thread goes on if the program drops its reference."""
+_open: "weakref.WeakSet[SharedEngine]" = weakref.WeakSet()
+"""Engines that are not closed."""
 
 
 def _report(
@@ -142,7 +144,7 @@ def _close_all() -> None:
             engine.close()
 
 
-class SharedEngine:
+class SharedEngine(Unclosed):
     """A shared store, as the library sees it. Every method may be called from any thread."""
 
     engine_type: type[Engine] = Engine
@@ -164,6 +166,7 @@ class SharedEngine:
         self._reset()
         try:
             self._elected(None)
+            self.note_opened()
         except BaseException:  # a task that is cancelled, too
             self.close()
             raise
@@ -203,6 +206,7 @@ class SharedEngine:
         """For each group and consumer, the entries that other reads got while a read was under
         way."""
         directories.register(self)
+        self._opened_by = os.getpid()
         _open.add(self)
 
     def refuse_after_fork(self) -> None:

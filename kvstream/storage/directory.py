@@ -281,7 +281,7 @@ def _locked_message(path: Path, descriptor: int) -> str:
     if os.getpid() in holders:
         return (
             f"this process (PID {os.getpid()}) has the store in {path} open already: share that "
-            "Store among threads, or close it first"
+            "Store among threads, or close it first, as before a notebook's cell runs again"
         )
     by = f"process {', '.join(map(str, holders))}" if holders else "another process"
     return (
