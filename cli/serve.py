@@ -275,6 +275,12 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     "'block_cache=1G;messages.write_buffer_size=128M'.",
 )
 @_option(
+    "--trust-group",
+    is_flag=True,
+    help="Open a store to which the group of its files can write, and take that permission away. "
+    "For volumes of Kubernetes with fsGroup.",
+)
+@_option(
     "--requirepass",
     default="",
     metavar="PASSWORD",
@@ -384,6 +390,7 @@ def serve(
     durability: str,
     databases: int,
     rocksdb: dict[str, object],
+    trust_group: bool,
     **settings: Any,
 ) -> None:
     """Serve the store to Redis clients until SIGTERM or Ctrl-C.
@@ -417,5 +424,7 @@ def serve(
             click.echo(f"metrics at {metrics_url}")
 
     options = ServerOptions(**settings, config_file=config)
-    store = StoreOptions(durability=level, databases=databases, rocksdb=rocksdb)
+    store = StoreOptions(
+        durability=level, databases=databases, rocksdb=rocksdb, trust_group=trust_group
+    )
     run(directory, store, options, started, partial(wait_for_store, directory, session.wait_s))

@@ -38,6 +38,7 @@ class _Settings(TypedDict, total=False):
     following: bool
     create: bool
     accept_loss: bool
+    trust_group: bool
     databases: int
     block_cache_bytes: int
     write_buffer_bytes: int

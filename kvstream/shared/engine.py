@@ -192,7 +192,7 @@ class SharedEngine(Unclosed):
         return cls(directory, options, wait_s or WAIT_S)
 
     def _reset(self) -> None:
-        self._place = Place(self._directory)
+        self._place = Place(self._directory, self.options.trust_group)
         self._lock = self._new_lock()
         self._owner: Owner | None = None
         self._current: Engine | RemoteEngine | None = None

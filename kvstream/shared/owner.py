@@ -71,8 +71,10 @@ _refusals = Throttle()
 class Place:
     """The directory of a shared store, and the path of its socket."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, trusts_group: bool = False) -> None:
+        """``trusts_group``: the group may have write permission (StoreOptions.trust_group)."""
         self.directory = Path(os.path.realpath(directory))
+        self._trusts_group = trusts_group
         self._descriptor: int | None = None
         self._made: os.stat_result | None = None
         """The socket that this process has made."""
@@ -119,7 +121,8 @@ class Place:
         """Raise UnsafeDirectory if directory or socket belong to another user."""
         for path in (self.directory, self.directory / SOCKET):
             with suppress(FileNotFoundError):
-                directories.refuse_foreign(path, os.stat(path, follow_symlinks=False))
+                status = os.stat(path, follow_symlinks=False)
+                directories.refuse_foreign(path, status, self._trusts_group)
 
     def remove_socket(self) -> None:
         """Remove the socket that this process has made, unless another owner has replaced it."""
@@ -370,7 +373,7 @@ def main(settings: str) -> int:
     owner = None
     while owner is None:
         try:
-            owner = Owner(Place(directory), options)
+            owner = Owner(Place(directory, options.trust_group), options)
         except OwnerBusy:
             return 0
         except KVStreamError as error:

@@ -30,6 +30,7 @@ disabled in the child at the fork, and no call has to compare process ids.
 import contextlib
 import ctypes
 import fcntl
+import logging
 import os
 import re
 import shutil
@@ -52,6 +53,8 @@ from kvstream.errors import (
 )
 from kvstream.storage import files, watermark
 from kvstream.storage.files import DIRECTORY_MODE
+
+_log = logging.getLogger(__name__)
 
 
 class Forked(Protocol):
@@ -319,12 +322,21 @@ class Directory:
         register(self)
 
     @classmethod
-    def acquire(cls, directory: Path, *, create: bool, read_only: bool, locks: bool = True) -> Self:
+    def acquire(
+        cls,
+        directory: Path,
+        *,
+        create: bool,
+        read_only: bool,
+        locks: bool = True,
+        trusts_group: bool = False,
+    ) -> Self:
         """Lock ``directory``; create it if it is missing and ``create`` is set.
 
         Readers share the lock, a writer has it alone; without ``locks`` another process may write
-        meanwhile. Raises StoreLocked, UnsafeDirectory, UnknownLayout or NoSuchStore, with nothing
-        written, and StoreError in a forked child that would hang.
+        meanwhile. With ``trusts_group`` the group of the files may have write permission, which a
+        writer takes away. Raises StoreLocked, UnsafeDirectory, UnknownLayout or NoSuchStore, with
+        nothing written, and StoreError in a forked child that would hang.
         """
         path = _real(directory)
         makes = create and not read_only and not os.path.lexists(path)
@@ -339,9 +351,11 @@ class Directory:
                     "this process was forked by one that had opened a store, whose threads it "
                     f"lacks: {_REMEDY}"
                 )
-            self._check_owner()
-            self._check_files()
+            self._check_owner(trusts_group)
+            loose = self._check_files(trusts_group)
             self._check_layout(create and not read_only)
+            if trusts_group and not read_only:
+                self._narrow(loose)
         except StoreLocked:
             self.release()
             raise
@@ -522,12 +536,14 @@ class Directory:
         except BlockingIOError:
             raise StoreLocked(_locked_message(self.path, self._descriptor)) from None
 
-    def _check_owner(self) -> None:
-        refuse_foreign(self.path, os.fstat(self._descriptor))
+    def _check_owner(self, trusts_group: bool) -> None:
+        refuse_foreign(self.path, os.fstat(self._descriptor), trusts_group)
         if not self.is_in_place():  # the opener that created it may have just discarded it
             raise UnsafeDirectory(f"{self.path} was replaced while it was being opened")
 
-    def _check_files(self) -> None:
+    def _check_files(self, trusts_group: bool) -> list[str]:
+        """Check all files; return the names of those that the group can write to."""
+        loose: list[str] = []
         with os.scandir(self.own_path) as entries:
             for entry in entries:
                 if entry.is_symlink():
@@ -540,7 +556,27 @@ class Directory:
                             "store has a regular file: see who made it, and remove it"
                         )
                     if entry.name not in _NOT_OURS_YET_HARMLESS:
-                        refuse_foreign(self.path / entry.name, status)
+                        refuse_foreign(self.path / entry.name, status, trusts_group)
+                        if status.st_mode & stat.S_IWGRP:
+                            loose.append(entry.name)
+        return loose
+
+    def _narrow(self, names: list[str]) -> None:
+        """Take the permissions of group and others away from files and folders of the store."""
+        if not names and not os.fstat(self._descriptor).st_mode & stat.S_IWGRP:
+            return
+        _log.warning(
+            "the group of %s could write to it and to %d of its files: no more, see trust_group",
+            self.path,
+            len(names),
+        )
+        os.fchmod(self._descriptor, DIRECTORY_MODE)
+        for name in names:
+            path = self.own_path / name
+            files.take_from_others(path)
+            for at, folders, names_there in os.walk(path):
+                for each in (*folders, *names_there):
+                    files.take_from_others(Path(at, each))
 
     def _check_layout(self, create: bool) -> None:
         try:
@@ -643,11 +679,18 @@ def _open_directory(path: Path) -> int:
         raise UnsafeDirectory(f"cannot open {path}: {error.strerror}") from None
 
 
-def refuse_foreign(path: Path, status: os.stat_result) -> None:
+def refuse_foreign(path: Path, status: os.stat_result, trusts_group: bool = False) -> None:
     """Raise UnsafeDirectory if another user owns a file or folder, or can write to it."""
     if status.st_uid != os.geteuid():
         raise UnsafeDirectory(f"{path} belongs to user {status.st_uid}, not to us")
-    if status.st_mode & _FOREIGN_WRITERS:
-        raise UnsafeDirectory(
-            f"{path} can be written to by others (mode {status.st_mode & 0o777:o})"
+    writers = status.st_mode & _FOREIGN_WRITERS
+    if not writers or (trusts_group and writers == stat.S_IWGRP):
+        return
+    mode = f"{path} can be written to by others (mode {status.st_mode & 0o777:o})"
+    if writers == stat.S_IWGRP:
+        mode += (
+            ": if Kubernetes' fsGroup has done that, open the store with trust_group=True or "
+            "`kvstream serve --trust-group`, or set fsGroupChangePolicy: OnRootMismatch and keep "
+            "the store in a folder of the volume; else find out who it was, and take it away"
         )
+    raise UnsafeDirectory(mode)

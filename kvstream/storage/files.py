@@ -77,6 +77,13 @@ def make_private(directory: Path) -> None:
                 _close_to_others(entry)
 
 
+def take_from_others(path: Path) -> None:
+    """Remove the permissions of group and others from a file or folder; leave a link alone."""
+    mode = os.stat(path, follow_symlinks=False).st_mode
+    if not stat.S_ISLNK(mode):
+        os.chmod(path, stat.S_IMODE(mode) & stat.S_IRWXU)
+
+
 def _close_to_others(entry: os.DirEntry[str]) -> None:
     status = entry.stat(follow_symlinks=False)
     if stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:

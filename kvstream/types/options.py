@@ -154,6 +154,9 @@ class StoreOptions:
     """Create the directory and the store if they do not exist."""
     accept_loss: bool = False
     """Open although acknowledged writes are missing; only for ``kvstream recover``."""
+    trust_group: bool = False
+    """Open a directory to which its group can write, as Kubernetes' ``fsGroup`` leaves it at every
+    mount; an opening for writing takes these permissions away again."""
     databases: int = DATABASES
     block_cache_bytes: int = field(default_factory=block_cache_size)
     write_buffer_bytes: int = field(default_factory=write_buffer_size)
@@ -180,6 +183,7 @@ class StoreOptions:
             "create": self.create,
             "read_only": self.read_only,
             "locks": not self.following,
+            "trusts_group": self.trust_group,
         }
 
     def __post_init__(self) -> None:

@@ -463,6 +463,61 @@ def test_a_pipe_in_place_of_a_served_address_is_no_address(directory: Path) -> N
     assert server_address.read(directory) is None
 
 
+# A directory that Kubernetes has given to a group
+
+
+def mounted_with_fs_group(directory: Path) -> None:
+    """Change permissions as kubelet does at a mount with ``fsGroup``."""
+    for at, _, names in os.walk(directory):
+        os.chmod(at, 0o2770)
+        for name in names:
+            os.chmod(os.path.join(at, name), 0o660)
+
+
+def loose(directory: Path) -> list[Path]:
+    """Return what others than the owner have permissions for."""
+    found = [directory, *directory.rglob("*")]
+    return [path for path in found if path.stat().st_mode & 0o077]
+
+
+def test_a_store_that_a_group_can_write_to_is_refused_with_advice(directory: Path) -> None:
+    Database.open(directory, SMALL).close()
+    mounted_with_fs_group(directory)
+    for options in (SMALL, READER):
+        with pytest.raises(UnsafeDirectory, match=r"fsGroupChangePolicy.*|trust_group"):
+            Database.open(directory, options)
+
+
+def test_a_trusted_group_loses_its_permissions_at_an_opening_for_writing(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = Database.open(directory, SMALL)
+    put_one_by_one(database, range(10))
+    (database.staging() / "left.sst").touch()
+    server_address.write(directory, server_address.Address("redis://127.0.0.1:1", "new"))
+    database.close()
+    mounted_with_fs_group(directory)
+    assert refusal(directory, read_only=True, trust_group=True) is None
+    assert loose(directory)
+    database = Database.open(directory, replace(SMALL, trust_group=True))
+    assert len(keys(database)) == 10
+    database.close()
+    assert loose(directory) == []
+    assert f"the group of {directory} could write to it" in caplog.text
+    caplog.clear()
+    assert refusal(directory, trust_group=True) is None
+    assert caplog.text == ""
+
+
+def test_others_than_the_group_are_never_trusted(directory: Path) -> None:
+    Database.open(directory, SMALL).close()
+    (directory / "CURRENT").chmod(0o666)
+    assert refusal(directory, trust_group=True) is UnsafeDirectory
+    (directory / "CURRENT").chmod(0o600)
+    directory.chmod(0o702)
+    assert refusal(directory, trust_group=True) is UnsafeDirectory
+
+
 # Copies by hard links
 
 
