@@ -499,7 +499,7 @@ class Database:
             self._root.cancel_all_background(True)
             self._root.flush_wal(True)
         self._abandon(_CLOSED)
-        self._opened.leave()
+        self._opened.release(abandoned=True)
 
     def _release(self, discard: bool = False) -> None:
         self._opened.release(discard)

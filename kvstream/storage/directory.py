@@ -366,20 +366,33 @@ class Directory:
         _has_opened = True
         return self
 
-    def release(self) -> None:
-        """Release the lock; idempotent."""
+    def release(self, abandoned: bool = False) -> None:
+        """Release the lock; idempotent.
+
+        If RocksDB is still open, since it was ``abandoned`` or somebody keeps a handle, it has
+        paths through the descriptor. So this number stays taken: RocksDB would delete files of the
+        directory that gets it next.
+        """
         unregister(self)
+        is_used = abandoned or (self.own_path != self.path and self._is_used_by_rocksdb())
         descriptor, self._descriptor = self._descriptor, -1
         self.own_path = self.path
-        if descriptor >= 0:
+        if descriptor < 0:
+            return
+        if is_used:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        else:
             os.close(descriptor)  # flock goes with the last descriptor of this opening
 
-    def leave(self) -> None:
-        """Release the lock, but keep the descriptor: an abandoned RocksDB has its path still."""
-        unregister(self)
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    def _is_used_by_rocksdb(self) -> bool:
+        """Return whether this process has RocksDB's lock file open."""
+        with suppress(OSError):  # there is none
+            lock = os.stat(self.own_path / "LOCK")
+            for name in os.listdir(_DESCRIPTORS):
+                with suppress(OSError):  # that of the listing
+                    if os.path.samestat(lock, os.fstat(int(name))):
+                        return True
+        return False
 
     def discard(self) -> None:
         """Release the lock; remove the directory if this opening created it and wrote no row.

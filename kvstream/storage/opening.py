@@ -91,17 +91,12 @@ class Opened:
         if self.view is not None:
             self.view.remove()
 
-    def leave(self) -> None:
-        """Close the files and release the lock; RocksDB is abandoned with its path."""
-        self.close_files()
-        self.directory.leave()
-
-    def release(self, discard: bool = False) -> None:
-        """Release the directory too; idempotent."""
+    def release(self, discard: bool = False, abandoned: bool = False) -> None:
+        """Release the directory too; idempotent. ``abandoned``: RocksDB stays open."""
         self.close_files()
         if discard:
             self.directory.discard()
-        self.directory.release()
+        self.directory.release(abandoned)
 
 
 def open_any(place: Directory, options: StoreOptions, opener: Open[Rocks]) -> tuple[Rocks, Opened]:

@@ -159,6 +159,25 @@ def test_the_error_says_where_a_moved_store_is(directory: Path) -> None:
     old.close()
 
 
+def test_an_abandoned_rocksdb_keeps_the_number_of_its_descriptor(
+    directory: Path, tmp_path: Path
+) -> None:
+    """Its paths lead through the number, and the next directory opened would get it."""
+    sound = Database.open(tmp_path / "sound", SMALL)
+    number = sound.own_path
+    sound.close()
+    old = Database.open(directory, SMALL)
+    assert old.own_path == number
+    put_one_by_one(old, range(100))
+    replaced_by_a_backup(directory)
+    old.close()
+    other = Database.open(tmp_path / "other", SMALL)
+    assert other.own_path != number
+    other.close()
+    Database.open(directory, SMALL).close()
+    Database.open(directory.with_name("moved"), SMALL).close()
+
+
 def test_errors_of_rocksdb_name_the_directory(directory: Path) -> None:
     database = Database.open(directory, SMALL)
     put_one_by_one(database, range(10))
