@@ -19,7 +19,6 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from time import sleep
-from types import FrameType
 from typing import Any
 
 from kvstream.errors import KVStreamError, StoreClosed
@@ -67,7 +66,7 @@ _closing: set[Unclosed] = set()
 
 def _is_in_call() -> bool:
     """Return whether this thread is inside a call of kvstream."""
-    frame: FrameType | None = sys._getframe(2)  # the caller of __del__
+    frame = sys._getframe(1).f_back  # the caller of __del__: none at the end of a thread
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] == "kvstream":
             return True
@@ -87,7 +86,10 @@ def _warn(engine: Any) -> None:
 def _start(engine: Unclosed, warns: bool) -> None:
     """Start a thread that ``threading`` knows; to start it in ``__del__`` could take its lock."""
     args = engine, warns
-    threading.Thread(target=_close, args=args, name="kvstream-closer", daemon=True).start()
+    try:
+        threading.Thread(target=_close, args=args, name="kvstream-closer", daemon=True).start()
+    except RuntimeError:  # the process ends, or has too many threads
+        _closing.discard(engine)
 
 
 def _close(engine: Any, warns: bool) -> None:
@@ -114,18 +116,21 @@ def weakly(engine: Any, name: str) -> Callable[..., Any]:
     return call
 
 
-def _wait(is_one: Callable[[Any], bool]) -> None:
+def _wait() -> None:
+    """Wait until all dropped stores are closed."""
     until = monotonic() + WAIT_S
-    while any(is_one(engine) for engine in list(_closing)) and monotonic() < until:
+    while _closing and monotonic() < until:
         sleep(_PAUSE_S)
 
 
-def _wait_for(path: Path) -> None:
-    """Wait until a store that this process has dropped is closed; find it if it is in a cycle."""
-    gc.collect()
-    _wait(lambda engine: os.path.realpath(engine.place) == str(path))
+def _free(path: Path) -> None:
+    """Free a directory that is locked by a dropped store of this process; it may be in a cycle."""
+    holders = directories.holders_of(path)
+    if os.getpid() in holders or not holders:  # nobody knows whose the lock is
+        gc.collect()
+        _wait()
 
 
-directories.last_resorts.append(_wait_for)
-atexit.register(_wait, lambda engine: True)
+directories.last_resorts.append(_free)
+atexit.register(_wait)
 os.register_at_fork(after_in_child=_closing.clear)

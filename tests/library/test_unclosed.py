@@ -1,5 +1,6 @@
 """Stores that the program drops without closing them: a warning, and a free directory."""
 
+import _thread
 import asyncio
 import gc
 import os
@@ -207,3 +208,12 @@ def test_an_opening_that_failed_gives_no_warning(
             Store.open(tmp_path / "store")
         gc.collect()
     assert recorded == []
+
+
+def test_the_last_reference_may_go_with_a_thread(tmp_path: Path) -> None:
+    """Then no frame of Python is above the finalizer."""
+    holder = [Store.open(tmp_path / "store")]
+    _thread.start_new_thread(holder.clear, ())
+    until(lambda: not holder, "the store to be dropped")
+    until(lambda: not unclosed._closing, "the store to be closed")
+    Store.open(tmp_path / "store").close()
