@@ -7,7 +7,6 @@ import json
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -351,8 +350,7 @@ def test_a_trigger_waits_for_enough_entries_or_long_enough(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("kvstream.spark.read.streaming.time", clock)
+    monkeypatch.setattr("kvstream.spark.read.streaming.monotonic", lambda: now[0])
     options, run = place
     add(run, "s", "1-1")
     waits = {"minEntriesPerTrigger": 3, "maxTriggerDelay": "2min", "maxEntriesPerTrigger": 4}
