@@ -360,7 +360,10 @@ class StoreLocked(StoreError):
 
 
 class StoreReadOnly(StoreError):
-    """A write failed before, or the store was opened read-only; reads go on."""
+    """A write failed before, the directory was removed or replaced, or the store is read-only.
+
+    Reads go on.
+    """
 
     code = "MISCONF"
 
