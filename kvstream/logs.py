@@ -9,6 +9,7 @@ So no record is emitted under a lock of kvstream: code that runs under one logs 
 ``DeferredLogger``, and whoever has released the lock calls ``emit_deferred``.
 """
 
+import atexit
 import json
 import logging
 import sys
@@ -104,6 +105,9 @@ def emit_deferred() -> None:
             logging.getLogger(record.name).handle(record)
         except Exception:
             logging.Handler().handleError(record)
+
+
+atexit.register(emit_deferred)
 
 
 class Throttle:

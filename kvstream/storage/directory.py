@@ -30,7 +30,6 @@ disabled in the child at the fork, and no call has to compare process ids.
 import contextlib
 import ctypes
 import fcntl
-import logging
 import os
 import re
 import shutil
@@ -51,10 +50,11 @@ from kvstream.errors import (
     UnknownLayout,
     UnsafeDirectory,
 )
+from kvstream.logs import DeferredLogger
 from kvstream.storage import files, watermark
 from kvstream.storage.files import DIRECTORY_MODE
 
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 
 
 class Forked(Protocol):

@@ -25,6 +25,7 @@ from kvstream.errors import (
     UnknownLayout,
     UnsafeDirectory,
 )
+from kvstream.logs import emit_deferred
 from kvstream.storage import files, watermark
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
@@ -503,9 +504,11 @@ def test_a_trusted_group_loses_its_permissions_at_an_opening_for_writing(
     assert len(keys(database)) == 10
     database.close()
     assert loose(directory) == []
+    emit_deferred()
     assert f"the group of {directory} could write to it" in caplog.text
     caplog.clear()
     assert refusal(directory, trust_group=True) is None
+    emit_deferred()
     assert caplog.text == ""
 
 
