@@ -163,7 +163,9 @@ class Message(Generic[S]):
         the last of ``max_deliveries``, it moves to the dead letters, with the text and traceback of
         ``error``.
         """
-        options = failure_of(delay, fatal, error, traceback)
+        self._nack(**failure_of(delay, fatal, error, traceback))
+
+    def _nack(self, **options: Any) -> None:
         self.queue._settle(self, self.queue._run(leases.nack, self, **options))
 
     def extend(self) -> None:

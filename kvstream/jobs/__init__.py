@@ -19,10 +19,11 @@
 
 from kvstream.engine.queue_arguments import Backoff
 from kvstream.errors import JobCancelled, JobError, JobFailed, JobUnknown
-from kvstream.jobs.application import Jobs, Schedule
+from kvstream.jobs.application import Jobs
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.job import GiveUp, Job, JobTimeout, Retry, current_job
 from kvstream.jobs.middleware import Middleware, OpenTelemetryMiddleware, PrometheusMiddleware
+from kvstream.jobs.schedules import Schedule
 from kvstream.jobs.task import Task
 from kvstream.jobs.worker import Worker
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 import kvstream
 from kvstream.engine.coerce import whole
@@ -25,10 +25,12 @@ from kvstream.errors import (
     part_done,
     shown,
 )
+from kvstream.jobs import schedules
 from kvstream.jobs.arguments import checked_format, pack
 from kvstream.jobs.handle import DONE, JobHandle
-from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, checked_seconds, id_of
+from kvstream.jobs.job import ID, Job, checked_seconds, id_of
 from kvstream.jobs.middleware import Middleware
+from kvstream.jobs.schedules import SCHEDULED, Schedule
 from kvstream.jobs.task import Task
 from kvstream.operations.queues.schedules import refuse_most
 from kvstream.queue import Message, Queue
@@ -41,7 +43,6 @@ from kvstream.types.urls import server_url
 if TYPE_CHECKING:
     from kvstream.jobs.testing import Testing
     from kvstream.store import Store
-    from kvstream.stream import Stream
     from kvstream.types.clock import Clock
     from kvstream.types.records import Fields
     from kvstream.types.urls import AnyPath
@@ -53,14 +54,12 @@ DEFAULT = "default"
 """The queue of tasks that name none; its stream has the name of the Jobs."""
 PRIORITIES = ("high", "normal", "low")
 RESULT_TTL_S = 3600.0
+UNKNOWN_GRACE_S = 30.0
 LARGE_RESULT = 1_000_000
 """Bytes: a server may be set to refuse larger ones (stream-entry-max-bytes)."""
 LEASE_S, LEASE_S_MIN = 30.0, 0.2
 """The lease of a job, unless a task has a shorter timeout. Workers extend it while they live."""
-_SCHEDULED = "scheduled"
-"""The stream that lists the queues which have had schedules, the default one left out."""
-_RESERVED = frozenset({"dead", "result", _SCHEDULED, *PRIORITIES})
-_CRON = b"cron:"
+_RESERVED = frozenset({"dead", "result", SCHEDULED, *PRIORITIES})
 _log = logging.getLogger(__name__)
 
 
@@ -83,20 +82,6 @@ def _name_of(function: Any) -> str:
     if name is None:
         raise InvalidArgument(f"{shown(function)} has no name: give the task a name=")
     return str(name)
-
-
-class Schedule(NamedTuple):
-    """When a task runs by itself."""
-
-    task: Task[..., Any]
-    cron: str
-    tz: str
-    misfire: Misfire
-    most: int
-
-    @property
-    def name(self) -> str:
-        return f"{_CRON.decode()}{self.task.name}:{self.cron}"
 
 
 class Jobs:
@@ -128,6 +113,8 @@ class Jobs:
         result_ttl: float | timedelta = RESULT_TTL_S,
         priorities: Sequence[str] = PRIORITIES,
         middleware: Sequence[Middleware] = (),
+        application: str = "",
+        unknown_grace: float | timedelta = UNKNOWN_GRACE_S,
         **options: Any,
     ) -> None:
         """Describe the jobs; nothing is opened yet.
@@ -136,7 +123,10 @@ class Jobs:
         and no ``clock`` is given; False: this one opens it for itself alone.
         ``name`` begins the keys of all streams. ``format`` is that of arguments and results,
         "json" or "msgpack". ``result_ttl``: the seconds for which results are kept.
-        ``priorities``: the most urgent first. ``options`` are those of ``kvstream.open``.
+        ``priorities``: the most urgent first. ``application`` names the program whose schedules
+        these are, where others share the store; by default the file and variable of the Jobs.
+        ``unknown_grace``: the seconds for which a worker leaves jobs to others whose task, or the
+        version of it, it does not know. ``options`` are those of ``kvstream.open``.
         """
         self.place = place
         self.name = name
@@ -144,8 +134,12 @@ class Jobs:
         self.middleware = _instances(middleware)
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: list[Schedule] = []
-        self._result_ttl = checked_seconds(result_ttl, "result_ttl")
+        self.result_ttl = checked_seconds(result_ttl, "result_ttl")
         self._priorities = checked_priorities(priorities)
+        self._application = application
+        self._module = schedules.maker()
+        self._declared: set[schedules.Place] = set()
+        self.unknown_grace = checked_seconds(unknown_grace, "unknown_grace")
         if options.get("decode"):
             raise InvalidArgument("a Jobs has a store of bytes: leave out decode")
         self._options: dict[str, Any] = {"shared": shared, **options}
@@ -160,6 +154,11 @@ class Jobs:
 
     def __repr__(self) -> str:
         return f"<Jobs {self.name!r} at {self.place!r}, tasks: {', '.join(self.tasks) or 'none'}>"
+
+    @property
+    def application(self) -> str:
+        """The name of the program whose schedules these are; empty if it has none."""
+        return self._application or schedules.path_of(self, self._module)
 
     # --- the store ------------------------------------------------------------------------------
 
@@ -299,7 +298,7 @@ class Jobs:
                 dead_letter=dead_letter,
                 unique=unique,
                 priority=priority,
-                result_ttl=self._result_ttl if result_ttl is None else result_ttl,
+                result_ttl=self.result_ttl if result_ttl is None else result_ttl,
             )
             self._register(task, limits)
             return task
@@ -534,7 +533,7 @@ class Jobs:
         fields: Mapping[str, str | bytes | int] = MappingProxyType({}),
     ) -> None:
         """Write the outcome of a job, in the open transaction if there is one."""
-        ttl = self._result_ttl if ttl is None else ttl
+        ttl = self.result_ttl if ttl is None else ttl
         if ttl <= 0:
             return
         key = self.result_key(job_id)
@@ -600,52 +599,12 @@ class Jobs:
     def declare(self) -> None:
         """Create the queues with their policies, and store the schedules; workers do so first.
 
-        A schedule of the store that the application has no longer is removed.
+        A schedule that the application has declared before, and has no longer, is removed; those
+        of other applications stay.
         """
         for queue in self.queues():
             queue._prepare()
-        wanted = {
-            (self.queue_of(schedule.task).name, schedule.name.encode()): schedule
-            for schedule in self.schedules
-        }
-        for stream in self._scheduled_streams():
-            for found in stream.schedules():
-                if found.name.startswith(_CRON) and (stream.key, found.name) not in wanted:
-                    stored = found.name.decode()
-                    _log.info("the schedule %s is removed: the application has it no more", stored)
-                    stream.delete_schedule(stored)
-        for (key, _), schedule in wanted.items():
-            self.store.stream(key).schedule(
-                schedule.name,
-                schedule.cron,
-                self._scheduled_fields(schedule.task),
-                tz=schedule.tz,
-                misfire=schedule.misfire,
-                most=schedule.most,
-            )
-
-    def _scheduled_streams(self) -> list[Stream]:
-        """Return the streams that may have schedules, also of queues that are not used any more.
-
-        Those that get some now are noted.
-        """
-        default = self.name.encode()
-        noted = self.store.stream(f"{self.name}:{_SCHEDULED}")
-        keys = {default, *(entry.fields[b"queue"] for entry in noted.range())}
-        for key in {self.queue_of(schedule.task).name for schedule in self.schedules} - keys:
-            noted.add({"queue": key})
-            keys.add(key)
-        return [self.store.stream(key) for key in sorted(keys)]
-
-    def _scheduled_fields(self, task: Task[..., Any]) -> dict[bytes, str | bytes]:
-        found: dict[bytes, str | bytes] = {
-            TASK: task.name,
-            ARGS: pack(task.signature.dump((), {}), self.format),
-            VERSION: task.signature.version,
-        }
-        if self.format != "json":
-            found[FORMAT] = self.format
-        return found
+        schedules.declare(self, self._declared)
 
     def test(self, *, start_ms: int | None = None) -> Testing:
         """Return the test mode: for a ``with`` block, jobs run inline, by a clock to be turned.

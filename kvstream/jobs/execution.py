@@ -15,6 +15,7 @@ from time import sleep
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
+from kvstream.engine.queue_arguments import failure_of
 from kvstream.errors import (
     Conflict,
     DataError,
@@ -27,7 +28,17 @@ from kvstream.errors import (
     described,
 )
 from kvstream.jobs.handle import AWAY_S, FAILED, RETRY
-from kvstream.jobs.job import AnyJobs, GiveUp, Job, JobTimeout, Refused, Retry, current
+from kvstream.jobs.job import (
+    AnyJobs,
+    GiveUp,
+    Job,
+    JobTimeout,
+    Refused,
+    Retry,
+    UnknownTask,
+    current,
+)
+from kvstream.jobs.unknown import is_left_to_others
 from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
@@ -44,8 +55,8 @@ Wait = Callable[[Awaitable[Any]], Any]
 def job_of(jobs: AnyJobs, message: Message) -> Job | None:
     """Return the job in a message, with its arguments; None if it was refused.
 
-    A refused one moves to the dead letters: its task is unknown or of another version, or it has
-    taken too many workers with it.
+    A refused one moves to the dead letters: it has taken too many workers with it, or its task is
+    unknown or of another version, and no other worker has taken it within the grace.
     """
     job = Job("", "", b"")
     try:
@@ -53,7 +64,7 @@ def job_of(jobs: AnyJobs, message: Message) -> Job | None:
         job.message = message
         task = job.task = jobs.tasks.get(job.task_name)
         if task is None:
-            raise Refused(f"this worker has no task {job.task_name}")
+            raise UnknownTask(f"this worker has no task {job.task_name}")
         if job.attempt > task.max_deliveries:
             raise Refused(
                 f"it was delivered {job.attempt - 1} times, and each of its workers died or lost it"
@@ -62,8 +73,14 @@ def job_of(jobs: AnyJobs, message: Message) -> Job | None:
         return job
     except Refused as error:
         job.message = message
-        give_up(jobs, job, error)
+        if not (isinstance(error, UnknownTask) and is_left_to_others(jobs, job, error)):
+            give_up(jobs, job, error, is_spent=_has_lost_workers(job))
         return None
+
+
+def _has_lost_workers(job: Job) -> bool:
+    """Return whether a job was delivered so often that it is not run again."""
+    return job.task is not None and job.attempt > job.task.max_deliveries
 
 
 async def run_async(jobs: AnyJobs, job: Job) -> bool:
@@ -214,7 +231,7 @@ def fail(jobs: AnyJobs, job: Job, error: BaseException) -> None:
         _log.error("job %s of %s failed after its end", job.id, task.name, exc_info=error)
         return
     if isinstance(error, GiveUp | Refused) or job.attempt > task.retries:
-        give_up(jobs, job, error)
+        give_up(jobs, job, error, is_spent=not isinstance(error, GiveUp | Refused))
         return
     job.ending = True
     delay = error.delay if isinstance(error, Retry) else None
@@ -229,8 +246,11 @@ def fail(jobs: AnyJobs, job: Job, error: BaseException) -> None:
         _log.info("job %s of %s failed, and is tried again in %g s", job.id, task.name, delay)
 
 
-def give_up(jobs: AnyJobs, job: Job, error: BaseException) -> None:
-    """Move the job to the dead letters, with its error, and write that it failed."""
+def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = False) -> None:
+    """Move the job to the dead letters, with its error, and write that it failed.
+
+    ``is_spent``: it was tried as often as it may be, which is the reason of its dead letter.
+    """
     task, message = job.task, job.message
     assert message is not None
     job.ending = True
@@ -244,7 +264,8 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException) -> None:
                 message.ack()
                 jobs.store.stream(message.key).delete(message.id)
             else:
-                message.nack(fatal=True, error=error)
+                options = failure_of(None, not is_spent, error, None)
+                message._nack(**options, max_deliveries=int(is_spent))
 
     if _is_written(jobs, job, bury, "given up"):
         _log.warning("job %s of %s is given up", job.id, job.task_name, exc_info=error)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kvstream.store import Store
 
 TASK, ID, ARGS, VERSION, FORMAT = b"task", b"id", b"args", b"version", b"format"
-AT, KEY, HEADERS = b"at", b"key", b"headers"
+AT, KEY, HEADERS, APP = b"at", b"key", b"headers", b"app"
 
 
 def checked_seconds(span: Duration, what: str) -> float:
@@ -51,6 +51,10 @@ class Refused(Exception):
     """A worker cannot run a job: its task is unknown, or its arguments do not fit."""
 
 
+class UnknownTask(Refused):
+    """A worker does not have the task of a job, or not in its version; another worker may."""
+
+
 class AnyJobs(Protocol):
     """The ``Jobs``, as its tasks, handles, runs and test mode see it."""
 
@@ -59,7 +63,14 @@ class AnyJobs(Protocol):
     group: str
     middleware: Any
     tasks: dict[str, Any]
+    schedules: Any
     testing: Any
+    consumer: str
+    unknown_grace: float
+    result_ttl: float
+
+    @property
+    def application(self) -> str: ...
 
     @property
     def store(self) -> Store: ...

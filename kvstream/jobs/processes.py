@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -58,6 +58,8 @@ class WorkOptions:
     log_level: str = "notice"
     folder: str = "."
     """It is searched for modules first."""
+    declares: bool = True
+    """Whether a child stores the schedules: a new one of an older version must not."""
 
 
 def jobs_of(target: str, folder: str = ".") -> Jobs:
@@ -120,7 +122,11 @@ def work(options: WorkOptions) -> int:
         jobs.share()
         _stop_with_parent(signals)
         worker = Worker(
-            jobs, concurrency=options.concurrency, queues=options.queues, grace=options.grace
+            jobs,
+            concurrency=options.concurrency,
+            queues=options.queues,
+            grace=options.grace,
+            declares=options.declares,
         )
         worker.run(signals.stop, signals.at_once)
         if worker.given_back:
@@ -217,7 +223,8 @@ class Supervisor:
 
     def __init__(self, options: WorkOptions, processes: int, *, reload: bool = False) -> None:
         self._options = options
-        self._children = [Child(options) for _ in range(processes)]
+        of_child = replace(options, declares=reload)  # the parent has done so, with older sources
+        self._children = [Child(of_child) for _ in range(processes)]
         self._sources = Sources(Path(options.folder)) if reload else None
 
     @property

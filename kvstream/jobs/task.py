@@ -14,7 +14,7 @@ from kvstream.engine.queue_arguments import Backoff, rules_of
 from kvstream.errors import InvalidArgument, shown
 from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
 from kvstream.jobs.handle import JobHandle
-from kvstream.jobs.job import AnyJobs, Job, Refused, checked_seconds, new_id
+from kvstream.jobs.job import AnyJobs, Job, Refused, UnknownTask, checked_seconds, new_id
 from kvstream.meta.policy import GroupPolicy
 
 P = ParamSpec("P")
@@ -260,7 +260,10 @@ class Task(Generic[P, R_co]):
     # --- running --------------------------------------------------------------------------------
 
     def load(self, job: Job) -> None:
-        """Set the arguments of a job; raise Refused if they do not fit this version of the task."""
+        """Set the arguments of a job; raise Refused if they do not fit this version of the task.
+
+        UnknownTask if the job is of another version, which another worker may have.
+        """
         try:
             job.args, job.kwargs = self.signature.load(unpack(job.packed, job.form))
         except (TypeError, ValueError) as error:
@@ -270,7 +273,8 @@ class Task(Generic[P, R_co]):
                 if job.version != version
                 else f"version {version}"
             )
-            raise Refused(f"the arguments do not fit {self.name}: {error} ({which})") from None
+            kind = Refused if job.version == version else UnknownTask
+            raise kind(f"the arguments do not fit {self.name}: {error} ({which})") from None
 
     @property
     def max_deliveries(self) -> int:

@@ -78,11 +78,16 @@ class Worker:
         concurrency: int = 8,
         queues: Sequence[str] = (),
         grace: float = 30.0,
+        declares: bool = True,
     ) -> None:
-        """``grace``: the seconds that running jobs have to finish once it stops."""
+        """``grace``: the seconds that running jobs have to finish once it stops.
+
+        ``declares``: store the schedules first; False if another process of the program does.
+        """
         self.jobs = jobs
         self.concurrency = at_least_1(concurrency, "concurrency")
         self.grace = checked_seconds(grace, "grace")
+        self._declares = declares
         self.given_back = 0
         """Jobs that were not finished by the deadline."""
         self._queues = jobs.queues_to_work(queues)
@@ -113,7 +118,8 @@ class Worker:
         """
         for event in (stop, at_once):
             stop_check(event)  # or raises TypeError
-        self.jobs.declare()
+        if self._declares:
+            self.jobs.declare()
         keeper = threading.Thread(target=self._keep, name="kvstream-jobs-leases", daemon=True)
         keeper.start()
         writer = threading.Thread(

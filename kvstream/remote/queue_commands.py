@@ -109,6 +109,8 @@ def _nack(
     fatal: bool = False,
     error: bytes = b"",
     traceback: bytes = b"",
+    max_deliveries: int = 0,
+    untried: bool = False,
 ) -> Call:
     if not tokens:
         return known([])
@@ -117,6 +119,8 @@ def _nack(
         *flag("FATAL", fatal),
         *option("ERROR", error or None),
         *option("TRACEBACK", traceback or None),
+        *option("DELIVERIES", max_deliveries or None),
+        *flag("UNTRIED", untried),
     )
     words = (key_of(name), group, consumer, *options, *_tokens(tokens))
     return _do(name, "KVSTREAM.NACK", *words)

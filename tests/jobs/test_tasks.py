@@ -155,7 +155,7 @@ def test_a_failed_job_reports_its_error_and_becomes_a_dead_letter(
     assert (handle.status, handle.error) == ("failed", "ValueError: no")
     (dead,) = jobs.store.stream("jobs:dead").range()
     assert dead.fields[b"task"] == b"fail"
-    assert dead.fields[b"dead:reason"] == b"fatal"
+    assert dead.fields[b"dead:reason"] == b"max-deliveries"
     assert b"ValueError: no" in dead.fields[b"dead:error"]
     assert b"in fail" in dead.fields[b"dead:traceback"]
     assert len(jobs.store.stream("jobs")) == 0
@@ -199,7 +199,8 @@ def test_a_task_that_awaits_what_was_cancelled_fails(jobs: Jobs, working: Start)
     with pytest.raises(JobFailed, match="CancelledError"):
         handle.result(PATIENCE_S)
     (dead,) = jobs.store.stream("jobs:dead").range()
-    assert (dead.fields[b"dead:reason"], dead.fields[b"dead:deliveries"]) == (b"fatal", b"2")
+    assert dead.fields[b"dead:reason"] == b"max-deliveries"
+    assert dead.fields[b"dead:deliveries"] == b"2"
 
 
 def test_a_job_is_retried_as_often_as_its_task_says(jobs: Jobs, working: Start) -> None:
@@ -233,6 +234,8 @@ def test_a_task_may_give_up_or_request_a_retry(jobs: Jobs, working: Start) -> No
     with pytest.raises(JobFailed, match="GiveUp: never"):
         picky.enqueue().result(PATIENCE_S)
     assert len(attempts) == 2
+    (dead,) = jobs.store.stream("jobs:dead").range()
+    assert dead.fields[b"dead:reason"] == b"fatal"
 
 
 def test_without_dead_letters_a_failed_job_is_deleted(jobs: Jobs, working: Start) -> None:
@@ -248,8 +251,10 @@ def test_without_dead_letters_a_failed_job_is_deleted(jobs: Jobs, working: Start
 
 
 def test_a_job_of_an_unknown_task_or_other_arguments_goes_to_the_dead_letters(
-    jobs: Jobs, working: Start
+    make_jobs: Callable[..., Jobs], working: Start
 ) -> None:
+    jobs = make_jobs(unknown_grace=0.1)
+
     @jobs.task
     def gone() -> None: ...
 

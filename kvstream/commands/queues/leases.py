@@ -63,10 +63,16 @@ class _Nack:
     fatal: bool = False
     error: bytes = b""
     traceback: bytes = b""
+    max_deliveries: int = 0
+    untried: bool = False
 
 
 def _delay(args: Args, nack: _Nack) -> None:
     nack.delay_ms = args.at_least(0, "DELAY must not be negative", "DELAY must be an integer")
+
+
+def _deliveries(args: Args, nack: _Nack) -> None:
+    nack.max_deliveries = args.at_least(1, _COUNT, _COUNT)
 
 
 _OPTIONS: dict[bytes, Option[_Nack]] = {
@@ -74,13 +80,15 @@ _OPTIONS: dict[bytes, Option[_Nack]] = {
     b"FATAL": switch("fatal"),
     b"ERROR": value("error"),
     b"TRACEBACK": value("traceback"),
+    b"DELIVERIES": (1, _deliveries),
+    b"UNTRIED": switch("untried"),
 }
 
 
 @COMMANDS.command(
     "kvstream.nack",
-    "key group consumer [DELAY ms] [FATAL] [ERROR text] [TRACEBACK text] "
-    "id deliveries [id deliveries ...]",
+    "key group consumer [DELAY ms] [FATAL] [ERROR text] [TRACEBACK text] [DELIVERIES n] "
+    "[UNTRIED] id deliveries [id deliveries ...]",
     *(FAST_WRITE, FIRST),
     since=OURS,
 )
@@ -91,6 +99,8 @@ def nack(txn: Txn, session: Session, argv: Argv) -> Answer:
     FATAL: They are not to be repeated, and move to the dead letters.
     ERROR: What went wrong, for the dead letters.
     TRACEBACK: Where it went wrong, for the dead letters.
+    DELIVERIES: Those delivered so often move to the dead letters, whatever the policy allows.
+    UNTRIED: The delivery does not count, as with XNACK SILENT, and DELAY may make it wait.
 
     Entries that were delivered as often as the policy allows move to the dead letters as well. A
     waiting entry has no owner in XPENDING. DUMP has it as one that is ready.
@@ -102,7 +112,7 @@ def nack(txn: Txn, session: Session, argv: Argv) -> Answer:
     def settle(txn: Txn, tokens: list[Token]) -> list[int]:
         return leases.nack(
             *(txn, name, group, consumer, tokens, options.delay_ms, options.fatal),
-            *(options.error, options.traceback),
+            *(options.error, options.traceback, options.max_deliveries, options.untried),
         )
 
     return _settled(txn, session, args.rest(), settle)

@@ -61,24 +61,33 @@ class GivenBack:
     """
 
     def __init__(
-        self, txn: Txn, group: GroupMeta, delay_ms: int | None = None, fatal: bool = False
+        self,
+        txn: Txn,
+        group: GroupMeta,
+        delay_ms: int | None = None,
+        fatal: bool = False,
+        max_deliveries: int = 0,
     ) -> None:
-        """``delay_ms`` overrides the policy's backoff; ``fatal``: they are all given up."""
+        """``delay_ms`` and ``max_deliveries`` override the policy's rules, 0 does not.
+
+        ``fatal``: they are all given up.
+        """
         self._txn, self._group = txn, group
         self._delay_ms, self._fatal = delay_ms, fatal
+        policy_max = 0 if group.policy is None else group.policy.max_deliveries
+        self._max_deliveries = max_deliveries or policy_max
         self._times: set[int] = set()
         self._dead: list[tuple[Run, Sequence[PackedID]]] = []
 
     def share(
         self, run: Run, ids: Sequence[PackedID], deliveries: int, rank: int, tried: bool = True
     ) -> Targets:
-        """Return what IDs of a run become; not ``tried``: they are ready at once."""
+        """Return what IDs of a run become; not ``tried``: no backoff, and none is given up."""
         policy = self._group.policy
-        allowed = 0 if policy is None else policy.max_deliveries
-        if tried and (self._fatal or 0 < allowed <= deliveries):
+        if tried and (self._fatal or 0 < self._max_deliveries <= deliveries):
             self._dead.append((run, ids))
             return {}
-        if not tried or (self._delay_ms is None and policy is None):
+        if self._delay_ms is None and (policy is None or not tried):
             return dict.fromkeys(ids, (b"", 0, deliveries, rank))
         if self._delay_ms is not None or policy is None or not policy.jitter_percent:
             ready_ms = self._ready_ms(deliveries)

@@ -135,22 +135,30 @@ def nack(
     fatal: bool = False,
     error: bytes = b"",
     traceback: bytes = b"",
+    max_deliveries: int = 0,
+    untried: bool = False,
 ) -> list[int]:
     """Give back the deliveries whose tokens are current.
 
     They are delivered again after ``delay_ms``, or the backoff of the group's policy. ``fatal``
-    ones, and those that were delivered as often as the policy allows, move to the dead letters with
-    ``error`` and ``traceback``.
+    ones, and those that were delivered as often as ``max_deliveries`` or the policy allows, move to
+    the dead letters with ``error`` and ``traceback``. ``untried``: the delivery does not count, and
+    none is given up.
     """
     if delay_ms is not None and not 0 <= delay_ms <= TIME_MAX:
         raise InvalidArgument("a delay must not be negative")
+    if untried and (fatal or max_deliveries):
+        raise InvalidArgument("a delivery that was not tried is not given up")
     stream, of_group = group_of_key(txn, name, group)
     outcomes, parts = _judged(txn, of_group, consumer, tokens, LeaseOutcome.LOST)
     if not parts:
         return outcomes
     rank = of_group.nack_rank + 1
-    back = GivenBack(txn, of_group, delay_ms, fatal)
-    shares = [(run, ids, back.share(run, ids, run.deliveries, rank)) for run, ids in parts]
+    back = GivenBack(txn, of_group, delay_ms, fatal, max_deliveries)
+    shares = [
+        (run, ids, back.share(run, ids, run.deliveries - untried, rank, tried=not untried))
+        for run, ids in parts
+    ]
     buried = back.bury(name, stream, error, traceback)
     targets = {eid: target for _, _, share in shares for eid, target in share.items()}
     repeated = [(run, ids) for run, ids, share in shares if share]
