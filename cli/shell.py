@@ -33,6 +33,7 @@ from kvstream.cli.parameters import COMPLETION_VARIABLE, example
 from kvstream.cli.profiles import user_file
 from kvstream.cli.tables import printable
 from kvstream.errors import InvalidArgument
+from kvstream.types.urls import shown_url
 
 HISTORY_LINES = 10_000
 _PLACES = ("--store", "--url", "--profile")
@@ -214,9 +215,8 @@ def _place(root: click.Context) -> str:
     if name is not None:
         place = str(name)
     elif url is not None and options.get("store") is None:
-        parts = urlsplit(url)
-        host = parts.hostname or parts.path
-        place = f"{host}:{parts.port}" if parts.port else host
+        parts = urlsplit(shown_url(url))
+        place = parts.netloc or parts.path
     else:
         place = str(options.get("store") or "")
     return printable(place + (f"[{db}]" if db else ""))

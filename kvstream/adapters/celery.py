@@ -23,6 +23,7 @@ from celery.states import READY_STATES
 import kvstream.adapters.kombu
 from kvstream.adapters.places import Strings
 from kvstream.types.clock import monotonic
+from kvstream.types.urls import shown_url
 
 POLL_S, POLL_GROWTH = 0.005, 1.5
 """The first pause between two looks for a result, and how much longer each following one is."""
@@ -50,7 +51,8 @@ class ResultBackend(KeyValueStoreBackend):
         return super().__reduce__(args, {**(kwargs or {}), "url": self.url})
 
     def as_uri(self, include_password: bool = False) -> str:
-        return self.url or ""
+        url = self.url or ""
+        return url if include_password or not url else shown_url(url)
 
     def get(self, key: str | bytes) -> bytes | None:
         return self._results.get(key)

@@ -17,7 +17,7 @@ from kvstream.errors import Conflict, UnknownOutcome
 from kvstream.operations import strings
 from kvstream.store import Store
 from kvstream.stream import Stream
-from kvstream.types.urls import AnyPath, server_url
+from kvstream.types.urls import AnyPath, server_url, shown_place
 
 T = TypeVar("T")
 
@@ -54,16 +54,16 @@ class Place:
     """
 
     def __init__(self, place: AnyPath, *, shared: bool = True, **options: Any) -> None:
-        self._place = server_url(place)
-        if self._place is None:
-            self._place = os.path.abspath(path_of(place))
+        url = server_url(place)
+        if url is None:
             options["shared"] = shared
+        self._place = os.path.abspath(path_of(place)) if url is None else url
         self._options = options
         self._key = self._place, repr(sorted(options.items()))
         self._store: Store | None = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._place!r}>"
+        return f"<{type(self).__name__} {shown_place(self._place)!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Place, **self._options), (self._place,)
@@ -74,7 +74,6 @@ class Place:
         if self._store is None:
             with _lock:
                 if self._store is None:
-                    assert self._place is not None
                     store, users = _stores.get(self._key) or (None, 0)
                     store = store or kvstream.open(self._place, **self._options)
                     _stores[self._key] = store, users + 1

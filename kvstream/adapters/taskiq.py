@@ -56,7 +56,6 @@ class AsyncPlace(Place):
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that uses ``store``; open the store first."""
         if self._async is None:
-            assert self._place is not None
             using = StoreOfLoop(self._place, **self._options)
             self._async = await self._using.enter_async_context(using)
         return await self._async._engine.task_call(function, *args, **kwargs)

@@ -38,7 +38,7 @@ from kvstream.types.clock import now_ms
 from kvstream.types.cron import parse
 from kvstream.types.ids import StreamID, Ticket
 from kvstream.types.options import MISFIRES, Misfire
-from kvstream.types.urls import server_url
+from kvstream.types.urls import server_url, shown_place
 
 if TYPE_CHECKING:
     from kvstream.jobs.testing import Testing
@@ -153,7 +153,8 @@ class Jobs:
         """The test mode, while it lasts: jobs run inline, by a clock that a test turns."""
 
     def __repr__(self) -> str:
-        return f"<Jobs {self.name!r} at {self.place!r}, tasks: {', '.join(self.tasks) or 'none'}>"
+        tasks = ", ".join(self.tasks) or "none"
+        return f"<Jobs {self.name!r} at {shown_place(self.place)!r}, tasks: {tasks}>"
 
     @property
     def application(self) -> str:

@@ -30,6 +30,7 @@ from kvstream.errors import InvalidArgument, shown
 from kvstream.jobs.application import Jobs
 from kvstream.logs import NOTICE, logging_to
 from kvstream.types.clock import monotonic
+from kvstream.types.urls import refuse_url
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
 """The first and the longest pause before a dead child is started again."""
@@ -64,6 +65,7 @@ class WorkOptions:
 
 def jobs_of(target: str, folder: str = ".") -> Jobs:
     """Import the Jobs at ``module:name``; InvalidArgument if there is none."""
+    refuse_url(target)  # its name in a message may have a password
     module_name, _, name = target.partition(":")
     if (path := os.path.abspath(folder)) not in sys.path:
         sys.path.insert(0, path)

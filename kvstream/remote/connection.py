@@ -10,7 +10,7 @@ import select
 import socket
 import ssl
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -267,30 +267,34 @@ def connect(
         from redis.retry import Retry
     except ModuleNotFoundError:
         raise ClientMissing(CLIENT_MISSING) from None
-    try:
+    retry = Retry(NoBackoff(), 0)
+    times = {"socket_connect_timeout": connect_s, "socket_timeout": reply_s}
+    given = {"username": user, "password": password}
+    checked = None
+    with suppress(ValueError, TypeError, redis.RedisError):  # their texts have parts of the URL
         url = server_url(url) or url
         _check(url)
-        client = redis.Redis.from_url(
-            url,
-            socket_connect_timeout=connect_s,
-            socket_timeout=reply_s,
-            retry=Retry(NoBackoff(), 0),
-        )
+        client = redis.Redis.from_url(url, **times, retry=retry)
         settings = client.connection_pool.connection_kwargs
         settings |= {"protocol": 2, "decode_responses": False}
         # A handshake would swallow the words with which a server refuses a client.
         named = ("driver_info",) if hasattr(redis, "DriverInfo") else ("lib_name", "lib_version")
         settings |= dict.fromkeys(named)
-        given = {"username": user, "password": password}
         settings |= {name: value for name, value in given.items() if value is not None}
         client.connection_pool.connection_class(**settings)  # fails for unknown options
-    except (ValueError, TypeError, redis.RedisError):
+        checked = client
+    if checked is None:
         hint = "" if "://" in url else "; a directory is given as --store, or as a path"
-        raise InvalidArgument(f"not a URL of a server: {FORM}{hint}") from None
+        raise InvalidArgument(f"not a URL of a server: {FORM}{hint}")
+    _refuse_files(checked.connection_pool.connection_kwargs)
+    return checked
+
+
+def _refuse_files(settings: Mapping[str, Any]) -> None:
+    """Raise InvalidArgument if a file that a URL names cannot be read."""
     for name in _FILES:
         if name in settings and not os.access(settings[name], os.R_OK):
             raise InvalidArgument(f"{name} of the URL cannot be read: {settings[name]}")
-    return client
 
 
 def socket_connection(client: "redis.Redis") -> Any:
@@ -305,6 +309,8 @@ def _check(url: str) -> None:
     (parts.hostname or "").encode("idna")  # ValueError for a name that no resolver takes
     if parts.fragment:
         raise ValueError("a # must be written %23")
+    if "@" in parts.query.partition("=")[0]:
+        raise ValueError("a ? in a password must be written %3F")
     if parts.scheme != "unix" and not _DATABASE.fullmatch(parts.path):
         raise ValueError("the database is not a number")
 

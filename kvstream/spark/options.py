@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from kvstream import errors
 from kvstream.engine.coerce import path_of
@@ -31,6 +31,7 @@ from kvstream.errors import (
     shown,
 )
 from kvstream.types.ids import MIN_ID, StreamID, duration_ms, position, range_end, range_start
+from kvstream.types.urls import shown_url
 
 Options = Mapping[str, str]
 
@@ -136,10 +137,8 @@ class Place:
         """
         shown, db = self.address, str(self.db or "")
         if self.kind == "url":
-            parts = urlsplit(self.address)
-            host = parts.netloc.rpartition("@")[2]
-            named = parse_qs(parts.query).get("db", [""])  # the rest of it may have a password
-            shown, db = f"{parts.scheme}://{host}{parts.path}", db or named[-1]
+            shown, _, named = shown_url(self.address).partition("?db=")
+            db = db or named
         return f"{shown}?db={db}" if db else shown
 
     @property

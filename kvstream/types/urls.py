@@ -1,8 +1,9 @@
-"""URLs of servers, and paths that are none."""
+"""URLs of servers, paths that are none, and how both are shown: without passwords."""
 
 import os
 import re
 from pathlib import PurePath
+from urllib.parse import parse_qs, urlsplit
 
 from kvstream.errors import InvalidArgument
 
@@ -17,8 +18,18 @@ _SERVERS = {
     "valkeys": "rediss",
 }
 """The URL schemes of servers, and redis-py's scheme for each."""
+_MISTYPED = re.compile(rf"({'|'.join(_SERVERS)}):/", re.IGNORECASE)
+"""The start of the URL of a server with one slash instead of two: it may have a password."""
 _SHORTENED = re.compile(rf"({'|'.join(_SERVERS)}|file|https?|s3[an]?|hdfs|gs):/")
 """The start of a ``Path`` made from a URL, which has one slash instead of two."""
+
+
+def _url_match(path: AnyPath) -> re.Match[str] | None:
+    """Match the scheme of a URL, also of one in a ``Path``, or of a server with one slash."""
+    text = os.fsdecode(path)
+    if isinstance(path, PurePath):
+        return _SHORTENED.match(text)
+    return _URL.match(text) or _MISTYPED.match(text)
 
 
 def refuse_url(path: AnyPath) -> None:
@@ -26,8 +37,7 @@ def refuse_url(path: AnyPath) -> None:
 
     ``./redis://host`` is a folder of that name. The message shows no URL: it may have a password.
     """
-    form = _SHORTENED if isinstance(path, PurePath) else _URL
-    match = form.match(os.fsdecode(path))
+    match = _url_match(path)
     if match is None:
         return
     scheme = match[1].lower()
@@ -49,3 +59,32 @@ def server_url(place: AnyPath) -> str | None:
     match = _URL.match(os.fsdecode(place)) if isinstance(place, str | bytes) else None
     scheme = None if match is None else _SERVERS.get(match[1].lower())
     return scheme and f"{scheme}://" + os.fsdecode(place).partition("://")[2]
+
+
+def shown_place(place: AnyPath) -> str:
+    """Return a path as it is, or a URL as ``shown_url`` does."""
+    text = os.fsdecode(place)
+    if _URL.match(text):
+        return shown_url(text)
+    match = _url_match(place)
+    return text if match is None else f"{match[1]}://..."
+
+
+def shown_url(url: str) -> str:
+    """Return a URL for messages: scheme, host, port, path and ``?db=``, so without a password.
+
+    A password may be in the query too, and one with a ``/``, ``?`` or ``#`` that is not quoted in
+    any part: of such a URL the scheme alone is shown.
+    """
+    scheme = url.partition("://")[0]
+    try:
+        parts = urlsplit(url)
+        named = parse_qs(parts.query).get("db", [""])[-1]
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return f"{scheme}://..."
+    elsewhere = f"{parts.path}{parts.fragment}{parts.query.partition('=')[0]}"
+    if "@" in elsewhere or not (has_host or parts.path):
+        return f"{scheme}://..."
+    host = parts.netloc.rpartition("@")[2]
+    return f"{scheme}://{host}{parts.path}" + (f"?db={named}" if named.isdecimal() else "")

@@ -6,7 +6,6 @@ one writer. Each pair's progress is recorded where its task ran, so the job may 
 any failure.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from kvstream.spark.jobs import splitting
 from kvstream.spark.jobs.places import Say, place
 from kvstream.spark.jobs.splitting import SPLIT_ENTRIES, LongStream
 from kvstream.spark.jobs.verification import verify
+from kvstream.types.urls import shown_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,7 +128,7 @@ def _split(
         for stream in streams:
             splitting.migrate_stream(spark, stream, say)
     except (KVStreamError, OSError) as error:
-        say(f"{_shown(pair.source)}: no streams are split: {type(error).__name__}: {error}")
+        say(f"{shown_place(pair.source)}: no streams are split: {type(error).__name__}: {error}")
         return []
     return streams
 
@@ -161,7 +161,7 @@ def migrate_group(work: list[tuple[Pair, MigrateOptions]]) -> Iterator[Moved]:
 def _migrate_pair(pair: Pair, options: MigrateOptions) -> Moved:
     from kvstream import migration
 
-    shown = _shown(pair.source), _shown(pair.target)
+    shown = shown_place(pair.source), shown_place(pair.target)
     try:
         source = migration.parse_place(pair.source)
         target = migration.parse_place(pair.target, create=True)
@@ -178,11 +178,6 @@ def _migrate_pair(pair: Pair, options: MigrateOptions) -> Moved:
         return Moved(*shown, error=f"{type(error).__name__}: {error}")
     differing = [each for each in verified.differences if not (each.may_move or _is_extra(each))]
     return Moved(*shown, report.keys, report.entries, len(differing))
-
-
-def _shown(address: str) -> str:
-    """Return an address without user and password."""
-    return re.sub(r"//[^@/]*@", "//", address)
 
 
 def _is_extra(difference: "Difference") -> bool:
