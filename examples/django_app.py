@@ -57,7 +57,8 @@ def welcome(user: str) -> str:
 def register(request: HttpRequest, user: str) -> JsonResponse:
     with transaction.atomic():
         # save the user here
-        transaction.on_commit(lambda: welcome.enqueue(user, unique=f"welcome:{user}"))
+        once = welcome.with_options(unique=f"welcome:{user}")
+        transaction.on_commit(lambda: once.enqueue(user))
     return JsonResponse({"registered": user})
 
 

@@ -37,7 +37,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/mails", status_code=202)
 async def post_mail(to: str, text: str) -> dict[str, str]:
-    handle = await send_mail.aenqueue(to, text, key=to)
+    handle = await send_mail.with_options(key=to).aenqueue(to, text)
     return {"id": handle.id}
 
 

@@ -11,7 +11,7 @@
     async def send_mail(to: str) -> str: ...
 
 
-    handle = send_mail.enqueue("a@b.c", delay=60)
+    handle = send_mail.with_options(delay=60).enqueue("a@b.c")
     handle.result(timeout=90)
 
 ``kvstream work app:jobs`` runs them. A job is a message of a queue (``kvstream.queue``).

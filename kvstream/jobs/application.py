@@ -97,7 +97,7 @@ class Jobs:
         async def send_mail(to: str) -> str: ...
 
 
-        send_mail.enqueue("a@b.c", delay=60).result(timeout=90)
+        send_mail.with_options(delay=60).enqueue("a@b.c").result(timeout=90)
     """
 
     group = "workers"
@@ -613,7 +613,7 @@ class Jobs:
         ::
 
             with jobs.test() as testing:
-                handle = send_mail.enqueue("a@b.c", delay=60)
+                handle = send_mail.with_options(delay=60).enqueue("a@b.c")
                 testing.turn(60)
                 assert handle.result() == "sent"
         """

@@ -18,6 +18,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -65,8 +66,11 @@ def unpack(data: bytes, form: str) -> Any:
 
 def digest(plain: Any) -> str:
     """Return a short text that is the same for equal plain data."""
-    text = json.dumps(plain, sort_keys=True, default=_base64)
-    return hashlib.blake2s(text.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2s(_sorted_json(plain).encode(), digest_size=16).hexdigest()
+
+
+def _sorted_json(plain: Any) -> str:
+    return json.dumps(plain, sort_keys=True, default=_base64)
 
 
 def _base64(value: object) -> str:
@@ -478,6 +482,39 @@ class Signature:
             else:
                 named[name] = self._dumped(name, value)
         return [placed, named]
+
+    def without_defaults(self, plain: Any) -> Any:
+        """Return plain arguments in one form for equal calls: by name, without defaults.
+
+        So ``f(1)``, ``f(x=1)`` and ``f(1, z=3)``, if 3 is the default of z, are the same.
+        """
+        placed, named = plain
+        try:
+            bound = self._signature.bind(*placed, **named)
+        except TypeError:  # a middleware has changed them
+            return plain
+        rest: Any = []
+        given: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            kind = self._signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                rest = value
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                others = value
+            elif self._defaults.get(name) != _sorted_json(value):
+                given[name] = value
+        return [rest, given, others] if others else [rest, given]
+
+    @cached_property
+    def _defaults(self) -> dict[str, str]:
+        """The defaults of the parameters as JSON, without those that cannot be stored."""
+        found = {}
+        for name, each in self._signature.parameters.items():
+            if each.default is not each.empty:
+                with suppress(TypeError, ValueError, RecursionError):
+                    found[name] = _sorted_json(self._codecs[name].dump(each.default))
+        return found
 
     def _plain_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the arguments of a call by name, in order; None if only inspect can tell.

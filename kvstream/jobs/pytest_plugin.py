@@ -4,7 +4,7 @@ It is no entry point of pytest: it would import kvstream in every test run on th
 
     def test_a_mail_is_sent(testing_jobs):
         testing = testing_jobs(jobs)
-        handle = send_mail.enqueue("a@b.c", delay=60)
+        handle = send_mail.with_options(delay=60).enqueue("a@b.c")
         testing.turn(60)
         assert handle.status == "done"
 """

@@ -7,7 +7,8 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import Backoff, rules_of
@@ -16,6 +17,7 @@ from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.job import AnyJobs, Job, Refused, UnknownTask, checked_seconds, new_id
 from kvstream.meta.policy import GroupPolicy
+from kvstream.types.options import OnConflict
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -25,8 +27,33 @@ DELIVERIES_MIN = 5
 """A job whose workers die is given up after this number of deliveries, or ``retries`` + 1."""
 BACKOFF = Backoff(1.0, 3600.0, 0.2)
 """The backoff of a task that names none: 1 s, 2 s, 4 s and so on, up to an hour."""
-OPTIONS = frozenset({"delay", "at", "key", "unique", "window", "on_conflict", "priority", "ttl"})
-"""The options of ``enqueue``; all other arguments are the function's."""
+ELSEWHERE = MappingProxyType(
+    {
+        **dict.fromkeys(("delay", "send", "kiq", "defer", "spawn"), "enqueue(...)"),
+        **dict.fromkeys(
+            ("apply_async", "send_with_options", "schedule"), "with_options(delay=...).enqueue(...)"
+        ),
+        **dict.fromkeys(("s", "si", "signature_of", "message"), "enqueue(...)"),
+    }
+)
+"""What other frameworks call ``enqueue``: Celery, dramatiq, huey, taskiq, Procrastinate."""
+
+
+class Options(NamedTuple):
+    """How a job is enqueued; see ``Task.with_options``."""
+
+    delay: float | timedelta | None = None
+    at: float | datetime | None = None
+    key: str | None = None
+    unique: str | bool | None = None
+    window: float | timedelta | None = None
+    on_conflict: str = "skip"
+    priority: str | None = None
+    ttl: float | timedelta | None = None
+
+
+OPTIONS = frozenset(Options._fields)
+"""Arguments of ``enqueue`` that are not the function's."""
 
 
 class Task(Generic[P, R_co]):
@@ -91,37 +118,21 @@ class Task(Generic[P, R_co]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
+    if not TYPE_CHECKING:  # for a type checker a Task has no other attributes
+
+        def __getattr__(self, name: str) -> Any:
+            hint = f": use task.{ELSEWHERE[name]}" if name in ELSEWHERE else ""
+            raise AttributeError(f"a Task has no {name}{hint}", name=name, obj=self)
+
     # --- enqueueing -----------------------------------------------------------------------------
 
     @overload
     def enqueue(
-        self: Task[P, Coroutine[Any, Any, T]],
-        *args: Any,
-        delay: float | timedelta | None = ...,
-        at: float | datetime | None = ...,
-        key: str | None = ...,
-        unique: str | bool | None = ...,
-        window: float | timedelta | None = ...,
-        on_conflict: str = ...,
-        priority: str | None = ...,
-        ttl: float | timedelta | None = ...,
-        **kwargs: Any,
+        self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> JobHandle[T]: ...
     @overload
-    def enqueue(
-        self,
-        *args: Any,
-        delay: float | timedelta | None = ...,
-        at: float | datetime | None = ...,
-        key: str | None = ...,
-        unique: str | bool | None = ...,
-        window: float | timedelta | None = ...,
-        on_conflict: str = ...,
-        priority: str | None = ...,
-        ttl: float | timedelta | None = ...,
-        **kwargs: Any,
-    ) -> JobHandle[R_co]: ...
-    def enqueue(
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
+    def enqueue(  # type: ignore[misc]  # the options of old are no parameters of the function
         self,
         *args: Any,
         delay: float | timedelta | None = None,
@@ -136,33 +147,61 @@ class Task(Generic[P, R_co]):
     ) -> JobHandle[Any]:
         """Enqueue a call; return its handle. Arguments that do not fit raise TypeError.
 
+        The options of ``with_options`` may stand among the arguments, but no type checker knows
+        them there. ::
+
+            send_mail.enqueue("a@b.c")
+            send_mail.with_options(delay=60).enqueue("a@b.c")
+        """
+        options = Options(delay, at, key, unique, window, on_conflict, priority, ttl)
+        return self._enqueue(options, args, kwargs)
+
+    def with_options(
+        self,
+        *,
+        delay: float | timedelta | None = None,
+        at: float | datetime | None = None,
+        key: str | None = None,
+        unique: str | bool | None = None,
+        window: float | timedelta | None = None,
+        on_conflict: OnConflict = "skip",
+        priority: str | None = None,
+        ttl: float | timedelta | None = None,
+    ) -> TaskWithOptions[P, R_co]:
+        """Return the task with options for jobs that are enqueued through it.
+
         ``delay`` (seconds or timedelta) or ``at`` (datetime or Unix seconds): not before then.
         ``key``: jobs of one key run in order, one at a time. ``unique``: no second job of this name
         for the ``window``; True makes the name of the arguments. ``on_conflict``: "skip" returns
         the handle of the first, "replace", "debounce", or "after" (once more, after the first).
         ``priority``: one of those of the Jobs. ``ttl``: not after so many seconds.
         """
-        job = self._job(args, kwargs, key)
-        name = self._unique_name(unique, args, kwargs, job)
+        options = Options(delay, at, key, unique, window, on_conflict, priority, ttl)
+        return TaskWithOptions(self, options)
+
+    def _enqueue(
+        self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> JobHandle[Any]:
+        job = self._job(args, kwargs, options.key)
         handle: JobHandle[Any] = self.jobs.put(
             self,
             job,
-            delay=delay,
-            at=at,
-            ttl=ttl,
-            unique=name,
-            window=window,
-            on_conflict=on_conflict,
-            priority=priority or self.default_priority,
+            delay=options.delay,
+            at=options.at,
+            ttl=options.ttl,
+            unique=self._unique_name(options.unique, args, kwargs, job),
+            window=options.window,
+            on_conflict=options.on_conflict,
+            priority=options.priority or self.default_priority,
         )
         return handle
 
     @overload
     async def aenqueue(
-        self: Task[P, Coroutine[Any, Any, T]], *args: Any, **kwargs: Any
+        self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> JobHandle[T]: ...
     @overload
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> JobHandle[R_co]: ...
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
     async def aenqueue(self, *args: Any, **kwargs: Any) -> JobHandle[Any]:
         """Enqueue a call as ``enqueue`` does, without blocking the event loop."""
         return await asyncio.to_thread(functools.partial(self.enqueue, *args, **kwargs))
@@ -252,7 +291,8 @@ class Task(Generic[P, R_co]):
     ) -> str | None:
         wanted = self._unique if unique is None else unique
         if wanted is True:
-            return f"{self.name}:{digest(unpack(job.packed, job.form))}"
+            plain = self.signature.without_defaults(unpack(job.packed, job.form))
+            return f"{self.name}:{digest(plain)}"
         if wanted is False:
             return None
         return wanted if unique is not None else self.signature.formatted(wanted, args, kwargs)
@@ -283,6 +323,42 @@ class Task(Generic[P, R_co]):
     def delay_s(self, failures: int) -> float:
         """Return the seconds before the next try of a job that has failed ``failures`` times."""
         return self._backoff.delay_ms(failures) / 1000
+
+
+class TaskWithOptions(Generic[P, R_co]):
+    """A task and the options of the jobs that are enqueued through it. ::
+
+    send_mail.with_options(delay=60, key="user-7").enqueue("a@b.c")
+    """
+
+    __slots__ = ("_options", "_task")
+
+    def __init__(self, task: Task[P, R_co], options: Options) -> None:
+        self._task, self._options = task, options
+
+    def __repr__(self) -> str:
+        given = [f"{name}={value!r}" for name, value in self._options._asdict().items()]
+        return f"<Task {self._task.name} with {', '.join(given)}>"
+
+    @overload
+    def enqueue(
+        self: TaskWithOptions[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> JobHandle[T]: ...
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
+    def enqueue(self, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        """Enqueue a call; all arguments are the function's. See ``Task.enqueue``."""
+        return self._task._enqueue(self._options, args, kwargs)
+
+    @overload
+    async def aenqueue(
+        self: TaskWithOptions[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> JobHandle[T]: ...
+    @overload
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        """Enqueue a call as ``enqueue`` does, without blocking the event loop."""
+        return await asyncio.to_thread(functools.partial(self.enqueue, *args, **kwargs))
 
 
 def _text(value: Any, what: str) -> str:

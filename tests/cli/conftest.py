@@ -98,7 +98,10 @@ def store_of_jobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[
         until(lambda: all(handle.status == status for status, handle in ended.items()))
         stopping.set()
         worker.join()
-        left = {"scheduled": send.enqueue("bob", delay=10**9), "queued": send.enqueue("cyd")}
+        left = {
+            "scheduled": send.with_options(delay=10**9).enqueue("bob"),
+            "queued": send.enqueue("cyd"),
+        }
     return directory, {status: handle.id for status, handle in {**ended, **left}.items()}
 
 

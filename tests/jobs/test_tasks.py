@@ -492,13 +492,13 @@ def test_a_job_of_high_priority_overtakes_others(jobs: Jobs, working: Start) -> 
     def run(name: str) -> None:
         ran.append(name)
 
-    handles = [run.enqueue(name, priority=name) for name in ("low", "normal", "high")]
+    handles = [run.with_options(priority=name).enqueue(name) for name in ("low", "normal", "high")]
     working(jobs, concurrency=1)
     for handle in handles:
         handle.result(PATIENCE_S)
     assert ran == ["high", "normal", "low"]
     with pytest.raises(InvalidArgument, match="did you mean 'high'"):
-        run.enqueue("x", priority="hihg")
+        run.with_options(priority="hihg").enqueue("x")
 
 
 def test_arguments_may_travel_as_msgpack(make_jobs: Callable[..., Jobs], working: Start) -> None:
@@ -592,9 +592,9 @@ def test_an_empty_unique_name_is_refused(jobs: Jobs) -> None:
 
     for to, unique in (("", None), ("a", "")):
         with pytest.raises(InvalidArgument, match="a unique ID has 1 to 1024 bytes, not 0"):
-            send.enqueue(to, unique=unique)
-    first = send.enqueue("", unique=False)
-    assert send.enqueue("", unique=False).id != first.id
+            send.with_options(unique=unique).enqueue(to)
+    first = send.with_options(unique=False).enqueue("")
+    assert send.with_options(unique=False).enqueue("").id != first.id
 
 
 def test_names_of_tasks_and_parameters_must_be_clear() -> None:
@@ -652,9 +652,9 @@ def test_use_after_close_opens_the_store_again(jobs: Jobs, working: Start) -> No
 def test_jobs_of_a_transaction_have_a_state_and_can_be_cancelled(jobs: Jobs) -> None:
     task = jobs.task(name="task")(lambda: None)
     with jobs.store.transaction():
-        handles = [task.enqueue(), task.enqueue(delay=3600)]
+        handles = [task.enqueue(), task.with_options(delay=3600).enqueue()]
     with suppress(OSError), jobs.store.transaction():
-        undone = [task.enqueue(), task.enqueue(delay=3600)]
+        undone = [task.enqueue(), task.with_options(delay=3600).enqueue()]
         raise OSError
     assert [each.status for each in handles] == ["queued", "scheduled"]
     assert [each.status for each in undone] == ["unknown", "unknown"]
@@ -801,3 +801,87 @@ def test_a_retried_job_is_cancelled_by_its_first_handle(jobs: Jobs, working: Sta
     assert handle.cancel()
     assert handle.status == "cancelled"
     assert len(jobs.store.stream("jobs")) == 0
+
+
+# --- the API of a task --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["json", "msgpack"])
+def test_unique_by_all_arguments_is_by_what_the_function_gets(
+    make_jobs: Callable[..., Jobs], format: str
+) -> None:
+    jobs = make_jobs(format=format)
+
+    @jobs.task(unique=True)
+    def plain(x: int, y: bytes = b"", z: float = 3, on: date | None = None) -> None: ...
+
+    @jobs.task(unique=True)
+    def placed(x: int, y: int = 2, /, *rest: int, z: int = 3, **others: int) -> None: ...
+
+    @jobs.task(unique=True)
+    def unsaid(x, y=1, z=object()) -> None: ...  # type: ignore[no-untyped-def]  # noqa: B008
+
+    class Mailer:
+        def send(self, to: str, copy: bool = False) -> None: ...
+
+    sent = jobs.task(unique=True)(Mailer().send)
+    halved = jobs.task(name="half", unique=True)(partial(plain.function, y=b"half"))
+
+    same = [plain.enqueue(1), plain.enqueue(x=1), plain.enqueue(1, z=3), plain.enqueue(1, b"")]
+    same.append(plain.enqueue(z=3.0, on=None, y=b"", x=1))
+    assert len(set(same)) == 1
+    different = [plain.enqueue(2), plain.enqueue(1, z=4), plain.enqueue(1, on=date(2026, 1, 1))]
+    assert len({same[0], *different}) == 4
+    assert placed.enqueue(1) == placed.enqueue(1, 2) == placed.enqueue(1, z=3)
+    handles = [placed.enqueue(1), placed.enqueue(1, 2, 3), placed.enqueue(1, 2, 2)]
+    handles += [placed.enqueue(1, others=1), placed.enqueue(1, x=1), placed.enqueue(1, 1)]
+    assert len(set(handles)) == 6
+    assert unsaid.enqueue(1) == unsaid.enqueue(1, 1) == unsaid.enqueue(x=1, y=1)
+    assert len({unsaid.enqueue(1), unsaid.enqueue(1, True), unsaid.enqueue(1, 1.0)}) == 3
+    assert sent.enqueue("a") == sent.enqueue(to="a", copy=False) != sent.enqueue("a", True)
+    assert halved.enqueue(1) == halved.enqueue(1, y=b"half") != halved.enqueue(1, y=b"")
+    assert plain.enqueue_many([(1,), {"x": 1, "z": 3}]) == [same[0]] * 2
+
+
+def test_options_are_given_before_the_arguments_or_among_them(jobs: Jobs) -> None:
+    @jobs.task
+    def send(to: str, copy: bool = False) -> str:
+        return to
+
+    @jobs.task
+    def any_of(**values: int) -> int:
+        return len(values)
+
+    later = send.with_options(delay=3600, unique="a", key="k")
+    assert later.enqueue("a", copy=True) == later.enqueue("b")
+    before = later.enqueue("a")
+    among = send.enqueue("a", delay=3600)  # type: ignore[call-arg]
+    assert (before.status, among.status) == ("scheduled", "scheduled")
+    assert asyncio.run(later.aenqueue("a")) == before
+    assert "delay=3600" in repr(later)
+    with pytest.raises(TypeError, match="dealy"):
+        send.with_options(dealy=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="dealy"):
+        send.enqueue("a", dealy=1)  # type: ignore[call-arg]
+    assert any_of.enqueue(delay=3600).status == "scheduled"
+    assert any_of.with_options(ttl=5).enqueue(delay=3600).status == "queued"  # the function's own
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("delay", "use task.enqueue"),
+        ("send", "use task.enqueue"),
+        ("kiq", "use task.enqueue"),
+        ("apply_async", r"use task.with_options\(delay=...\).enqueue"),
+        ("send_with_options", "use task.with_options"),
+        ("schedule", "use task.with_options"),
+        ("nothing", "a Task has no nothing$"),
+    ],
+)
+def test_names_of_other_frameworks_hint_at_enqueue(name: str, hint: str) -> None:
+    task = Jobs("nowhere").task(name="send")(lambda: "sent")
+    with pytest.raises(AttributeError, match=hint):
+        getattr(task, name)
+    assert not hasattr(task, name)
+    assert task() == "sent"

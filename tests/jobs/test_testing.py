@@ -43,7 +43,7 @@ def test_a_delayed_job_runs_when_the_clock_is_advanced() -> None:
 
     with jobs.test() as testing:
         begun = testing.clock.ms
-        handle = note.enqueue(delay=60)
+        handle = note.with_options(delay=60).enqueue()
         assert (handle.status, times) == ("scheduled", [])
         assert testing.turn(59) == 0
         assert testing.turn(timedelta(hours=1)) == 1
@@ -94,7 +94,7 @@ def test_a_delayed_job_is_cancelled() -> None:
         ran.append(1)
 
     with jobs.test() as testing:
-        handle = run.enqueue(delay=60)
+        handle = run.with_options(delay=60).enqueue()
         assert handle.cancel()
         assert not handle.cancel()
         testing.turn(100)
@@ -112,9 +112,9 @@ def test_jobs_of_one_key_run_in_order_and_others_overtake_them() -> None:
             raise ValueError("later")
 
     with jobs.test() as testing:
-        run.enqueue("a1", key="a")
-        run.enqueue("a2", key="a")
-        run.enqueue("b1", key="b")
+        run.with_options(key="a").enqueue("a1")
+        run.with_options(key="a").enqueue("a2")
+        run.with_options(key="b").enqueue("b1")
         assert ran == ["a1", "b1"]
         testing.turn(60)
         assert ran == ["a1", "b1", "a1", "a2"]
@@ -143,7 +143,7 @@ def test_a_result_that_needs_another_time_of_the_clock_is_an_error_at_once() -> 
         return "done"
 
     with jobs.test() as testing:
-        handle = run.enqueue(delay=60)
+        handle = run.with_options(delay=60).enqueue()
         with pytest.raises(TimeoutError, match="not due yet: turn the clock of the test"):
             handle.result()
         with pytest.raises(TimeoutError, match="not due yet"):
@@ -250,9 +250,9 @@ def test_a_unique_job_is_enqueued_once_until_it_is_done(unique: bool | str) -> N
         sent.append(to)
 
     with jobs.test() as testing:
-        one = welcome.enqueue("ann", delay=60)
-        two = welcome.enqueue("ann", delay=30)
-        welcome.enqueue("bob", delay=60)
+        one = welcome.with_options(delay=60).enqueue("ann")
+        two = welcome.with_options(delay=30).enqueue("ann")
+        welcome.with_options(delay=60).enqueue("bob")
         assert one == two
         testing.turn(60)
         assert sent == ["ann", "bob"]
@@ -269,12 +269,12 @@ def test_a_unique_job_is_held_for_its_window() -> None:
         sent.append(to)
 
     with jobs.test() as testing:
-        one = welcome.enqueue("ann", unique="w", window=60)
-        two = welcome.enqueue("bob", unique="w", window=60)
+        one = welcome.with_options(unique="w", window=60).enqueue("ann")
+        two = welcome.with_options(unique="w", window=60).enqueue("bob")
         assert sent == ["ann"]
         assert (one, two.status) == (two, "done")
         testing.turn(61)
-        welcome.enqueue("bob", unique="w", window=60)
+        welcome.with_options(unique="w", window=60).enqueue("bob")
         assert sent == ["ann", "bob"]
 
 
@@ -288,7 +288,7 @@ def test_a_job_that_does_not_run_in_its_time_to_live_is_deleted() -> None:
 
     with jobs.test() as testing:
         with testing.held():
-            handle = run.enqueue(ttl=10)
+            handle = run.with_options(ttl=10).enqueue()
         testing.clock.advance(11_000)
         testing.run()
         assert (ran, handle.status) == ([], "unknown")
@@ -366,8 +366,10 @@ def test_a_time_is_a_datetime_or_unix_seconds() -> None:
         ran.append(n)
 
     with jobs.test(start_ms=1_774_652_400_000) as testing:
-        run.enqueue(1, at=1_774_652_460)
-        run.enqueue(2, at=datetime(2026, 3, 28, 0, 0, 30, tzinfo=ZoneInfo("Europe/Berlin")))
+        run.with_options(at=1_774_652_460).enqueue(1)
+        run.with_options(
+            at=datetime(2026, 3, 28, 0, 0, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+        ).enqueue(2)
         testing.turn(29)
         assert ran == []
         testing.turn(31)

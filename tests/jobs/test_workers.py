@@ -434,13 +434,18 @@ def test_a_unique_job_is_enqueued_once_on_every_place(jobs: Jobs, working: Start
         ran.append(n)
         return n
 
-    one = run.enqueue(1, unique="u", window=3600)
-    assert run.enqueue(2, unique="u", window=3600) == one
+    one = run.with_options(unique="u", window=3600).enqueue(1)
+    assert run.with_options(unique="u", window=3600).enqueue(2) == one
     working(jobs)
     assert one.result(PATIENCE_S) == 1
-    assert run.enqueue(3, unique="u", window=3600).result(PATIENCE_S) == 1
-    later = run.enqueue(4, unique="v", delay=3600)
-    assert run.enqueue(5, unique="v", delay=0.01, on_conflict="replace").result(PATIENCE_S) == 5
+    assert run.with_options(unique="u", window=3600).enqueue(3).result(PATIENCE_S) == 1
+    later = run.with_options(unique="v", delay=3600).enqueue(4)
+    assert (
+        run.with_options(unique="v", delay=0.01, on_conflict="replace")
+        .enqueue(5)
+        .result(PATIENCE_S)
+        == 5
+    )
     assert later.status == "unknown"
     assert ran == [1, 5]
 
@@ -476,7 +481,7 @@ def test_a_unique_job_that_ends_at_once_has_its_handle(
     working(jobs)
     monkeypatch.setattr(Jobs, "_fields_at", staticmethod(look_late))
     for n, delay in enumerate((None, 0.01)):
-        assert run.enqueue(n, unique=f"u{n}", delay=delay).result(PATIENCE_S) == n
+        assert run.with_options(unique=f"u{n}", delay=delay).enqueue(n).result(PATIENCE_S) == n
 
 
 @pytest.mark.parametrize("fails", [False, True])

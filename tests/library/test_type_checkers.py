@@ -1,4 +1,4 @@
-"""mypy and pyright accept a typical program, and find seventeen planted mistakes."""
+"""mypy and pyright accept a typical program, and find the planted mistakes."""
 
 import json
 import os
@@ -52,8 +52,35 @@ def mistakes(store: Store, texts: Store[str], jobs: Stream, group: Group, worker
     print(queue.get()[0].fields["sku"], ticket)  # wrong: fields are bytes
     length: str = Jobs("data").task(len).enqueue("a").result()  # wrong: an int
     print(length)
+    jobs_of_users()
     shown: list[Entry] = texts.stream("jobs").range()  # wrong: of text
     print(shown)
+
+
+def jobs_of_users() -> None:
+    jobs = Jobs("data")
+
+    @jobs.task(retries=3)
+    def send(to: str, *, copy: bool = False) -> int:
+        return len(to) + copy
+
+    @jobs.task
+    async def fetch(url: str) -> bytes:
+        return url.encode()
+
+    send.enqueue(7)  # wrong: a str
+    send.enqueue()  # wrong: to is missing
+    send.enqueue("a", "b")  # wrong: one argument
+    send.enqueue("a", copy="b")  # wrong: a bool
+    send.enqueue("a", delya=60)  # wrong: delay, and by with_options
+    send.with_options(dealy=60).enqueue("a")  # wrong: delay
+    send.with_options(on_conflict="drop").enqueue("a")  # wrong: skip, replace, ...
+    send.with_options(delay=60).enqueue(b"a")  # wrong: a str
+    fetch.enqueue(1)  # wrong: a str
+    fetch.with_options(key="k").enqueue()  # wrong: url is missing
+    send.delay("a")  # wrong: enqueue
+    page: str = fetch.enqueue("a").result()  # wrong: bytes
+    print(page)
 """
 
 
@@ -110,7 +137,7 @@ def test_a_program_has_no_error_and_each_mistake_is_found(
     (tmp_path / "mistakes.py").write_text(MISTAKES)
     lines = enumerate(MISTAKES.splitlines(), 1)
     wrong = {number for number, line in lines if "# wrong: " in line}
-    assert len(wrong) == 17
+    assert len(wrong) == 29
     assert checker(tmp_path) == {"mistakes.py": wrong}
 
 

@@ -126,9 +126,24 @@ def run_jobs() -> None:
     async def fetch(url: str) -> bytes:
         return url.encode()
 
-    length: int = count.enqueue("ann", delay=60).result(timeout=timedelta(minutes=2))
+    @jobs.cron("@hourly", tz="Europe/Berlin")
+    async def clean(days: int = 7, *, dry: bool = False) -> None: ...
+
+    later = count.with_options(delay=60, key="user-7", unique=True, on_conflict="replace")
+    length: int = later.enqueue("ann").result(timeout=timedelta(minutes=2))
     pages: list[bytes] = [each.result() for each in fetch.enqueue_many([("a",), ("b",)])]
-    print(length, pages, fetch.enqueue("c").status)
+    page: bytes = fetch.enqueue(url="c").result()
+    print(length, pages, page, count("ann").bit_length(), clean.enqueue(dry=True).status)
+
+
+async def enqueue_in_asyncio(jobs: Jobs) -> None:
+    @jobs.task
+    async def fetch(url: str) -> bytes:
+        return url.encode()
+
+    page: bytes = await (await fetch.aenqueue("a"))
+    again: bytes = await (await fetch.with_options(ttl=5).aenqueue(url="a"))
+    print(page, again, await fetch("a"))
 
 
 def show(entry: Entry[str]) -> str:

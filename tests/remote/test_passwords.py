@@ -86,7 +86,7 @@ def texts_of_jobs(url: Any) -> Iterator[str]:
     @jobs.task
     def send() -> None: ...
 
-    yield from map(repr, (jobs, send, jobs.handle("x"), jobs.schedules, vars(send)["jobs"]))
+    yield from map(repr, (jobs, send, jobs.handle("x"), jobs.schedules))
     yield str(jobs)
     yield jobs.application
 
