@@ -3,6 +3,7 @@
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from functools import partial
+from math import inf
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from kvstream.engine import listening
@@ -121,12 +122,15 @@ class Group(Generic[S]):
                 advise(f"ack acknowledged nothing: {wrong}")
         return done
 
-    def _forget_given_back(self, last: StreamID) -> None:
-        """Acknowledge entries up to an ID that no consumer has: their messages were deleted."""
+    def _forget_free(self, last: StreamID) -> None:
+        """Acknowledge entries up to an ID that nobody has leased: their messages were deleted."""
         start: BoundLike = "-"
+        policy = self.policy()
+        lease_ms = policy.lease_ms if policy is not None and policy.lease_ms else inf
         while rows := self.pending_range(start, last, _PAGE):
-            if given_back := [row.id for row in rows if not row.consumer]:
-                self.ack(*given_back)
+            free = [row.id for row in rows if not row.consumer or (row.idle_ms or 0) >= lease_ms]
+            if free:
+                self.ack(*free)
             start = f"({rows[-1].id}"
 
     def ack_delete(self, *ids: IDs, ref_policy: Policy = RefPolicy.KEEPREF) -> list[Outcome]:

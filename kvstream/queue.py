@@ -779,7 +779,7 @@ def _purge(stream: Stream[S], group: Group[S]) -> int:
         last = stream.info().last_generated_id
         stream.trim(maxlen=0)
         with part_done("the messages that were not delayed are deleted"):
-            group._forget_given_back(last)
+            group._forget_free(last)
     while delayed := stream.delayed(count=_PAGE):
         cancelled += stream.cancel(*[each.ticket for each in delayed])
     return cancelled

@@ -56,6 +56,8 @@ class Kind(IntEnum):
     """Deletes a message whose time to live is over."""
     UNIQUE = 8
     """Forgets an ID that kept others of its kind out."""
+    FAILURE = 9
+    """Forgets the last error of an entry that is not pending any more."""
 
 
 class Timer(NamedTuple):

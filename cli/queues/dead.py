@@ -23,7 +23,7 @@ from kvstream.cli.parameters import (
 )
 from kvstream.cli.queues.delayed import fields_text
 from kvstream.cli.queues.policy import Rate, chosen_group, group_option
-from kvstream.cli.queues.queue import queue_of
+from kvstream.cli.queues.queue import is_queue, queue_of
 from kvstream.cli.session import Session
 from kvstream.cli.tables import (
     Column,
@@ -61,6 +61,16 @@ def dead() -> None:
 
 def _dead_key(store: Store, stream: bytes, group: bytes | None) -> bytes:
     """Return the key of the dead letters of a queue; NoSuchKey if there is none."""
+    key = _key_of(store, stream, group)
+    if not store.exists(key):
+        raise NoSuchKey(
+            f"queue {quoted(stream)} has no dead letters: there is no stream {quoted(key)}"
+        )
+    return key
+
+
+def _key_of(store: Store, stream: bytes, group: bytes | None) -> bytes:
+    """Return the key of the dead letters of a queue, which may have none yet."""
     from kvstream.meta.policy import DEAD_SUFFIX  # not for a help text
 
     there = store.exists(stream)
@@ -70,10 +80,6 @@ def _dead_key(store: Store, stream: bytes, group: bytes | None) -> bytes:
     if there and (group is not None or store.stream(stream).info().groups):
         rules = chosen_group(store, stream, group).policy()
         key = key if rules is None else rules.dead_key(stream)
-    if not store.exists(key):
-        raise NoSuchKey(
-            f"queue {quoted(stream)} has no dead letters: there is no stream {quoted(key)}"
-        )
     return key
 
 
@@ -162,14 +168,15 @@ def list_dead(
 ) -> None:
     """List dead letters, oldest first, with their errors.
 
-    The exit code is 1 if there is none.
+    The exit code is 1 if --where selects none.
     """
     with session.reading() as store:
-        letters = map(_row, store.stream(_dead_key(store, stream, group)).scan())
+        key = (_key_of if is_queue(store, stream) else _dead_key)(store, stream, group)
+        letters = map(_row, store.stream(key).scan())
         chosen = islice((row for row in letters if row and _matches(row, where)), count)
         rows = map(_json, chosen) if out.for_programs else chosen
         shown = out.table(_LS, rows, nothing="no dead letters")
-    fail_unless(shown)
+    fail_unless(shown or where is None)
 
 
 @dead.command(epilog=example("kvstream dead show emails 1700000006000-0"))

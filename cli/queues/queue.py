@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
@@ -48,7 +49,7 @@ from kvstream.types.records import QueueInfo
 
 if TYPE_CHECKING:
     from kvstream.group import Group
-    from kvstream.meta.policy import Retention
+    from kvstream.meta.policy import GroupPolicy, Retention
     from kvstream.queue import Queue
     from kvstream.store import Store
     from kvstream.stream import Stream
@@ -99,7 +100,8 @@ def list_queues(session: Session, out: Output, /, pattern: bytes | None, everyth
     A queue is a group that has rules, or a stream of put messages that no worker has read from.
     A message is delayed, until its time comes; ready; leased to a worker; waiting to be repeated;
     held behind another one of its key; or dead. Oldest is the age of the oldest message that is not
-    done. A PATTERN as of KEYS, such as 'orders:*', selects streams by name.
+    done. Of dead letters that several queues have in one stream, each queue has its own. A PATTERN
+    as of KEYS, such as 'orders:*', selects streams by name.
     """
     with session.reading() as store:
         rows = list(_rows(store, pattern, everything))
@@ -108,6 +110,7 @@ def list_queues(session: Session, out: Output, /, pattern: bytes | None, everyth
 
 
 def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
+    letters = Letters(store)
     for info in store.key_infos(pattern):
         if info.type != "stream" or info.key.startswith(IMPORT_PREFIX):
             continue
@@ -117,9 +120,43 @@ def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dic
             yield {"queue": info.key, "group": None, **counts}
             continue
         for group in (stream.group(each.name) for each in stream.groups()):
-            if everything or group.policy() is not None:
+            rules = group.policy()
+            if everything or rules is not None:
                 counts = jsonable(figures_of(store, info.key, group))
+                counts |= letters.counted(info.key, group.name, rules)
                 yield {"queue": info.key, "group": group.name, **counts}
+
+
+class Letters:
+    """Counts the dead letters of each queue: queues may share a stream of them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._by_key: dict[bytes, Counter[tuple[bytes, bytes]]] = {}
+
+    def counted(self, stream: bytes, group: bytes, rules: GroupPolicy | None) -> dict[str, int]:
+        """Return the number of a queue, by its name; nothing if its stream is its own."""
+        if rules is None or not rules.dead_letter:
+            return {}
+        found = self._by_key.get(rules.dead_letter)
+        if found is None:
+            found = self._by_key[rules.dead_letter] = self._of_stream(rules.dead_letter)
+        return {"dead": found[stream, group]}
+
+    def _of_stream(self, key: bytes) -> Counter[tuple[bytes, bytes]]:
+        from kvstream.engine.decoding import dead_letter_of  # not for a help text
+
+        letters = map(dead_letter_of, self._store.stream(key).scan())
+        return Counter((each.origin, each.group) for each in letters if each is not None)
+
+
+def is_queue(store: Store, stream: bytes) -> bool:
+    """Return whether a stream has a group with rules, or was made by a Queue."""
+    if not store.exists(stream):
+        return False
+    stored = store.stream(stream)
+    groups = (stored.group(each.name) for each in stored.groups())
+    return any(group.policy() is not None for group in groups) or _was_put_into(stored)
 
 
 def _was_put_into(stream: Stream) -> bool:
@@ -163,6 +200,8 @@ def info(session: Session, out: Output, /, stream: bytes, group: bytes | None) -
         found, chosen = _chosen(store, stream, group)
         rules = None if chosen is None else chosen.policy()
         counts = jsonable(found.info())
+        if chosen is not None:
+            counts |= Letters(store).counted(stream, chosen.name, rules)
     name = None if chosen is None else chosen.name
     if out.for_programs:
         out.object(queue=stream, group=name, **counts, policy=policy_values(rules))

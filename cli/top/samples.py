@@ -417,7 +417,9 @@ def _groups(reply: list[Any]) -> list[Mapping[str, Any]]:
 
 def _group(raw: Mapping[str, Any], oldest_ms: int | None, queue: GroupQueue | None) -> GroupSample:
     counts = raw["consumers"], raw.get("lag"), raw["pending"], oldest_ms
-    return GroupSample(raw["name"], *counts, sample_of(queue, raw.get("entries-read")))
+    return GroupSample(
+        raw["name"], *counts, sample_of(queue, raw.get("entries-read"), raw["pending"])
+    )
 
 
 def _fields(info: bytes) -> dict[str, str]:
@@ -506,7 +508,7 @@ def _stream_samples(store: Store, key: bytes) -> Iterator[StreamSample]:
         figures = run(info.group_figures, name, group)
         if figures is not None:
             oldest = figures.oldest_ms if figures.pending > figures.nacked else None
-            queue = sample_of(queue_of.get(group), figures.entries_read)
+            queue = sample_of(queue_of.get(group), figures.entries_read, figures.pending)
             counts = figures.consumers, figures.lag, figures.pending, oldest
             groups.append(GroupSample(group, *counts, queue))
     left_out = max(0, stream.groups - len(groups))
@@ -529,11 +531,12 @@ def no_queue() -> QueueInfo:
     return QueueInfo(0, 0, 0, [], None)
 
 
-def sample_of(group: GroupQueue | None, entries_read: int | None) -> QueueSample | None:
+def sample_of(
+    group: GroupQueue | None, entries_read: int | None, pending: int
+) -> QueueSample | None:
     """Return the figures of a group; None if it has no policy."""
     if group is None or group.policy is None:
         return None
-    pending = group.leased + group.waiting + group.held
     return QueueSample(
         *(group.ready, group.leased, group.waiting, group.held, group.dead),
         oldest_age_ms=group.oldest_ms or None,

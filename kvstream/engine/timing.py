@@ -21,7 +21,7 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations import delayed, unique
-from kvstream.operations.delivery import retries
+from kvstream.operations.delivery import failures, retries
 from kvstream.operations.queues import consumers, redrive, retention, schedules
 from kvstream.types.clock import monotonic
 
@@ -52,6 +52,7 @@ KINDS: Mapping[int, Fire] = {
     Kind.REDRIVE: redrive.fire,
     Kind.EXPIRED: delayed.fire_ttl,
     Kind.UNIQUE: unique.fire,
+    Kind.FAILURE: failures.fire,
 }
 """By the kind of the timer."""
 

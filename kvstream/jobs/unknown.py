@@ -14,6 +14,7 @@ import logging
 from random import random
 from typing import TYPE_CHECKING
 
+from kvstream.engine.queue_arguments import failure_of
 from kvstream.errors import KVStreamError, LeaseLost, described
 from kvstream.jobs.handle import FAILED, RETRY
 from kvstream.logs import Throttle
@@ -75,7 +76,8 @@ def _put_off(jobs: AnyJobs, job: Job, error: UnknownTask, waited_s: float | None
         if waited_s is None:
             fields = {"error": described(error), "traceback": "", _UNKNOWN: job.task_name}
             jobs.record(job.id, RETRY, max(jobs.unknown_grace + KEPT_S, jobs.result_ttl), fields)
-        job.message._nack(delay_ms=round(delay_s * 1000), untried=True)
+        said = failure_of(delay_s, False, error, "")
+        job.message._nack(**said, untried=True)
 
 
 def _worker(jobs: AnyJobs, grace_s: float) -> str:

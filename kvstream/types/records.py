@@ -362,7 +362,7 @@ class QueueInfo:
     """How many messages a queue has, by their state."""
 
     ready: int
-    """For the next readers: not delivered yet, or given back."""
+    """For the next readers: not delivered yet, given back, or with a lease that has ended."""
     delayed: int
     leased: int
     waiting: int

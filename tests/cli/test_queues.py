@@ -47,9 +47,9 @@ def test_queue_ls_counts_messages_by_state(emails: Program) -> None:
     assert row == {
         "queue": "emails",
         "group": "workers",
-        "ready": 2,
+        "ready": 3,
         "delayed": 1,
-        "leased": 1,
+        "leased": 0,
         "waiting": 1,
         "held": 0,
         "dead": 2,
@@ -57,7 +57,7 @@ def test_queue_ls_counts_messages_by_state(emails: Program) -> None:
     }
     title, line = emails.lines("queue", "ls")
     assert title.split()[:7] == ["queue", "group", "ready", "leased", "waiting", "dead", "oldest"]
-    assert line.split()[:6] == ["emails", "workers", "2", "1", "1", "2"]
+    assert line.split()[:6] == ["emails", "workers", "3", "0", "1", "2"]
 
 
 def test_queue_ls_lists_groups_without_rules_only_with_all(orders: Program) -> None:
@@ -94,7 +94,7 @@ def test_put_shows_an_id_or_a_ticket(emails: Program) -> None:
     assert TICKET.fullmatch(made["ticket"])
     at = emails.one("queue", "put", "emails", "to=joy", "--at", "2090-01-31T12:00")
     assert at["ticket"].startswith("@3789547200000-")
-    assert counts_of(emails) | {"ready": 3, "delayed": 3} == counts_of(emails)
+    assert counts_of(emails) | {"ready": 4, "delayed": 3} == counts_of(emails)
     assert (
         "not both"
         in emails("queue", "put", "emails", "a=b", "--delay", "1", "--at", "now", code=2).stderr
@@ -109,16 +109,16 @@ def test_a_unique_message_is_added_once(emails: Program) -> None:
     put = ["queue", "put", "emails", "to=kim", "--unique", "welcome:7"]
     (first,) = emails.lines(*put)
     assert emails.lines(*put, "--window", "1d", "--on-conflict", "skip") == [first]
-    assert counts_of(emails)["ready"] == 3
+    assert counts_of(emails)["ready"] == 4
     (other,) = emails.lines(*put, "--on-conflict", "replace")
     assert other != first
-    assert counts_of(emails)["ready"] == 3
+    assert counts_of(emails)["ready"] == 4
 
 
 def test_a_message_with_a_time_to_live_expires(emails: Program) -> None:
     emails("queue", "put", "emails", "to=lou", "--ttl", "1ms")
     resume = ["queue", "resume", "emails"]  # opens a store for writing, so that timers fire
-    until(lambda: emails(*resume) and counts_of(emails)["ready"] == 2)
+    until(lambda: emails(*resume) and counts_of(emails)["ready"] == 3)
 
 
 def test_put_creates_the_stream(emails: Program) -> None:
@@ -151,9 +151,9 @@ def test_peek_shows_the_next_messages_without_delivering_them(emails: Program) -
 
 def test_purge_deletes_messages_and_keeps_rules_and_dead_letters(emails: Program) -> None:
     planned = emails.one("queue", "purge", "emails", "--dry-run")
-    assert planned == {"deleted": 4, "dry_run": True}
-    assert counts_of(emails)["ready"] == 2
-    assert emails.lines("queue", "purge", "emails") == ["4 messages deleted"]
+    assert planned == {"deleted": 5, "dry_run": True}
+    assert counts_of(emails)["ready"] == 3
+    assert emails.lines("queue", "purge", "emails") == ["5 messages deleted"]
     counts = counts_of(emails)
     assert (counts["ready"], counts["delayed"], counts["dead"]) == (0, 0, 2)
     assert emails.one("queue", "policy", "emails")["max_deliveries"] == 3
@@ -293,10 +293,10 @@ def test_a_redrive_moves_the_named_letters(emails: Program) -> None:
     assert [row["id"] for row in emails.json("dead", "ls", "emails")] == [ANN]
     done = emails.one("dead", "redrive", "emails", "--all", "--to", "later")
     assert (done["moved"], done["streams"], done["dead"]) == (1, {"later": 1}, "emails:dead")
-    emails("dead", "ls", "emails", code=1)
+    assert "no dead letters" in emails("dead", "ls", "emails").stderr
     assert emails.one("dead", "status", "emails")["state"] == "done"
     emails("dead", "redrive", "emails", "--all", code=1)
-    assert counts_of(emails) | {"ready": 3, "dead": 0} == counts_of(emails)
+    assert counts_of(emails) | {"ready": 4, "dead": 0} == counts_of(emails)
     assert "--all moves all" in emails("dead", "redrive", "emails", ANN, "--all", code=2).stderr
 
 
@@ -319,6 +319,28 @@ def test_a_redrive_with_a_rate_finally_moves_all(emails: Program) -> None:
 def test_a_queue_without_dead_letters_is_reported(orders: Program) -> None:
     errors = orders("dead", "ls", "orders", code=1).stderr
     assert "queue 'orders' has no dead letters: there is no stream 'orders:dead'" in errors
+
+
+def test_a_queue_has_no_dead_letters_yet(emails: Program) -> None:
+    emails("queue", "put", "new", "to=ann")
+    emails("dead", "redrive", "emails", "--all")
+    for queue in ("new", "emails"):
+        listed = emails("dead", "ls", queue)
+        assert (listed.stdout, listed.stderr.strip()) == ("", "no dead letters")
+        assert emails.json("dead", "ls", queue) == []
+    emails("dead", "ls", "missing", code=1)
+
+
+def test_dead_letters_of_a_shared_stream_are_those_of_each_queue(emails: Program) -> None:
+    for name, number in (("a", 2), ("b", 1), ("c", 0)):
+        emails("queue", "policy", name, "--dead-letter", "lost", "--create")
+        for at in range(number):
+            emails("queue", "put", name, f"n={at}")
+            (entry,) = emails.json("read", name, "--group", "workers", "--consumer", "w")
+            emails("nack", name, "workers", entry["id"], "--mode", "fatal")
+    rows = {row["queue"]: row["dead"] for row in emails.json("queue", "ls")}
+    assert rows == {"a": 2, "b": 1, "c": 0, "emails": 2}
+    assert emails.one("queue", "info", "a")["dead"] == 2
 
 
 # --- delayed messages and schedules ---------------------------------------------------------------
@@ -413,8 +435,8 @@ def test_top_shows_queues_if_there_are_any(emails: Program) -> None:
     assert queue.pop("oldest_age_ms") > 9 * 10**10
     assert queue.pop("next_ms") > 0
     assert queue == {
-        "ready": 2,
-        "leased": 1,
+        "ready": 3,
+        "leased": 0,
         "waiting": 1,
         "held": 0,
         "dead": 2,
@@ -426,7 +448,7 @@ def test_top_shows_queues_if_there_are_any(emails: Program) -> None:
     lines = emails.lines("top", "--once")
     at = next(n for n, line in enumerate(lines) if line.startswith("stream "))
     assert lines[at].split()[2:8] == ["ready", "leased", "waiting", "dead", "oldest", "delayed"]
-    assert lines[at + 1].split()[:6] == ["emails", "workers", "2", "1", "1", "2"]
+    assert lines[at + 1].split()[:6] == ["emails", "workers", "3", "0", "1", "2"]
     assert "1 delayed, 1 waiting, 2 dead" in lines[at - 1]
 
 

@@ -807,3 +807,23 @@ def test_a_redis_has_no_queues(old: str) -> None:
             queue.get()
         with pytest.raises(ServerTooOld, match=r"^KVSTREAM.ADD is a command of kvs"):
             queue.put({"n": 1}, delay=1)
+
+
+def test_a_message_that_expires_after_a_failure_has_its_error(place: str) -> None:
+    with two(place, max_deliveries=5) as (ann, bob):
+        ann.put({"n": 1}, ttl=1)
+        the(ann.get()).nack(delay=3600, error="no such host", traceback="line 1")
+        until(bob.dead)
+        (letter,) = bob.dead()
+        assert (letter.reason, letter.error) == ("expired", b"no such host")
+        assert letter.traceback == b"line 1"
+
+
+def test_a_message_whose_lease_has_ended_is_ready(place: str) -> None:
+    with two(place, lease=0.05) as (ann, bob):
+        ann.put_many([{"n": 1}, {"n": 2}])
+        ann.get()
+        until(lambda: bob.info().leased == 0)
+        info = bob.info()
+        assert (info.ready, info.waiting) == (2, 0)
+        assert len(bob.get(5)) == 2

@@ -18,10 +18,11 @@ def info(txn: Txn, session: Session, argv: Argv) -> Reply:
 
     `delayed` messages are not in the stream yet. Of each group, `ready` entries are for the next
     reads (null if they are too many to count), `leased` ones are pending with a consumer, `waiting`
-    ones wait for another delivery, and `held` ones for another entry of their key. `next_ms` is the
-    time until the first waiting one is ready, null if none waits. `dead` is the length of its
-    dead-letter stream. `oldest_ms` is the age of the first entry that is not acknowledged, by its
-    ID. Maps of groups without rules, or of streams without them, are empty.
+    ones wait for another delivery, and `held` ones for another entry of their key. One whose lease
+    has ended is ready. `next_ms` is the time until the first waiting one is ready, null if none
+    waits. `dead` is the length of its dead-letter stream. `oldest_ms` is the age of the first entry
+    that is not acknowledged, by its ID. Maps of groups without rules, or of streams without them,
+    are empty.
     """
     queue = queue_info(txn, session.prefix + argv[1])
     groups: list[Reply] = [_group(each) for each in queue.groups]

@@ -22,6 +22,7 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.operations import delayed, unique
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
+from kvstream.operations.delivery import failures
 from kvstream.operations.queues import redrive, schedules
 from kvstream.operations.queues.redrive import Job, State
 from kvstream.storage.batch import Family
@@ -179,6 +180,16 @@ class _QueueCheck:
             return False
         return message.unique_id == unique_id
 
+    def _is_failure(self, suffix: bytes, value: bytes) -> bool:
+        """Return whether the last error of an entry can be read; a timer deletes it."""
+        try:
+            failures.parse(suffix[1:])
+            failure = failures.decode(value)
+        except DECODING_ERRORS:
+            return False
+        self._need_timer(failure.check_ms, Kind.FAILURE, suffix[1:])
+        return failure.check_ms > 0
+
     def _is_start(self, suffix: bytes, value: bytes) -> bool:
         """Return whether the row of a group's first position has an ID."""
         return len(value) == ID_BYTES
@@ -219,11 +230,13 @@ _TAGS: Mapping[bytes, Callable[[_QueueCheck, bytes, bytes], bool]] = {
     schedules.ROW_TAG: _QueueCheck._is_schedule,
     unique.ROW_TAG: _QueueCheck._is_unique,
     unique.START_TAG: _QueueCheck._is_start,
+    failures.ROW_TAG: _QueueCheck._is_failure,
 }
 """By the tag of the row."""
 
 _DECODERS: Mapping[int, Callable[[Timer], object]] = {
     Kind.DELAYED: delayed.decode_timer,
     Kind.EXPIRED: lambda timer: StreamID.unpack(timer.rest),
+    Kind.FAILURE: lambda timer: failures.parse(timer.rest),
 }
 """Raise one of DECODING_ERRORS if a timer of a kind is damaged."""

@@ -28,6 +28,7 @@ from kvstream.meta.timers import Kind
 from kvstream.meta.txn import Txn
 from kvstream.operations import append, entries
 from kvstream.operations.delete import erase
+from kvstream.operations.delivery import failures
 from kvstream.operations.trim import referenced
 from kvstream.types.ids import StreamID, ascending_packed
 from kvstream.types.images import PackedID
@@ -48,8 +49,7 @@ BLOCK = (
     b"dead:traceback",
 )
 """The fields that follow those of the entry, in this order."""
-TEXT_BYTES_MAX = 64 << 10
-"""Bytes of an error, and of a traceback, that are kept: the first ones, and the last ones."""
+TEXT_BYTES_MAX = failures.TEXT_BYTES_MAX
 WAIT_MS = 60_000
 """How long entries wait if the dead letters cannot be written."""
 
@@ -85,6 +85,7 @@ def bury(
 ) -> int:
     """Move pending entries to the dead letters of their group; return how many were moved.
 
+    If ``cause`` has no error, a dead letter has the last one that was said of its entry.
     Raises DeadLettersRefused, before any change, if these cannot be written.
     """
     pending = [(run, pel.pending_of(run, ids)) for run, ids in parts]
@@ -93,7 +94,8 @@ def bury(
     for run, ids in pending:
         for entry in entries.get_packed(txn, stream, ids):
             if entry is not None:
-                block = _block(txn, stream, group, run, entry.id, cause)
+                told = _told(txn, stream, group, entry.id, cause)
+                block = _block(txn, stream, group, run, entry.id, told)
                 letters.append(_encoded([*entry.flat, *block]))
                 buried.append(entry.id)
     if letters:
@@ -105,6 +107,14 @@ def bury(
     kept = referenced(txn, stream, buried)
     erase(txn, stream, [eid for eid in buried if eid not in kept])
     return len(letters)
+
+
+def _told(txn: Txn, stream: StreamMeta, group: GroupMeta, eid: StreamID, cause: Cause) -> Cause:
+    """Return why an entry is given up, with its last error if nothing is said of it now."""
+    if cause.error or cause.traceback:
+        return cause
+    failure = failures.last(txn, stream, group, eid.packed)
+    return cause if failure is None else Cause(cause.reason, failure.error, failure.traceback)
 
 
 def bury_or_wait(
@@ -148,8 +158,7 @@ def _block(
         b"%d" % run.deliveries,
         cause.reason.encode(),
         b"%d" % txn.now_ms,
-        cause.error[:TEXT_BYTES_MAX],
-        cause.traceback[-TEXT_BYTES_MAX:],
+        *failures.shortened(cause.error, cause.traceback),
     )
     for field, value in zip(BLOCK, values, strict=True):
         yield field

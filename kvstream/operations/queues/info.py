@@ -2,10 +2,12 @@
 
 The cost grows with the groups, not with the entries. What tells entries that were given back apart
 (ready, waiting, held) is read from at most GIVEN_BACK_RUNS runs of each kind: if one kind has more,
-it has what is left by the others. If Redis's rules do not tell the lag of a group, it is counted by
-nodes, of which COUNTED_NODES are read at most.
+it has what is left by the others. Of leases that have ended as many runs are counted. If Redis's
+rules do not tell the lag of a group, it is counted by nodes, of which COUNTED_NODES are read at
+most.
 """
 
+from itertools import islice
 from typing import NamedTuple
 
 from kvstream.layout.keys import U64, database_of, key_of, qualified
@@ -17,7 +19,7 @@ from kvstream.meta.runs import HELD_MS, OWNED_FIRST, first_waiting
 from kvstream.meta.txn import Txn
 from kvstream.operations import delayed, entries
 from kvstream.operations.groups import lag
-from kvstream.operations.info import count_given_back
+from kvstream.operations.info import GIVEN_BACK_RUNS, count_given_back
 from kvstream.operations.queues import schedules
 from kvstream.operations.queues.retention import needs_of_group, progress_of
 from kvstream.types.ids import MAX_ID
@@ -32,9 +34,10 @@ class GroupQueue(NamedTuple):
     name: bytes
     consumers: int
     ready: int | None
-    """Entries for the next reads: not delivered yet, or given back. None: too many to count."""
+    """Entries for the next reads: not delivered yet, given back, or with a lease that has ended.
+    None: too many to count."""
     leased: int
-    """Entries pending with a consumer."""
+    """Entries pending with a consumer whose lease has not ended."""
     waiting: int
     """Entries that failed and wait for another delivery."""
     held: int
@@ -75,13 +78,14 @@ def group_queue(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta) -> 
     """Return what a group is like as a queue."""
     pending, nacked = pending_in(txn, group), nacked_in(txn, group)
     again, waiting, held = _given_back(txn, group, nacked) if nacked else (0, 0, 0)
+    lapsed = _lapsed(txn, group)
     behind = _undelivered(txn, stream, group)
     ready_ms = pel.next_ready_ms(txn, group) if waiting else None
     return GroupQueue(
         name=group.name,
         consumers=group.consumers_count,
-        ready=None if behind is None else behind + again,
-        leased=pending - nacked,
+        ready=None if behind is None else behind + again + lapsed,
+        leased=pending - nacked - lapsed,
         waiting=waiting,
         held=held,
         dead=_dead(txn, name, group.policy),
@@ -89,6 +93,14 @@ def group_queue(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta) -> 
         policy=group.policy,
         next_ms=0 if waiting and ready_ms is None else ready_ms and ready_ms - txn.now_ms,
     )
+
+
+def _lapsed(txn: Txn, group: GroupMeta) -> int:
+    """Return how many entries have a lease that has ended, of GIVEN_BACK_RUNS runs."""
+    if group.policy is None or not group.policy.lease_ms:
+        return 0
+    runs = pel.lapsed_runs(txn, group, txn.now_ms - group.policy.lease_ms)
+    return sum(run.length for run in islice(runs, GIVEN_BACK_RUNS))
 
 
 def _given_back(txn: Txn, group: GroupMeta, nacked: int) -> tuple[int, int, int]:

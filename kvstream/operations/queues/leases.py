@@ -26,6 +26,7 @@ from kvstream.meta.timers import TIME_MAX
 from kvstream.meta.txn import Txn
 from kvstream.operations.ack import note_released
 from kvstream.operations.delete import delete_but
+from kvstream.operations.delivery import failures
 from kvstream.operations.delivery.retries import GivenBack
 from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.types.ids import PACKED, StreamID, ascending, ascending_packed
@@ -142,7 +143,8 @@ def nack(
 
     They are delivered again after ``delay_ms``, or the backoff of the group's policy. ``fatal``
     ones, and those that were delivered as often as ``max_deliveries`` or the policy allows, move to
-    the dead letters with ``error`` and ``traceback``. ``untried``: the delivery does not count, and
+    the dead letters with ``error`` and ``traceback``; those of the others are kept, in case nobody
+    says why they become dead letters. ``untried``: the delivery does not count, and
     none is given up.
     """
     if delay_ms is not None and not 0 <= delay_ms <= TIME_MAX:
@@ -163,6 +165,8 @@ def nack(
     targets = {eid: target for _, _, share in shares for eid, target in share.items()}
     repeated = [(run, ids) for run, ids, share in shares if share]
     _change(txn, of_group, repeated, lambda run, ids: {eid: targets[eid] for eid in ids})
+    if error or traceback:
+        failures.keep(txn, stream, of_group, list(targets), error, traceback)
     back.set_timers(stream)
     note_released(txn, name, of_group, rank, buried + len(targets))
     return outcomes

@@ -1,6 +1,7 @@
 """Tokens of leases: which entries they settle, and the outcomes of lost leases."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -346,3 +347,46 @@ def test_very_many_entries_become_ready_in_steps(
     fire(store)
     found = say("XREADGROUP GROUP g b STREAMS s >")
     assert [entry[0] for entry in found[0][1]] == [b"1-0", b"2-0", b"3-0"]
+
+
+# --- what does not count, and what counts as the last try -----------------------------------------
+
+
+def test_a_delivery_that_was_not_tried_waits_and_does_not_count(
+    store: Store, say: Say, clock: ManualClock
+) -> None:
+    say("KVSTREAM.POLICY SET s g LEASE 1000 DELIVERIES 1 BACKOFF 50")
+    assert say("KVSTREAM.NACK s g a UNTRIED DELAY 100 1-0 1") == [1]
+    assert say("KVSTREAM.NACK s g a UNTRIED 2-0 1") == [1]
+    assert rows(say)[:2] == [("1-0", "", -1, 0), ("2-0", "", -1, 0)]
+    assert ids_of(say("XREADGROUP GROUP g b STREAMS s >")) == ["2-0"]
+    clock.advance(100)
+    fire(store)
+    assert ids_of(say("XREADGROUP GROUP g b STREAMS s >")) == ["1-0"]
+    assert rows(say)[0] == ("1-0", "b", 0, 1)
+    assert "s:dead" not in store
+
+
+def ids_of(reply: Any) -> list[str]:
+    ((_, entries),) = reply
+    return [entry[0].decode() for entry in entries]
+
+
+@pytest.mark.parametrize("rules", ["", "LEASE 1000 DELIVERIES 9"])
+def test_a_consumer_says_after_how_many_deliveries_it_gives_up(
+    store: Store, say: Say, rules: str
+) -> None:
+    if rules:
+        say(f"KVSTREAM.POLICY SET s g {rules}")
+    assert say("KVSTREAM.NACK s g a DELIVERIES 2 DELAY 0 1-0 1") == [1]
+    assert "s:dead" not in store
+    assert say("KVSTREAM.NACK s g a DELIVERIES 1 ERROR boom 2-0 1") == [1]
+    (letter,) = store.stream("s:dead").range()
+    found = letter.fields[b"dead:reason"], letter.fields[b"dead:error"]
+    assert found == (b"max-deliveries", b"boom")
+
+
+@pytest.mark.parametrize("options", ["DELIVERIES 0", "DELIVERIES x", "UNTRIED FATAL"])
+def test_options_of_a_nack_that_cannot_be_are_refused(say: Say, options: str) -> None:
+    assert say(f"KVSTREAM.NACK s g a {options} 1-0 1").startswith("ERR ")
+    assert rows(say)[0][1] == "a"
