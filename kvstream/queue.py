@@ -374,7 +374,8 @@ class Queue(Generic[S]):
 
     def _begin(self, name: bytes) -> None:
         """Make a new stream delete done messages; keep the rules of one that has begun."""
-        if self._keep or self._engine.run(retention.begin_with, name, _DELETE_DONE) is False:
+        begin = retention.begin_with
+        if self._keep or self._engine.run(begin, name, _DELETE_DONE, self._group) is False:
             self._begun.add(name)  # True, and None of a transaction on a server, may not last
 
     def cancel(self, *tickets: Ticket | StreamID | str) -> int:
@@ -552,8 +553,8 @@ class Queue(Generic[S]):
         lease_ms = 0
         for name in self._names:
             present = self._policy(name)
-            if present is None:
-                self._create(name)
+            prepare = self._create if present is None else self._stream_of
+            prepare(name)  # a group with a policy may be of a stream that no Queue has begun
             rules = dict(self._rules)
             if present is None or not present.lease_ms:
                 rules.setdefault("lease_ms", round(LEASE_S * 1000))

@@ -17,6 +17,7 @@ memory does not grow with the number of values, and a crash loses nothing::
     cursor row := queue tree(u64) "Pc"             -> id                compacted up to here
     latest row := queue tree(u64) "Pk" digest(16)  -> id                the last entry of a value
     reap row   := queue tree(u64) "Pr" group       -> at_ms(u64)        the timer that is valid
+    added row  := queue tree(u64) "Pa"             -> entries(u64)      that timers alone have added
 
 ``Progress`` is what is known in memory of a stream with rules; it can be computed again.
 """
@@ -115,6 +116,7 @@ _EMPTY = GroupPolicy()
 # --- retention ------------------------------------------------------------------------------------
 
 RULES_ROW, TIMER_ROW, CURSOR_ROW, LATEST_ROWS, REAP_ROWS = b"P", b"Pt", b"Pc", b"Pk", b"Pr"
+ADDED_ROW = b"Pa"
 DIGEST_BYTES = 16
 
 

@@ -19,9 +19,9 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from kvstream.errors import Corruption
-from kvstream.layout.keys import U64, successor, tree_prefix
+from kvstream.layout.keys import U64, decode_number, successor, tree_prefix
 from kvstream.meta import nodes
-from kvstream.meta.policy import REAP_ROWS, TIMER_ROW
+from kvstream.meta.policy import ADDED_ROW, REAP_ROWS, TIMER_ROW
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
@@ -167,6 +167,23 @@ def scan(
         timer = decode(suffix, value)
         if kind is None or timer.kind == kind:
             yield timer
+
+
+# --- entries that timers have added ---------------------------------------------------------------
+
+
+def note_added(txn: Txn, stream: StreamMeta, before: int) -> None:
+    """Note that timers have added entries to a stream that had ``before`` in all.
+
+    Nothing is noted once another entry was added, or a group reads the stream.
+    """
+    if not stream.groups_count and stream.entries_added > before == added(txn, stream):
+        put_row(txn, stream, ADDED_ROW, U64.pack(stream.entries_added))
+
+
+def added(txn: Txn, stream: StreamMeta) -> int:
+    """Return how many entries a stream had when timers had added all of them."""
+    return decode_number(ADDED_ROW, get_row(txn, stream, ADDED_ROW))
 
 
 # --- timers of which a stream, or a group, has one ----------------------------------------------

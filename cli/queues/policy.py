@@ -269,6 +269,7 @@ def _created(store: "Store", stream: bytes, group: bytes | None) -> "Group":
         known = {info.name for info in stored.groups()}
     except NoSuchKey:
         known = set()
+        stored.set_retention(acked=True)  # as the stream that a Queue makes
     return stored.group(name) if name in known else stored.create_group(name, "0")
 
 

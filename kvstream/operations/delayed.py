@@ -318,7 +318,9 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
         if entry is not None:
             entries.append(entry)
     _count(txn, stream, -taken)
+    before = stream.entries_added
     append.add_many(txn, name, entries)
+    timers.note_added(txn, stream, before)
     txn.catalog.index.report_change(stream)  # no client's command has made the change
     txn.catalog.queue_events.delayed_fired += len(entries)
 

@@ -230,9 +230,9 @@ def _set_retention(name: bytes, rules: Retention) -> Call:
     return _do(name, _RETENTION, "SET", key_of(name), *words, result=nothing, repeatable=True)
 
 
-def _begin_with(name: bytes, rules: Retention) -> Call:
-    words = _retention_words(rules)
-    return _do(name, _RETENTION, "SET", key_of(name), *words, "NX", result=bool)
+def _begin_with(name: bytes, rules: Retention, group: bytes = b"") -> Call:
+    words = (*_retention_words(rules), "NX", *option("GROUP", group or None))
+    return _do(name, _RETENTION, "SET", key_of(name), *words, result=bool)
 
 
 def _retention_words(rules: Retention) -> tuple[Word, ...]:

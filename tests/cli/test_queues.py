@@ -338,6 +338,7 @@ def test_dead_letters_of_a_shared_stream_are_those_of_each_queue(emails: Program
             emails("queue", "put", name, f"n={at}")
             (entry,) = emails.json("read", name, "--group", "workers", "--consumer", "w")
             emails("nack", name, "workers", entry["id"], "--mode", "fatal")
+    assert emails.one("queue", "retention", "a")["acked"] is True
     rows = {row["queue"]: row["dead"] for row in emails.json("queue", "ls")}
     assert rows == {"a": 2, "b": 1, "c": 0, "emails": 2}
     assert emails.one("queue", "info", "a")["dead"] == 2

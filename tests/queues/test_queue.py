@@ -827,3 +827,40 @@ def test_a_message_whose_lease_has_ended_is_ready(place: str) -> None:
         info = bob.info()
         assert (info.ready, info.waiting) == (2, 0)
         assert len(bob.get(5)) == 2
+
+
+def test_a_stream_whose_entries_timers_have_added_begins_as_a_queue(
+    place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    goes = kvstream.Retention(acked=True)
+    with kvstream.open(place) as store:
+        for name in ("cron", "late", "mixed", "read"):
+            store.stream(name).schedule("nightly", "0 3 * * *", {"n": 1})
+        store.stream("mixed").add({"n": 1})
+        store.stream("read").create_group("others", "0")
+        for name in ("cron", "mixed", "read"):
+            store.stream(name).run_schedule("nightly")
+        for _ in range(2):
+            store.stream("late").add({"n": 1}, delay=0.01)
+        until(lambda: len(store.stream("late")) == 2)
+        store.stream("late").run_schedule("nightly")
+        queues = [Queue(store, name) for name in ("cron", "late", "mixed", "read")]
+        for queue in queues:
+            queue.ack(*queue.get(10))
+        assert [queue.streams()[0].retention() for queue in queues] == [goes, goes, None, None]
+        until(lambda: len(store.stream("cron")) == len(store.stream("late")) == 0)
+        assert len(store.stream("mixed")) == 2
+        (record,) = [each for each in caplog.records if each.name == "kvstream.queue"]
+        assert "the stream 'mixed' was there before its queue" in record.getMessage()
+
+
+def test_a_group_with_a_policy_does_not_keep_a_queue_from_its_rule(place: str) -> None:
+    with kvstream.open(place) as store:
+        for name in ("put", "got", "events"):
+            store.stream(name).create_group("workers", "0").set_policy(lease=30)
+        store.stream("events").create_group("others", "0")
+        Queue(store, "put").put({"n": 1})
+        assert Queue(store, "got").get() == []
+        Queue(store, "events").put({"n": 1})
+        rules = [store.stream(name).retention() for name in ("put", "got", "events")]
+        assert rules == [kvstream.Retention(acked=True), kvstream.Retention(acked=True), None]

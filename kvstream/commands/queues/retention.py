@@ -45,8 +45,11 @@ def _flag(name: str) -> Option[_Rules]:
     return 0, take
 
 
-def _latest(args: Args, rules: _Rules) -> None:
-    rules["latest"] = args.next()
+def _word(name: str) -> Option[_Rules]:
+    def take(args: Args, rules: _Rules) -> None:
+        rules[name] = args.next()
+
+    return 1, take
 
 
 _OPTIONS: dict[bytes, Option[_Rules]] = {
@@ -54,15 +57,17 @@ _OPTIONS: dict[bytes, Option[_Rules]] = {
     b"MAXLEN": _number("max_length"),
     b"MAXBYTES": _number("max_bytes"),
     b"ACKED": _flag("acked"),
-    b"LATEST": (1, _latest),
+    b"LATEST": _word("latest"),
     b"FORCE": _flag("force"),
     b"NX": _flag("nx"),
+    b"GROUP": _word("group"),
 }
 
 
 @COMMANDS.command(
     "kvstream.retention|set",
-    "key [MAXAGE ms] [MAXLEN count] [MAXBYTES bytes] [ACKED] [LATEST field] [FORCE] [NX]",
+    "key [MAXAGE ms] [MAXLEN count] [MAXBYTES bytes] [ACKED] [LATEST field] [FORCE] [NX] "
+    "[GROUP group]",
     *(GROW, SECOND),
     since=OURS,
     uses="RW update",
@@ -77,8 +82,9 @@ def retention_set(txn: Txn, session: Session, argv: Argv) -> Reply:
     LATEST: Of entries with an equal value of a field only the last one stays; entries without the
         field stay.
     FORCE: Entries go even if a group has them pending or has not read them.
-    NX: Only of a stream that begins: it has had no entry, and has no group and no rules. Else the
-        reply is null.
+    NX: Only of a stream that begins: it has had no entry but of delayed messages and schedules, and
+        has no group and no rules. Else the reply is null.
+    GROUP: With NX: this group, if it has a policy, does not count.
 
     A stream is created if there is none. An entry goes when one of the rules lets it go. Without
     FORCE none goes that a group needs. Bytes are those of the nodes as Redis's listpacks, deleted
@@ -88,12 +94,12 @@ def retention_set(txn: Txn, session: Session, argv: Argv) -> Reply:
     """
     rules: _Rules = {}
     Args(argv, 3).take_options(_OPTIONS, rules)
-    only_new = rules.pop("nx", False)
-    if not rules:
+    only_new, group = rules.pop("nx", False), rules.pop("group", b"")
+    if not rules or (group and not only_new):
         raise syntax_error()
     name, wanted = session.prefix + argv[2], Retention(**rules)
     if only_new:
-        return OK if retention.begin_with(txn, name, wanted) else None
+        return OK if retention.begin_with(txn, name, wanted, group) else None
     retention.set_rules(txn, name, wanted)
     return OK
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from kvstream.layout.keys import ID_BYTES, U64, tree_prefix
 from kvstream.meta import timers
 from kvstream.meta.policy import (
+    ADDED_ROW,
     CURSOR_ROW,
     DIGEST_BYTES,
     LATEST_ROWS,
@@ -203,6 +204,8 @@ class _QueueCheck:
                 return False
         if suffix == CURSOR_ROW:
             return len(value) == ID_BYTES
+        if suffix == ADDED_ROW:
+            return len(value) == U64.size
         if suffix == TIMER_ROW or suffix.startswith(REAP_ROWS):
             self._times[suffix] = value  # ``_check_times`` compares it with its timer
             return True

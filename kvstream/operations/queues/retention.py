@@ -30,6 +30,7 @@ from kvstream.meta import nodes, timers
 from kvstream.meta.key_events import XTRIM
 from kvstream.meta.pel import runs_from
 from kvstream.meta.policy import (
+    ADDED_ROW,
     CURSOR_ROW,
     LATEST_ROWS,
     RULES_ROW,
@@ -108,16 +109,20 @@ def set_rules(txn: Txn, name: bytes, rules: Retention) -> None:
     timers.arm(txn, stream, Kind.RETENTION, txn.now_ms)
 
 
-def begin_with(txn: Txn, name: bytes, rules: Retention) -> bool:
+def begin_with(txn: Txn, name: bytes, rules: Retention, group: bytes = b"") -> bool:
     """Set the rules of a stream that begins; return False, and change nothing, if it has begun.
 
-    It has begun once it had an entry, or has rules or a group.
+    It has begun once it had an entry, or has rules or a group. ``group``, if it has a policy, does
+    not count, nor do entries of delayed messages and schedules: these are of a queue.
     """
     stream = txn.stream(name)
-    if stream is not None and (
-        stream.entries_added or stream.groups_count or rules_of(txn, name) is not None
-    ):
-        return False
+    if stream is not None:
+        own = txn.catalog.group(txn, stream, group) if group else None
+        others = stream.groups_count - (own is not None and own.policy is not None)
+        added = stream.entries_added - timers.added(txn, stream)
+        if added or others or rules_of(txn, name) is not None:
+            return False
+        timers.delete_row(txn, stream, ADDED_ROW)
     set_rules(txn, name, rules)
     return True
 

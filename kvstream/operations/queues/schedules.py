@@ -279,7 +279,11 @@ def _due_times(planned: Times, schedule: Schedule, now_ms: int) -> Iterator[int]
 
 
 def _add(txn: Txn, name: bytes, schedule: Schedule, times: list[int]) -> list[StreamID]:
-    return append.add_many(txn, name, [encode_flat(schedule.entry(at_ms)) for at_ms in times])
+    stream = txn.existing_stream(name)
+    before = stream.entries_added
+    added = append.add_many(txn, name, [encode_flat(schedule.entry(at_ms)) for at_ms in times])
+    timers.note_added(txn, stream, before)
+    return added
 
 
 def _places(stream: StreamMeta, schedule: Schedule) -> tuple[str, str]:
