@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -28,6 +29,7 @@ from typing import Any
 
 from kvstream.errors import InvalidArgument, shown
 from kvstream.jobs.application import Jobs
+from kvstream.jobs.starting import begin
 from kvstream.logs import NOTICE, logging_to
 from kvstream.types.clock import monotonic
 from kvstream.types.urls import refuse_url
@@ -123,13 +125,17 @@ def work(options: WorkOptions) -> int:
         jobs = jobs_of(options.target, options.folder)
         jobs.share()
         _stop_with_parent(signals)
-        worker = Worker(
+        make = partial(
+            Worker,
             jobs,
             concurrency=options.concurrency,
             queues=options.queues,
             grace=options.grace,
             declares=options.declares,
         )
+        worker = begin(make, signals.stop.is_set)
+        if worker is None:
+            return 0
         worker.run(signals.stop, signals.at_once)
         if worker.given_back:
             _log.log(NOTICE, "%d jobs were given back unfinished", worker.given_back)
@@ -238,8 +244,9 @@ class Supervisor:
         """Keep the children running until a signal comes and all have ended."""
         jobs = jobs_of(self._options.target, self._options.folder)
         jobs.share()
-        jobs.queues_to_work(self._options.queues)  # InvalidArgument for an unknown one
-        jobs.declare()
+        if begin(partial(self._declare, jobs), signals.stop.is_set) is None:
+            jobs.close()
+            return
         _log.log(
             NOTICE,
             "workers of %s begin: processes: %d, jobs at a time in each: %d, queues: %s",
@@ -262,6 +269,11 @@ class Supervisor:
             for child in self._children:
                 child.end()
             jobs.close()
+
+    def _declare(self, jobs: Jobs) -> bool:
+        jobs.queues_to_work(self._options.queues)  # InvalidArgument for an unknown one
+        jobs.declare()
+        return True
 
     def _stop_children(self, signals: Signals) -> None:
         """Stop the children as they are to be stopped by signals; kill those that are late."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from huey.constants import EmptyData
+from huey.serializer import SignedSerializer
 
 from kvstream.adapters.huey import KVStreamHuey, KVStreamStorage
 from tests.adapters.conftest import (
@@ -139,6 +140,21 @@ def test_a_message_that_is_no_task_is_not_redelivered(huey: KVStreamHuey) -> Non
     with pytest.raises(UnpicklingError):
         huey.dequeue()
     assert huey.dequeue() is None
+
+
+def test_a_message_that_is_not_signed_runs_nothing(place: str, huey: KVStreamHuey) -> None:
+    ran: list[str] = []
+    huey.task(name="note")(ran.append)("forged")
+    options = {"read_timeout": 0.01, "serializer": SignedSerializer(secret="key")}
+    signed = KVStreamHuey("app", place, **options, **options_of(place))
+    note = signed.task(name="note")(lambda text: text)
+    with pytest.raises(ValueError, match="not found"):
+        signed.dequeue()
+    result = note("own")
+    signed.execute(signed.dequeue())
+    assert (result(), ran) == ("own", [])
+    assert signed.dequeue() is None
+    signed.storage.close()
 
 
 def test_killed_consumers_lose_no_task(
