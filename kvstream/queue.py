@@ -535,14 +535,8 @@ class Queue(Generic[S]):
 
     def _guard(self, message: Message[S]) -> None:
         """Raise LeaseLost if the lease is lost; on a server also if it is at the end."""
-        self._engine.run(
-            watch.guard,
-            message._name,
-            self._group,
-            message._consumer,
-            message.id,
-            message.deliveries,
-        )
+        group, (eid, deliveries) = self._group, message.token
+        self._engine.run(watch.guard, message._name, group, message._consumer, eid, deliveries)
 
     # --- the group and its policy ---------------------------------------------------------------
 
