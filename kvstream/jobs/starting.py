@@ -7,11 +7,11 @@ to close it. What no time mends ends the worker at once: a wrong password, or a 
 import logging
 import time
 from collections.abc import Callable
-from time import monotonic
 from typing import TypeVar
 
 from kvstream.errors import ServerUnavailable, StoreLocked, UnknownOutcome
 from kvstream.logs import NOTICE, Throttle
+from kvstream.types.clock import monotonic
 
 T = TypeVar("T")
 
