@@ -442,3 +442,8 @@ def in_parts(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
             result = call()
         yield result
         guard = part_done("a part of it is done")
+
+
+def __dir__() -> list[str]:
+    of = globals().items()
+    return [name for name, value in of if isinstance(value, type) and issubclass(value, Exception)]

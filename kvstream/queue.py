@@ -7,6 +7,8 @@ A message is leased to the consumer that got it. The consumer and the number of 
 token of the lease: whoever acknowledges with an old token gets LeaseLost, and changes nothing.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,6 +65,7 @@ from kvstream.operations.queues.redrive import Job
 from kvstream.operations.reply_limits import Budget
 from kvstream.store import Store
 from kvstream.stream import Stream
+from kvstream.surface import Public
 from kvstream.types.ids import MIN_ID, BoundLike, IDLike, StreamID, Ticket
 from kvstream.types.options import NackMode, OnConflict
 from kvstream.types.records import (
@@ -85,12 +88,12 @@ _STAY = "the stream %s was there before its queue, so it keeps what is done: set
 _log = logging.getLogger(__name__)
 
 
-class Message(Generic[S]):
+class Message(Public, Generic[S]):
     """A message that was delivered to a consumer of a queue, and its lease."""
 
     __slots__ = ("_consumer", "_entry", "_name", "_settled", "deliveries", "queue")
 
-    def __init__(self, queue: "Queue[S]", name: bytes, consumer: bytes, entry: Entry[S]) -> None:
+    def __init__(self, queue: Queue[S], name: bytes, consumer: bytes, entry: Entry[S]) -> None:
         self.queue = queue
         self.deliveries = (entry.deliveries or 0) + 1
         """How often it was delivered: 1 the first time."""
@@ -195,7 +198,7 @@ class Message(Generic[S]):
             raise
 
 
-class Queue(Generic[S]):
+class Queue(Public, Generic[S]):
     """A queue of messages, by its name; methods may be called from any thread.
 
     The first ``get`` or ``listen`` creates its streams and group, and sets those rules of the

@@ -1,5 +1,7 @@
 """The store: streams in a directory that one process has open, or on a server."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from types import TracebackType
@@ -35,6 +37,7 @@ from kvstream.operations.append import BulkResult
 from kvstream.operations.images import copy, dump, load, staged_loads
 from kvstream.operations.images.load import Loaded, StreamImage
 from kvstream.stream import Stream
+from kvstream.surface import Public
 from kvstream.types.clock import Clock
 from kvstream.types.ids import U64_MAX, IDLike, StreamID
 from kvstream.types.images import StreamSource
@@ -46,7 +49,7 @@ Streams = Mapping[Any, IDLike]
 """The starts of a read by key, a Name: Any, since the key type of a Mapping is invariant."""
 
 
-class Store(Generic[S]):
+class Store(Public, Generic[S]):
     """An open store, and one of its numbered databases.
 
     Methods may be called from any thread. One process at a time has a directory open; after a fork
@@ -56,9 +59,10 @@ class Store(Generic[S]):
     """
 
     _engine_type: type[Engine] = Engine
+    _internal = frozenset({"discard_load", "engine", "rows", "unfinished_loads"})
 
     @overload
-    def __init__(self: "Store[bytes]", engine: AnyEngine, db: int = ...) -> None: ...
+    def __init__(self: Store[bytes], engine: AnyEngine, db: int = ...) -> None: ...
     @overload
     def __init__(self, engine: AnyEngine, db: int, decoder: Decoder[S]) -> None: ...
     def __init__(self, engine: AnyEngine, db: int = 0, decoder: Decoder[Any] = BYTES) -> None:
@@ -84,7 +88,7 @@ class Store(Generic[S]):
     @classmethod
     def open(
         cls, path: AnyPath, *, decode: Literal[False] = ..., **options: Unpack[StoreSettings]
-    ) -> "Store[bytes]": ...
+    ) -> Store[bytes]: ...
     @overload
     @classmethod
     def open(
@@ -94,12 +98,12 @@ class Store(Generic[S]):
         decode: Literal[True],
         errors: str = ...,
         **options: Unpack[StoreSettings],
-    ) -> "Store[str]": ...
+    ) -> Store[str]: ...
     @overload
     @classmethod
     def open(
         cls, path: AnyPath, *, decode: bool, errors: str = ..., **options: Unpack[StoreSettings]
-    ) -> "Store[bytes] | Store[str]": ...
+    ) -> Store[bytes] | Store[str]: ...
     @classmethod
     def open(
         cls,
@@ -113,7 +117,7 @@ class Store(Generic[S]):
         decode: bool = False,
         errors: str = "strict",
         **options: Any,
-    ) -> "Store[Any]":
+    ) -> Store[Any]:
         """Open the store in the directory ``path``; create it if there is none.
 
         ``durability`` says what acknowledged writes survive: "always" (power loss), "everysec"

@@ -1,5 +1,7 @@
 """One stream of a store."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import (
@@ -60,6 +62,7 @@ from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
 from kvstream.operations.groups import text
 from kvstream.operations.queues import retention, schedules
+from kvstream.surface import Public
 from kvstream.types.cron import refuse_no_text
 from kvstream.types.ids import (
     AddID,
@@ -98,7 +101,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Stream(Generic[S]):
+class Stream(Public, Generic[S]):
     """A handle on the stream of a key, which need not exist yet.
 
     An ID is a StreamID, "ms-seq", "ms", (ms, seq), an int of milliseconds, a datetime or a date,
@@ -604,7 +607,7 @@ class Stream(Generic[S]):
         *,
         schema: ArrowSchema = None,
         meta_prefix: str = "",
-    ) -> "pa.Table":
+    ) -> pa.Table:
         """Return the entries of a range, up to the last ID at the call, as a pyarrow.Table.
 
         The columns are those of ``schema``, a pyarrow.Schema or a mapping of names to types, such
@@ -625,7 +628,7 @@ class Stream(Generic[S]):
         *,
         schema: ArrowSchema = None,
         meta_prefix: str = "",
-    ) -> "Iterator[pa.RecordBatch]":
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of ``to_arrow`` in batches of at most 8192 entries, about 4 MB.
 
         Each batch is consistent. Without a schema the range is read twice: first for its fields.
@@ -639,7 +642,7 @@ class Stream(Generic[S]):
         *,
         schema: ArrowSchema = None,
         meta_prefix: str = "",
-    ) -> "pd.DataFrame":
+    ) -> pd.DataFrame:
         """Return the rows of ``to_arrow`` as a pandas.DataFrame."""
         optional_package("pandas")
         return self.to_arrow(start, end, schema=schema, meta_prefix=meta_prefix).to_pandas()
@@ -651,14 +654,14 @@ class Stream(Generic[S]):
         *,
         schema: ArrowSchema = None,
         meta_prefix: str = "",
-    ) -> "pl.DataFrame":
+    ) -> pl.DataFrame:
         """Return the rows of ``to_arrow`` as a polars.DataFrame."""
         table = self.to_arrow(start, end, schema=schema, meta_prefix=meta_prefix)
         return cast("pl.DataFrame", optional_package("polars").from_arrow(table))
 
     def _table_read(
         self, start: BoundLike, end: BoundLike, schema: ArrowSchema, prefix: str
-    ) -> "StreamRead":
+    ) -> StreamRead:
         optional_package("pyarrow")
         from kvstream.arrow.batches import StreamRead
 

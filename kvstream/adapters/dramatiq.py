@@ -34,6 +34,19 @@ from kvstream.stream import Stream
 from kvstream.types.clock import monotonic
 from kvstream.types.urls import AnyPath
 
+__all__ = [
+    "KVStreamBackend",
+    "KVStreamBroker",
+    "KVStreamConsumer",
+    "KVStreamMessage",
+    "KVStreamRateLimiterBackend",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 DEAD_MESSAGE_TTL_MS = 7 * 86_400_000
 FULL_WAIT_S = 0.05
 """Pause of a consumer that has as many messages in work as it may."""

@@ -32,6 +32,12 @@ from kvstream.stream import Stream
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.urls import AnyPath
 
+__all__ = ["KVStreamHuey", "KVStreamStorage"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 class KVStreamStorage(BaseStorage):
     """The storage of huey, which deletes a task when it is read; with KVStreamHuey when it is done.

@@ -34,6 +34,13 @@ from kvstream.types.clock import monotonic
 from kvstream.types.ids import StreamID
 from kvstream.version import VERSION
 
+__all__ = ["KVStreamChannel", "KVStreamQoS", "Transport"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 PREFIX = "kombu:"
 WAIT_S = 1.0
 """Longest single wait for a message."""

@@ -38,6 +38,13 @@ from kvstream.errors import StoreClosed
 from kvstream.store import Store
 from kvstream.types.urls import AnyPath
 
+__all__ = ["KVStreamBroker", "KVStreamResultBackend", "KVStreamScheduleSource"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 P = ParamSpec("P")
 T = TypeVar("T")
 

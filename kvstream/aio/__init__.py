@@ -19,6 +19,8 @@ just before stays pending with its consumer, whose next ``listen`` or ``history`
 write whose task is cancelled may have been done.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
@@ -57,6 +59,7 @@ from kvstream.queue import Message, Queue
 from kvstream.queue import take as take_of
 from kvstream.store import Store
 from kvstream.stream import Stream
+from kvstream.surface import Public
 from kvstream.types.ids import IDLike, StreamID
 from kvstream.types.records import Entry, Fields, LeaseOutcome, S
 from kvstream.types.urls import AnyPath
@@ -72,6 +75,11 @@ __all__ = [
     "take",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 P = ParamSpec("P")
 T = TypeVar("T")
 F = TypeVar("F")
@@ -79,7 +87,7 @@ F = TypeVar("F")
 _END: Any = object()
 
 
-class _Face(Generic[F]):
+class _Face(Public, Generic[F]):
     """An object of the library, and the engine that runs its methods for tasks."""
 
     __slots__ = ("_engine", "_sync")
@@ -288,6 +296,7 @@ class AsyncStore(_Face[Store[S]], Generic[S]):
     """
 
     __slots__ = ()
+    _internal = Store._internal
 
     db = _Same[int]()
 
@@ -301,7 +310,7 @@ class AsyncStore(_Face[Store[S]], Generic[S]):
             )
         return self._sync
 
-    def select(self, db: int) -> "AsyncStore[S]":
+    def select(self, db: int) -> AsyncStore[S]:
         """Return the same open store with another database selected."""
         return AsyncStore(self._engine, self._sync.select(db))
 
@@ -377,7 +386,7 @@ class AsyncMessage(_Face[Message[S]], Generic[S]):
 
     __slots__ = ("queue",)
 
-    def __init__(self, queue: "AsyncQueue[S]", sync: Message[S]) -> None:
+    def __init__(self, queue: AsyncQueue[S], sync: Message[S]) -> None:
         super().__init__(queue._engine, sync)
         self.queue = queue
 

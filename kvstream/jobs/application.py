@@ -32,6 +32,7 @@ from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.task import Task
 from kvstream.operations.queues.schedules import refuse_most
 from kvstream.queue import Message, Queue
+from kvstream.surface import Public
 from kvstream.types.clock import now_ms
 from kvstream.types.cron import parse
 from kvstream.types.ids import StreamID, Ticket
@@ -99,7 +100,7 @@ class Schedule(NamedTuple):
         return f"{_CRON.decode()}{self.task.name}:{self.cron}"
 
 
-class Jobs:
+class Jobs(Public):
     """The tasks of an application. The first use opens the store; ``close`` closes it.
 
     ``place`` is a directory or the URL of a server.
@@ -115,6 +116,13 @@ class Jobs:
         send_mail.enqueue("a@b.c", delay=60).result(timeout=90)
     """
 
+    _internal = frozenset(
+        {
+            *("dead_keys", "declare", "finish", "finishing", "lease_s", "now_ms", "put"),
+            *("put_many", "queue_names", "queue_of", "queues_to_work", "record", "result_key"),
+            *("share", "testing", "use"),
+        }
+    )
     group = "workers"
 
     def __init__(

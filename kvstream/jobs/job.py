@@ -17,6 +17,7 @@ from kvstream.engine.contexts import contextmanager
 from kvstream.engine.queue_arguments import Duration, span_ms
 from kvstream.errors import InvalidArgument, LeaseLost
 from kvstream.operations.queues.schedules import AT_FIELD, NAME_FIELD
+from kvstream.surface import Public
 
 if TYPE_CHECKING:
     from kvstream.queue import Message, Queue
@@ -145,8 +146,10 @@ def made_ms(job_id: str) -> int:
 
 
 @dataclass(eq=False)
-class Job:
+class Job(Public):
     """One call of a task. ``current_job()`` returns it to the task, and middleware is given it."""
+
+    _internal = frozenset({"ending", "form", "of", "packed", "settled"})
 
     id: str
     task_name: str

@@ -16,6 +16,7 @@ from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.job import AnyJobs, Job, Refused, checked_seconds, new_id
 from kvstream.meta.policy import GroupPolicy
+from kvstream.surface import Public
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -29,8 +30,10 @@ OPTIONS = frozenset({"delay", "at", "key", "unique", "window", "on_conflict", "p
 """The options of ``enqueue``; all other arguments are the function's."""
 
 
-class Task(Generic[P, R_co]):
+class Task(Public, Generic[P, R_co]):
     """A function of a ``Jobs``; calling it runs the function here and now."""
+
+    _internal = frozenset({"delay_s", "limits", "load", "max_deliveries", "signature"})
 
     def __init__(
         self,

@@ -24,6 +24,7 @@ from kvstream.errors import KVStreamError, StoreClosed
 from kvstream.jobs.execution import finish, job_of, run_async, run_sync, timed_out
 from kvstream.jobs.job import checked_seconds
 from kvstream.queue import take
+from kvstream.surface import Public
 from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
@@ -65,11 +66,13 @@ class Run:
     """The lease is lost or given up; the thread may go on."""
 
 
-class Worker:
+class Worker(Public):
     """Runs the jobs of an application in this process, until it is stopped. ::
 
     Worker(jobs, concurrency=8).run(stop)
     """
+
+    _internal = frozenset({"is_stuck"})
 
     def __init__(
         self,
