@@ -70,6 +70,7 @@ from kvstream.types.ids import (
     IDLike,
     StreamID,
     Ticket,
+    id_or_time,
     parse_add_id,
     range_end,
     range_start,
@@ -505,9 +506,19 @@ class Stream(Public, Generic[S]):
         entries = self._decoded(self._scan(eid, eid, 1))
         return entries[0] if entries else None
 
-    def count_after(self, id: IDLike) -> int:
-        """Return the exact number of entries after an ID; only on a server are they all read."""
-        return self._engine.run(info.count_after, self._name, StreamID.parse(id))
+    def count(self, start: BoundLike = "-", end: BoundLike = "+") -> int:
+        """Return the exact number of entries from ``start`` to ``end``; 0 if there is no stream.
+
+        Bounds are those of ``range``. Nodes are counted, some microseconds for each thousand
+        entries; Redis and Valkey do not count, so all entries of the range are read. ::
+
+            stream.count("now-1h")
+        """
+        return self._engine.run(ranges.count, self._name, *self._bounds(start, end))
+
+    def count_after(self, id: BoundLike) -> int:
+        """Return the exact number of entries after an ID or a time, as ``count`` does."""
+        return self._engine.run(info.count_after, self._name, id_or_time(id, now_ms=self._now))
 
     def scan(
         self, start: BoundLike = "-", end: BoundLike = "+", *, page: int = _SCAN_PAGE
@@ -615,7 +626,8 @@ class Stream(Public, Generic[S]):
         (a map) are of the entry, others the last value of that field, null without one. A value
         that does not fit its type raises a DataError, which names entry and field. Without a schema
         the columns are ``id``, ``timestamp`` and all fields, as text, or binary if a value is not
-        UTF-8. ``meta_prefix`` goes before the reserved names, if entries have such fields. ::
+        UTF-8. ``meta_prefix`` goes before the reserved names, if entries have such fields. Raises
+        NoSuchKey if there is no stream. ::
 
             stream.to_arrow("now-1d", schema={"id": "string", "sku": "string", "qty": "int64"})
         """
@@ -656,8 +668,9 @@ class Stream(Public, Generic[S]):
         meta_prefix: str = "",
     ) -> pl.DataFrame:
         """Return the rows of ``to_arrow`` as a polars.DataFrame."""
+        polars = optional_package("polars")
         table = self.to_arrow(start, end, schema=schema, meta_prefix=meta_prefix)
-        return cast("pl.DataFrame", optional_package("polars").from_arrow(table))
+        return cast("pl.DataFrame", polars.from_arrow(table))
 
     def _table_read(
         self, start: BoundLike, end: BoundLike, schema: ArrowSchema, prefix: str
@@ -665,7 +678,11 @@ class Stream(Public, Generic[S]):
         optional_package("pyarrow")
         from kvstream.arrow.batches import StreamRead
 
-        return StreamRead(self._engine, self._name, self._bounds(start, end), schema, prefix)
+        def last() -> StreamID:
+            return self._known(info.stream_info).last_generated_id
+
+        bounds = self._bounds(start, end)
+        return StreamRead(self._engine, self._name, bounds, schema, prefix, last)
 
     # --- groups ---------------------------------------------------------------------------------
 

@@ -259,6 +259,7 @@ class AsyncStream(_Face[Stream[S]], Generic[S]):
     add_many = _awaited(Stream[S].add_many)
     cancel = _awaited(Stream[S].cancel)
     configure = _awaited(Stream[S].configure)
+    count = _awaited(Stream[S].count)
     count_after = _awaited(Stream[S].count_after)
     delayed = _awaited(Stream[S].delayed)
     delayed_count = _awaited(Stream[S].delayed_count)

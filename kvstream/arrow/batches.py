@@ -32,8 +32,6 @@ from kvstream.errors import DataError, InvalidArgument, quoted
 from kvstream.layout.columns import Columns
 from kvstream.layout.keys import key_of
 from kvstream.operations import range as ranges
-from kvstream.operations import read
-from kvstream.operations.read import Position
 from kvstream.types.ids import StreamID
 
 _SIGNED = 1 << 63
@@ -335,16 +333,19 @@ class StreamRead:
         bounds: tuple[StreamID, StreamID],
         schema: Any,
         prefix: str,
+        last: Callable[[], StreamID],
     ) -> None:
-        """``schema`` None: a column for each field name; else see ``schema_of``."""
+        """``schema`` None: a column for each field name; else see ``schema_of``.
+
+        ``last`` returns the stream's last ID, where the read ends.
+        """
         self._engine = engine
         self._name = name
-        self._start = bounds[0]
-        self._end = min(bounds[1], engine.run(read.resolve, name, Position.LAST))
         self._prefix = prefix
         self._given = None if schema is None else schema_of(schema)
         if self._given is not None:
             given_columns(self._given, prefix)  # raises its errors before anything is read
+        self._start, self._end = bounds[0], min(bounds[1], last())
 
     def table(self) -> pa.Table:
         """Return all entries; without a schema they are read once and held as they are stored."""
