@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, Self, Unpack, overload
 from kvstream.bulkload import commit
 from kvstream.bulkload.parts import BulkTicket, Part
 from kvstream.bulkload.restore import Loader
-from kvstream.engine.blocking_reads import group_read, plain_read
+from kvstream.engine.blocking_reads import group_read, missing_key, plain_read
 from kvstream.engine.coerce import (
     Level,
     Name,
@@ -300,9 +300,15 @@ class Store(Public, Generic[S]):
 
         Raises NoSuchKey if the source does not exist.
         """
-        return self._engine.run(
-            keyspace.rename, self._name(source), self._name(target), replace=replace
-        )
+        names = self._name(source), self._name(target)
+        try:
+            return self._engine.run(keyspace.rename, *names, replace=replace)
+        except NoSuchKey:
+            raise self._missing(source) from None
+
+    def _missing(self, key: Name) -> NoSuchKey:
+        """Return the error of a key that does not exist, with the nearest name."""
+        return NoSuchKey().with_detail(missing_key(self._engine, self._name(key)))
 
     def copy(self, source: Name, target: Name, *, replace: bool = False) -> bool:
         """Copy a key, with its groups, in one commit; return False if the target exists.
@@ -312,7 +318,7 @@ class Store(Public, Generic[S]):
         """
         done = self._engine.run(copy.copy, self._name(source), self._name(target), replace)
         if done is False and not self.exists(source):  # on a server it may be known later
-            raise NoSuchKey
+            raise self._missing(source)
         return done
 
     def expire(self, key: Name, seconds: Seconds) -> bool:
@@ -492,5 +498,7 @@ class Store(Public, Generic[S]):
 def _checked_db(db: int, options: StoreOptions) -> int:
     number = whole(db, "db")
     if not 0 <= number < options.databases:
-        raise InvalidArgument("DB index is out of range")
+        raise InvalidArgument("DB index is out of range").with_detail(
+            f"db must be 0 to {options.databases - 1}, not {number}"
+        )
     return number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import (
     TYPE_CHECKING,
@@ -44,7 +45,16 @@ from kvstream.engine.queue_arguments import (
     span_ms,
     unique_of,
 )
-from kvstream.errors import BusyGroup, InvalidArgument, NoSuchKey, optional_package, shown
+from kvstream.errors import (
+    BusyGroup,
+    IDTooSmall,
+    InvalidArgument,
+    KVStreamError,
+    NoSuchKey,
+    optional_package,
+    quoted,
+    shown,
+)
 from kvstream.group import Group
 from kvstream.layout.keys import key_of
 from kvstream.layout.values import (
@@ -220,15 +230,19 @@ class Stream(Public, Generic[S]):
             at_ms, ttl_ms = due_ms(delay, at, self._engine.clock), span_ms(ttl or 0, "ttl")
             return self._engine.run(delayed.add, self._name, value, names, at_ms, ttl_ms, rule)
         trimming = None
-        if maxlen is not None or minid is not None or limit is not None:
+        if not (maxlen is minid is limit is None) or ref_policy is not None:
             trimming = trim_of(maxlen, minid, approximate, limit, ref_policy, self._now)
         once = None
         if idmp is not None or idmpauto is not None:
             once = _once(fields, idmp, idmpauto)
         eid = None if id == "*" else parse_add_id(id)
-        return self._engine.run(
-            append.add, self._name, value, names, eid, trimming, nomkstream, once
-        )
+        try:
+            return self._engine.run(
+                append.add, self._name, value, names, eid, trimming, nomkstream, once
+            )
+        except IDTooSmall as error:
+            end = self._where_it_ends()
+            raise error.with_detail(f"{end}; give a greater one, or '*'") from None
 
     @overload
     def add_many(
@@ -283,6 +297,13 @@ class Stream(Public, Generic[S]):
         if wanted is None:
             return self._engine.run(append.add_many, self._name, encoded, trimming)
         return self._engine.run(append.add_under, self._name, wanted, encoded, trimming)
+
+    def _where_it_ends(self) -> str:
+        """Return the last ID of the stream, for the errors of IDs."""
+        last: object = "unknown"
+        with suppress(KVStreamError):
+            last = self._engine.run(read.resolve, self._name, read.Position.LAST)
+        return f"the last ID of stream {quoted(key_of(self._name))} is {last}"
 
     # --- delayed messages -----------------------------------------------------------------------
 
@@ -450,7 +471,10 @@ class Stream(Public, Generic[S]):
         deleted = None if max_deleted_id is None else StreamID.parse(max_deleted_id)
         last = StreamID.parse(last_id)
         added = optional(entries_added, "entries_added")
-        self._engine.run(append.set_id, self._name, last, added, deleted)
+        try:
+            self._known(append.set_id, last, added, deleted)
+        except InvalidArgument as error:
+            raise error.with_detail(f"{last}: {self._where_it_ends()}") from None
 
     def configure(
         self, *, idmp_duration: int | None = None, idmp_maxsize: int | None = None
@@ -458,7 +482,7 @@ class Stream(Public, Generic[S]):
         """Set how long (seconds) and how many idempotent IDs are kept, as XCFGSET does."""
         duration = optional(idmp_duration, "idmp_duration")
         maxsize = optional(idmp_maxsize, "idmp_maxsize")
-        self._engine.run(append.configure, self._name, duration, maxsize)
+        self._known(append.configure, duration, maxsize)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -530,7 +554,7 @@ class Stream(Public, Generic[S]):
         """
         page = whole(page, "page")
         if page < 1:
-            raise InvalidArgument("a page must be at least 1 entry")
+            raise InvalidArgument(f"a page must be at least 1 entry, not {page}")
         return self._pages(*self._bounds(start, end), page)
 
     def _pages(self, following: StreamID, last: StreamID, page: int) -> Iterator[Entry[S]]:
@@ -746,7 +770,7 @@ def _once(
         append.refuse_empty_pid(pid, "IDMPAUTO")
         return Idempotency(pid, append.automatic_iid(flat_bytes(fields)))
     if not isinstance(idmp, tuple | list) or len(idmp) != 2:
-        raise InvalidArgument("idmp is a pair: (producer, idempotent ID)")
+        raise InvalidArgument(f"idmp is a pair, (producer, idempotent ID), not {shown(idmp)}")
     pid, iid = to_bytes(idmp[0]), to_bytes(idmp[1])
     append.refuse_empty_pid(pid, "IDMP")
     append.refuse_empty_iid(iid)

@@ -8,7 +8,7 @@ into memory in steps, so that commands that list them read no rows.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError
+from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError, quoted, shown
 from kvstream.layout.keys import U64, key_of, successor, tree_prefix
 from kvstream.meta import nodes, pel
 from kvstream.meta.key_events import (
@@ -106,7 +106,9 @@ def checked_entries_read(entries_read: int | None) -> int:
     if entries_read is None:
         return UNKNOWN
     if entries_read < UNKNOWN:
-        raise InvalidArgument("value for ENTRIESREAD must be positive or -1")
+        raise InvalidArgument("value for ENTRIESREAD must be positive or -1").with_detail(
+            shown(entries_read)
+        )
     return entries_read
 
 
@@ -125,7 +127,7 @@ def required_stream(txn: Txn, name: bytes) -> StreamMeta:
     """Return the stream of an XGROUP subcommand, whose error says how to create one."""
     stream = txn.stream(name)
     if stream is None:
-        raise RequestError(_KEY_REQUIRED)
+        raise RequestError(_KEY_REQUIRED).with_detail(f"there is no stream {quoted(key_of(name))}")
     return stream
 
 
@@ -198,7 +200,9 @@ def create_group(
     stream = txn.stream(name)
     if stream is None:
         if not mkstream:
-            raise RequestError(_KEY_REQUIRED)
+            raise RequestError(_KEY_REQUIRED).with_detail(
+                f"there is no stream {quoted(key_of(name))}"
+            )
         stream = txn.catalog.create_stream(txn, name)
     if txn.catalog.group(txn, stream, group_name) is not None:
         raise BusyGroup

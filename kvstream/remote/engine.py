@@ -38,6 +38,7 @@ from kvstream.errors import (
     StoreError,
     UnknownOutcome,
     WrongType,
+    quoted,
 )
 from kvstream.layout.keys import database_of
 from kvstream.meta.txn import Txn
@@ -188,10 +189,12 @@ class RemoteEngine:
             if transaction is not None and call.commands:
                 return transaction.take(call)
             return call.result(_sent(connection, call))
-        except NoSuchKey:
-            if call.missing is REQUIRED:
-                raise
-            return call.missing
+        except NoSuchKey as error:
+            if call.missing is not REQUIRED:
+                return call.missing
+            raise error.with_detail(_keys_of(call)) from None
+        except WrongType as error:
+            raise error.with_detail(_keys_of(call)) from None
         except RequestError as error:
             raise self._explained(error, call) from None
 
@@ -375,6 +378,10 @@ class RemoteEngine:
             raise kind(f"the {job} has begun, and may or may not have ended: {error}") from None
         if about.get(status, "ok") != "ok":
             raise RequestError(f"the {job} has failed: see the log of the server")
+
+
+def _keys_of(call: Call) -> str:
+    return ", ".join(map(quoted, call.keys))
 
 
 class ServerClock:
