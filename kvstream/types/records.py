@@ -101,10 +101,15 @@ class Entry(NamedTuple, Generic[S]):
         return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
+_TIMES = ("time", "timestamp", "datetime", "ms")
+
+
 def _explain_attribute(entry: "AnyEntry", name: str) -> NoReturn:
+    hint = "" if name.startswith("_") else where_field_is(entry.fields, name)
+    if name in _TIMES and not hint.startswith(": use"):
+        hint = ": its time is .id.ms, in Unix milliseconds"
     raise AttributeError(
-        f"{type(entry).__name__!r} object has no attribute {name!r}"
-        f"{'' if name.startswith('_') else where_field_is(entry.fields, name)}",
+        f"{type(entry).__name__!r} object has no attribute {name!r}{hint}",
         name=name,
         obj=entry,
     )

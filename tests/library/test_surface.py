@@ -205,6 +205,7 @@ def test_a_field_taken_for_an_attribute_is_answered_with_fields(tmp_path: Path) 
         assert refused(entry, "sku") == refused(message, "sku") == ": use .fields[b'sku']"
         assert refused(entry, "data") == ": its fields are in .fields: b'sku', b'qty'"
         assert refused(message, "payload") == ": use message.fields"
+        assert refused(entry, "timestamp") == ": its time is .id.ms, in Unix milliseconds"
         for name in ("sku", b"sku"):
             with pytest.raises(TypeError, match=rf"has no item {name!r}: use .fields\[b'sku'\]"):
                 entry[name]  # type: ignore[call-overload]
@@ -214,6 +215,12 @@ def test_a_field_taken_for_an_attribute_is_answered_with_fields(tmp_path: Path) 
     assert "its message was deleted" in refused(DeletedEntry(StreamID(1, 0)), "sku")
     assert (entry[0], entry[-2:], [*entry]) == (entry.id, (None, None), [*entry[0:4]])
     assert pickle.loads(pickle.dumps(entry)) == entry == copy.copy(entry)
+
+
+@pytest.mark.parametrize("name", ["Redis", "from_url"])
+def test_a_name_of_redis_is_answered_with_connect(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}': use kvstream.connect"):
+        getattr(kvstream, name)
 
 
 def test_async_classes_answer_as_theirs_do(tmp_path: Path) -> None:
