@@ -100,6 +100,12 @@ def _table(*parts: Iterable[tuple[str, str]]) -> dict[str, str]:
 _OF_STREAM, _OF_GROUP = "store.stream(key).", "store.stream(key).group(name)."
 _LENGTH = [(name, "len(stream)") for name in ("xlen", "length", "size")]
 _CONNECT = "kvstream.connect(place), which returns a client of redis-py"
+_ASYNC = {
+    "len(stream)": "stream.length()",
+    "len(store.stream(key))": "store.stream(key).length()",
+    _CONNECT: "kvstream.connect_async(place), which returns a client of redis.asyncio",
+}
+"""The calls of the asynchronous classes that differ."""
 _MEANT = {
     "Store": _table(
         _calls("", _STORE),
@@ -165,9 +171,10 @@ def _meant(of: Any, name: str) -> str:
     if name.startswith("_"):
         return ""
     for each in type(of).__mro__:
-        calls = _MEANT.get(each.__name__.removeprefix("Async"), {})
-        if name in calls:
-            return f": use {calls[name]}"
+        kind = each.__name__.removeprefix("Async")
+        call = _MEANT.get(kind, {}).get(name)
+        if call is not None:
+            return f": use {call if kind == each.__name__ else _ASYNC.get(call, call)}"
     fields = getattr(of, "fields", None) if hasattr(type(of), "fields") else None
     return where_field_is(fields, name) if isinstance(fields, Mapping) else ""
 

@@ -29,6 +29,7 @@ from functools import partial, wraps
 from importlib import import_module
 from types import TracebackType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
@@ -529,6 +530,16 @@ class Opening(Generic[S]):
     def __init__(self, opening: Callable[[], Coroutine[Any, Any, AsyncStore[S]]]) -> None:
         self._opening = opening
         self._store: AsyncStore[S] | None = None
+
+    if not TYPE_CHECKING:  # a checker would take every name
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"{name!r} is of the store, which is not open yet: "
+                "async with kvstream.aio.open(place) as store",
+                name=name,
+                obj=self,
+            )
 
     def __await__(self) -> Generator[Any, Any, AsyncStore[S]]:
         return self._opening().__await__()

@@ -228,5 +228,9 @@ def test_async_classes_answer_as_theirs_do(tmp_path: Path) -> None:
         async with kvstream.aio.open(tmp_path / "async") as store:
             assert refused(store, "xadd") == ": use store.stream(key).add(fields)"
             assert refused(store.stream("s"), "xack") == ": use stream.group(name).ack(*ids)"
+            assert refused(store.stream("s"), "xlen") == ": use stream.length()"
+            assert "kvstream.connect_async(place)" in refused(store, "get")
+        with pytest.raises(AttributeError, match="'stream' is of the store, which is not open yet"):
+            kvstream.aio.open(tmp_path / "async").stream("s")  # type: ignore[attr-defined]
 
     asyncio.run(main())
