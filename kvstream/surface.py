@@ -156,6 +156,8 @@ class Public(metaclass=_Class):
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError with the call that is meant."""
+            if hasattr(type(self), name):  # a property that has raised: show its own error
+                return object.__getattribute__(self, name)
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}{_meant(self, name)}",
                 name=name,

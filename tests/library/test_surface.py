@@ -20,7 +20,7 @@ import pytest
 import kvstream
 import kvstream.aio
 from kvstream import DeletedEntry, Queue, Store, StreamID
-from kvstream.surface import _MEANT
+from kvstream.surface import _MEANT, Public
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIST = Path(__file__).with_name("public_names.txt")
@@ -215,6 +215,16 @@ def test_a_field_taken_for_an_attribute_is_answered_with_fields(tmp_path: Path) 
     assert "its message was deleted" in refused(DeletedEntry(StreamID(1, 0)), "sku")
     assert (entry[0], entry[-2:], [*entry]) == (entry.id, (None, None), [*entry[0:4]])
     assert pickle.loads(pickle.dumps(entry)) == entry == copy.copy(entry)
+
+
+def test_the_error_of_a_property_is_its_own() -> None:
+    class Broken(Public):
+        @property
+        def size(self) -> int:
+            return self.inner.size  # type: ignore[attr-defined,no-any-return]
+
+    with pytest.raises(AttributeError, match=r"^'Broken' object has no attribute 'inner'$"):
+        Broken().size  # noqa: B018
 
 
 @pytest.mark.parametrize("name", ["Redis", "from_url"])
