@@ -282,7 +282,6 @@ def test_a_file_without_room_is_named_and_only_one_to_resume_is_left(
         "export",
         "large",
         str(tmp_path / file),
-        env={"PYTHONDONTWRITEBYTECODE": "1"},  # the limit would cut the caches of packages short
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16)),
         env={"PYTHONDONTWRITEBYTECODE": "1"},  # a module of 64 kB would be cached in part
     )
