@@ -626,8 +626,7 @@ class Queue(Public, Generic[S]):
                 continue
             of_group = Group(self._engine, name, self._group, self._decoder)
             ready += of_group.backlog() if group.ready is None else group.ready
-            leased += group.leased
-            waiting += group.waiting
+            leased, waiting = leased + group.leased, waiting + group.waiting
             held += group.held
             dead, oldest_ms = max(dead, group.dead), max(oldest_ms, group.oldest_ms)
             paused |= group.policy is not None and group.policy.paused
@@ -680,9 +679,8 @@ class Queue(Public, Generic[S]):
         and one with a ``rate``, goes on in the background: see ``redrive_status``. ``dry_run``
         tells what would be moved.
         """
-        begin = redrive.dry_run if dry_run else redrive.start
         run = self._engine.run(
-            begin,
+            redrive.dry_run if dry_run else redrive.start,
             self.dead_stream()._name,
             to=b"" if to is None else name_bytes(to, "the target"),
             ids=[_letter_id(each) for each in letters] if letters else None,
@@ -702,13 +700,9 @@ class Queue(Public, Generic[S]):
         return self._engine.run(redrive.cancel, self.dead_stream()._name)
 
     def _redrive_info(self, job: Job) -> RedriveInfo[S]:
-        return RedriveInfo(
-            state=str(job.state),
-            moved=job.moved,
-            skipped=job.skipped,
-            streams={self._decoder.name(key): number for key, number in job.streams.items()},
-            error=job.error.decode("utf-8", "replace"),
-        )
+        streams = {self._decoder.name(key): number for key, number in job.streams.items()}
+        error = job.error.decode("utf-8", "replace")
+        return RedriveInfo(str(job.state), job.moved, job.skipped, streams, error)
 
 
 def take(
