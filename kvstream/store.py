@@ -498,7 +498,5 @@ class Store(Public, Generic[S]):
 def _checked_db(db: int, options: StoreOptions) -> int:
     number = whole(db, "db")
     if not 0 <= number < options.databases:
-        raise InvalidArgument("DB index is out of range").with_detail(
-            f"db must be 0 to {options.databases - 1}, not {number}"
-        )
+        raise InvalidArgument("DB index is out of range")
     return number

@@ -14,7 +14,7 @@ from struct import Struct
 
 import xxhash
 
-from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, quoted, shown
+from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, quoted
 from kvstream.layout.keys import U64, is_shared, key_of
 from kvstream.layout.listpack import canonical_integer
 from kvstream.layout.rows import ids_from
@@ -394,13 +394,9 @@ def configure(
 def refuse_idmp_bounds(duration_s: int | None, maxsize: int | None) -> None:
     """Raise InvalidArgument if a setting of XCFGSET is out of range."""
     if duration_s is not None and not 1 <= duration_s <= IDMP_DURATION_MAX_S:
-        raise InvalidArgument(
-            f"IDMP-DURATION must be between 1 and {IDMP_DURATION_MAX_S} seconds"
-        ).with_detail(shown(duration_s))
+        raise InvalidArgument(f"IDMP-DURATION must be between 1 and {IDMP_DURATION_MAX_S} seconds")
     if maxsize is not None and not 1 <= maxsize <= IDMP_MAXSIZE_MAX:
-        raise InvalidArgument(
-            f"IDMP-MAXSIZE must be between 1 and {IDMP_MAXSIZE_MAX} entries"
-        ).with_detail(shown(maxsize))
+        raise InvalidArgument(f"IDMP-MAXSIZE must be between 1 and {IDMP_MAXSIZE_MAX} entries")
 
 
 def record_idempotency(txn: Txn, name: bytes, pid: bytes, iid: bytes, eid: StreamID) -> None:

@@ -8,7 +8,7 @@ into memory in steps, so that commands that list them read no rows.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError, quoted, shown
+from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError, quoted
 from kvstream.layout.keys import U64, key_of, successor, tree_prefix
 from kvstream.meta import nodes, pel
 from kvstream.meta.key_events import (
@@ -106,9 +106,7 @@ def checked_entries_read(entries_read: int | None) -> int:
     if entries_read is None:
         return UNKNOWN
     if entries_read < UNKNOWN:
-        raise InvalidArgument("value for ENTRIESREAD must be positive or -1").with_detail(
-            shown(entries_read)
-        )
+        raise InvalidArgument("value for ENTRIESREAD must be positive or -1")
     return entries_read
 
 

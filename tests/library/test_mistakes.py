@@ -74,10 +74,6 @@ ERRORS: dict[str, tuple[Call, str]] = {
         "The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use "
         "the MKSTREAM option to create an empty stream automatically.: there is no stream 'order'",
     ),
-    "a database that does not exist": (
-        lambda s: Store(s._engine).select(99),
-        "DB index is out of range: db must be 0 to 15, not 99",
-    ),
     "a limit of an exact trim": (
         lambda s: s.trim(maxlen=5, limit=3),
         "syntax error, LIMIT cannot be used without the special ~ option: in the library, "
@@ -280,7 +276,6 @@ def test_the_texts_of_the_wire_stay_those_of_redis(orders: Stream) -> None:
         ),
         (lambda: other_of(orders, "none").info(), "ERR no such key"),
         (lambda: Store(orders._engine).rename("none", "a"), "ERR no such key"),
-        (lambda: Store(orders._engine).select(99), "ERR DB index is out of range"),
         (lambda: orders.trim(maxlen=-1), "ERR The MAXLEN argument must be >= 0."),
     ):
         with pytest.raises(KVStreamError) as refused:
