@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from kvstream.errors import InvalidArgument, RequestError, WrongType, quoted
+from kvstream.errors import InvalidArgument, RequestError, WrongType, quoted, stored_text
 from kvstream.layout.keys import beside, key_of
 from kvstream.layout.values import Names, encode_flat
 from kvstream.logs import DeferredLogger, Throttle
@@ -48,8 +48,6 @@ BLOCK = (
     b"dead:traceback",
 )
 """The fields that follow those of the entry, in this order."""
-TEXT_BYTES_MAX = 64 << 10
-"""Bytes of an error, and of a traceback, that are kept: the first ones, and the last ones."""
 WAIT_MS = 60_000
 """How long entries wait if the dead letters cannot be written."""
 
@@ -148,8 +146,8 @@ def _block(
         b"%d" % run.deliveries,
         cause.reason.encode(),
         b"%d" % txn.now_ms,
-        cause.error[:TEXT_BYTES_MAX],
-        cause.traceback[-TEXT_BYTES_MAX:],
+        stored_text(cause.error),
+        stored_text(cause.traceback, keep_end=True),
     )
     for field, value in zip(BLOCK, values, strict=True):
         yield field
