@@ -11,7 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import Backoff, rules_of
-from kvstream.errors import InvalidArgument, shown
+from kvstream.errors import InvalidArgument, described, shown
 from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.job import AnyJobs, Job, Refused, checked_seconds, new_id
@@ -266,14 +266,15 @@ class Task(Public, Generic[P, R_co]):
         """Set the arguments of a job; raise Refused if they do not fit this version of the task."""
         try:
             job.args, job.kwargs = self.signature.load(unpack(job.packed, job.form))
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # any program may have written them, and types check them
             version = self.signature.version
             which = (
                 f"it was enqueued for version {job.version or '?'} of the task, this is {version}"
                 if job.version != version
                 else f"version {version}"
             )
-            raise Refused(f"the arguments do not fit {self.name}: {error} ({which})") from None
+            why = str(error) if isinstance(error, TypeError | ValueError) else described(error)
+            raise Refused(f"the arguments do not fit {self.name}: {why} ({which})") from None
 
     @property
     def max_deliveries(self) -> int:
