@@ -6,7 +6,7 @@ again after a pause. SIGTERM and Ctrl-C are passed on: the first lets jobs finis
 them back at once. A child also stops when its parent is gone: a socket joins them (``renewal``).
 The stdin of a child is /dev/null, since programs that jobs start may read it.
 
-    python -m kvstream.jobs.processes '{"target": "app:jobs", ...}'   a child
+    python -m kvstream.jobs.processes '{"target": "app:jobs", "control": 5, ...}'   a child
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Control:
         pause = threading.Event()
         while self._is_open():
             fill_streams()  # a job may have closed them
-            with suppress(BlockingIOError):  # the parent does not read: it is busy
+            with suppress(OSError):  # the parent is busy and does not read, or is gone
                 self._socket.send(BEAT, socket.MSG_DONTWAIT)
             pause.wait(every_s)
         _log.error("a job has closed the descriptors of its worker, which ends")
