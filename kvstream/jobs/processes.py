@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
+from select import select
 from types import FrameType
 from typing import Any
 
@@ -154,7 +155,9 @@ class _Output(io.FileIO):
 
     def write(self, data: Any) -> int:
         try:
-            return super().write(data) or 0
+            while (written := super().write(data)) is None:  # it does not block, and is full
+                select([], [self], [])
+            return written
         except OSError:
             return len(data)
 

@@ -1,9 +1,11 @@
 """Jobs that are hard on their worker processes: no innocent one pays for it."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from kvstream.jobs import JobFailed
-from kvstream.jobs.processes import Child, WorkOptions
+from kvstream.jobs.processes import Child, WorkOptions, _Output
 from tests.jobs.programs import ROOT, Program
 from tests.patience import PATIENCE_S, until
 from tests.remote.conftest import Places
@@ -173,6 +175,24 @@ def test_jobs_print_though_nobody_reads_their_output(opened: Open, lost: str) ->
     finally:
         process.kill()
         process.wait()
+
+
+def test_output_that_does_not_block_waits_for_its_reader() -> None:
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    read: list[bytes] = []
+
+    def read_all() -> None:
+        while received := os.read(ours, 1 << 16):
+            read.append(received)
+
+    reader = threading.Thread(target=read_all)
+    reader.start()
+    with io.BufferedWriter(_Output(theirs, "w")) as output:
+        output.write(b"x" * 1_000_000)
+    reader.join()
+    os.close(ours)
+    assert sum(map(len, read)) == 1_000_000
 
 
 def test_the_log_of_the_command_has_the_tries_of_jobs(opened: Open) -> None:
