@@ -20,11 +20,11 @@ from __future__ import annotations
 import logging
 from collections.abc import MutableMapping
 from contextlib import suppress
-from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstream.errors import described, stored_text, traced
 from kvstream.logs import LEVELS, NOTICE
+from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
     from kvstream.jobs.job import Job

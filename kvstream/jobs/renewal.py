@@ -21,7 +21,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from kvstream.errors import KVStreamError, LeaseLost, NoGroup, NoSuchKey
@@ -29,6 +28,7 @@ from kvstream.jobs.execution import end_late, job_of
 from kvstream.jobs.job import TASK
 from kvstream.jobs.job_log import logger_of
 from kvstream.queue import Message, Queue
+from kvstream.types.clock import monotonic
 from kvstream.types.records import Entry
 
 if TYPE_CHECKING:
