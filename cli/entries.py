@@ -351,12 +351,7 @@ def count(session: Session, out: Output, /, stream: bytes, **bounds: str | None)
 def _count(session: Session, stream: bytes, **bounds: str | None) -> int:
     start, end = _span(**bounds)
     with session.reading() as store:
-        found = existing_stream(store, stream)
-        return len(found) if (start, end) == ("-", "+") else _counted(found, start, end)
-
-
-def _counted(stream: "Stream", start: str, end: str) -> int:
-    return sum(1 for _ in stream.scan(start, end))
+        return existing_stream(store, stream).count(start, end)
 
 
 _MEANINGS = {
@@ -445,7 +440,7 @@ def _out_of_bounds(stream: "Stream", maxlen: int | None, minid: StreamID | None,
     """Return the number of entries that a trim removes, at most."""
     if maxlen is not None:
         return max(0, len(stream) - maxlen)
-    return 0 if minid is None or minid == MIN_ID else _counted(stream, "-", str(minid.previous()))
+    return 0 if minid is None or minid == MIN_ID else stream.count("-", minid.previous())
 
 
 T = TypeVar("T")

@@ -236,11 +236,18 @@ def _unbase64(text: Any) -> bytes:
 
 def _compact(value: Any) -> str:
     """Return a decoded value as JSON text, with the original spelling of numbers."""
+    try:
+        return _json_text(value)
+    except RecursionError:  # reading it took fewer levels
+        raise Unreadable("nested too deeply") from None
+
+
+def _json_text(value: Any) -> str:
     if isinstance(value, _Number):
         return str(value)
     if isinstance(value, _Object):
-        inner = (f"{json.dumps(name, ensure_ascii=False)}:{_compact(item)}" for name, item in value)
-        return "{" + ",".join(inner) + "}"
+        pairs = [(json.dumps(name, ensure_ascii=False), _json_text(item)) for name, item in value]
+        return "{" + ",".join([f"{name}:{text}" for name, text in pairs]) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_compact, value)) + "]"
+        return "[" + ",".join(map(_json_text, value)) + "]"
     return json.dumps(value, ensure_ascii=False)

@@ -256,22 +256,26 @@ _LAZY = {
     ),
 }
 """The names that are imported when they are first used, by module: see TYPE_CHECKING above."""
+_PACKAGES = ("adapters", "aio", "errors", "inbox", "jobs", "migration", "spark")
+"""The public modules, which are imported when they are first used, too."""
+_REDIS = ("Redis", "StrictRedis", "from_url")
 _MODULES = {name: module for module, names in _LAZY.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used, so that a small program starts fast."""
     module = _MODULES.get(name)
-    if name == "aio":
-        return import_module(f"{__name__}.aio")
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
     if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = ": use kvstream.connect(place), which returns a client" if name in _REDIS else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, *_PACKAGES]
 
 
 @overload

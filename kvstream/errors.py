@@ -63,6 +63,10 @@ T = TypeVar("T")
 _UNKNOWN = object()
 _SHOWN_MAX = 60
 """How many characters of a wrong value an error message shows."""
+TEXT_BYTES_MAX = 64 << 10
+"""Bytes of an exception's text, and of its traceback, that are stored."""
+_PART_MAX = 4 << 10
+"""Characters of one part of a traceback: of a line of code, or of an exception's text."""
 
 
 def shown(value: object) -> str:
@@ -81,9 +85,47 @@ def described(error: BaseException) -> str:
     name = type(error).__name__
     try:
         text = str(error)
-    except Exception:  # a __str__ that raises
+    except BaseException:  # a __str__ may raise anything
         text = "<its text cannot be shown>"
     return f"{name}: {text}" if text else name
+
+
+def traced(error: BaseException) -> str:
+    """Return the traceback of an exception and its causes; each long text in it is cut."""
+    from traceback import format_exception, format_tb  # of a failure alone
+
+    try:
+        parts = format_exception(error)
+    except BaseException:  # an attribute of the exception may raise anything
+        parts = [*format_tb(error.__traceback__), f"{described(error)}\n"]
+    return "".join(map(_part, parts))
+
+
+def _part(text: str) -> str:
+    return (
+        text if len(text) <= _PART_MAX else f"{text[:_PART_MAX]} {_cut(len(text), 'characters')}\n"
+    )
+
+
+def _cut(length: int, unit: str) -> str:
+    return f"[cut: it has {length} {unit}]"
+
+
+def stored_text(text: str | bytes, *, keep_end: bool = False) -> bytes:
+    """Return a text in UTF-8 as it is stored: cut to ``TEXT_BYTES_MAX``, with a note that says so.
+
+    The first bytes are kept, or with ``keep_end`` the last ones. No character is cut in two.
+    """
+    raw = text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
+    if len(raw) <= TEXT_BYTES_MAX:
+        return raw
+    note = _cut(len(raw), "bytes").encode()
+    room = TEXT_BYTES_MAX - len(note) - 1
+    at = len(raw) - room if keep_end else room
+    for _ in range(3):  # a character has at most three more bytes
+        if raw[at] & 0xC0 == 0x80:
+            at += 1 if keep_end else -1
+    return note + b"\n" + raw[at:] if keep_end else raw[:at] + b" " + note
 
 
 def quoted(name: bytes) -> str:
@@ -442,3 +484,8 @@ def in_parts(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
             result = call()
         yield result
         guard = part_done("a part of it is done")
+
+
+def __dir__() -> list[str]:
+    of = globals().items()
+    return [name for name, value in of if isinstance(value, type) and issubclass(value, Exception)]

@@ -1,5 +1,7 @@
 """A consumer group of a stream, and its consumers."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from functools import partial
@@ -47,6 +49,7 @@ from kvstream.operations import range as ranges
 from kvstream.operations.ack import Nack
 from kvstream.operations.claim import AUTOCLAIM_COUNT
 from kvstream.operations.queues import consumers, policy
+from kvstream.surface import Public
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import MIN_ID, BoundLike, IDLike, StreamID, range_end, range_start
 from kvstream.types.options import NackMode, RefPolicy
@@ -72,7 +75,7 @@ _PAGE = 1000
 """Pending entries that one request asks for."""
 
 
-class Group(Generic[S]):
+class Group(Public, Generic[S]):
     """A consumer group, by its name.
 
     Calls raise NoGroup if it does not exist; only ``ack``, ``ack_delete`` and ``destroy`` then do
@@ -106,7 +109,7 @@ class Group(Generic[S]):
         except (NoGroup, NoSuchKey) as error:
             raise error.with_detail(misnamed(self._engine, self._key, self._name)) from None
 
-    def consumer(self, name: Name) -> "Consumer[S]":
+    def consumer(self, name: Name) -> Consumer[S]:
         """Return a consumer by name; its first read creates it."""
         return Consumer(self, name_bytes(name, "the consumer"))
 
@@ -442,7 +445,7 @@ class Group(Generic[S]):
         return self._run(policy.resume)
 
 
-class Consumer(Generic[S]):
+class Consumer(Public, Generic[S]):
     """A consumer, by its name; its first read creates it."""
 
     __slots__ = ("_decoder", "_engine", "_group", "_group_name", "_key", "_name")

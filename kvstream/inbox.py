@@ -10,6 +10,8 @@ Connections are those of ``sqlite3`` and ``psycopg``; in asyncio those of ``aios
 ``AsyncConnection`` of ``psycopg``.
 """
 
+from __future__ import annotations
+
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
@@ -18,6 +20,13 @@ from typing import Any, Protocol, Self
 from kvstream.engine.contexts import contextmanager
 from kvstream.errors import InvalidArgument, LeaseLost, shown
 from kvstream.queue import Message
+
+__all__ = ["AsyncInbox", "Inbox"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 TABLE = "kvstream_inbox"
 

@@ -1,6 +1,7 @@
 """Logging: Redis's levels, text and JSON formats, and a limit on repeated lines.
 
-No line has a password or a value; names of keys and users may appear. Every module logs to a logger
+No line has a password or a value; names of keys and users may appear. The lines of failed jobs are
+the exception: they have the text of the job's exception. Every module logs to a logger
 of its own name, below ``kvstream``. The library configures no handler: the program does.
 ``kvstream serve`` is such a program, and calls ``logging_to``.
 
@@ -45,6 +46,8 @@ WINDOW_LINES = 10
 """The limit of one ``Throttle``: clients must not be able to fill the disk with log lines."""
 
 _NAMES = {logging.INFO: "VERBOSE", NOTICE: "NOTICE"}
+_TRACEBACK = "traceback_text"
+"""The attribute of a record with the text of its traceback, which may quote values."""
 _UNPRINTABLE = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 """Names and keys come from clients, and must not be able to forge lines."""
 
@@ -151,6 +154,12 @@ class Throttle:
 class _Formatter(logging.Formatter):
     """Formats an exception without the values that its text may quote."""
 
+    def traceback_of(self, record: logging.LogRecord) -> str:
+        """Return the traceback of a record, or of its exception; empty if it has none."""
+        if text := getattr(record, _TRACEBACK, ""):
+            return str(text).rstrip("\n")
+        return self.formatException(record.exc_info) if record.exc_info else ""
+
     def formatException(self, ei: Any) -> str:
         """Return the traceback of an exception, after those of its causes.
 
@@ -175,22 +184,31 @@ class TextFormatter(_Formatter):
         module = record.name.removeprefix(f"{ROOT}.")
         message = record.getMessage().translate(_UNPRINTABLE)
         line = f"{at}.{int(record.msecs):03d} {_name_of(record)} {module}: {message}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        trace = self.traceback_of(record)
+        if getattr(record, _TRACEBACK, ""):  # a value in it must not begin a line
+            lines = [each.translate(_UNPRINTABLE) for each in trace.split("\n")]
+            trace = "\n".join(f"  {each}" for each in lines)
+        return f"{line}\n{trace}" if trace else line
 
 
 class JsonFormatter(_Formatter):
-    """One object per line: ``time`` in UTC, ``level``, ``logger``, ``message``, ``exception``."""
+    """One object per line: ``time`` in UTC, ``level``, ``logger``, ``message``, ``exception``.
+
+    Lines about a job have its facts too, as the object ``job``.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        fields = {
+        fields: dict[str, Any] = {
             "time": f"{at}.{int(record.msecs):03d}Z",
             "level": _name_of(record).lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
+        if job := getattr(record, "job", None):
+            fields["job"] = job
+        if trace := self.traceback_of(record):
+            fields["exception"] = trace
         return json.dumps(fields)
 
 

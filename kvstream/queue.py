@@ -7,6 +7,8 @@ A message is leased to the consumer that got it. The consumer and the number of 
 token of the lease: whoever acknowledges with an old token gets LeaseLost, and changes nothing.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,6 +65,7 @@ from kvstream.operations.queues.redrive import Job
 from kvstream.operations.reply_limits import Budget
 from kvstream.store import Store
 from kvstream.stream import Stream
+from kvstream.surface import Public
 from kvstream.types.ids import MIN_ID, BoundLike, IDLike, StreamID, Ticket
 from kvstream.types.options import NackMode, OnConflict
 from kvstream.types.records import (
@@ -85,12 +88,12 @@ _STAY = "the stream %s was there before its queue, so it keeps what is done: set
 _log = logging.getLogger(__name__)
 
 
-class Message(Generic[S]):
+class Message(Public, Generic[S]):
     """A message that was delivered to a consumer of a queue, and its lease."""
 
     __slots__ = ("_consumer", "_entry", "_name", "_settled", "deliveries", "queue")
 
-    def __init__(self, queue: "Queue[S]", name: bytes, consumer: bytes, entry: Entry[S]) -> None:
+    def __init__(self, queue: Queue[S], name: bytes, consumer: bytes, entry: Entry[S]) -> None:
         self.queue = queue
         self.deliveries = (entry.deliveries or 0) + 1
         """How often it was delivered: 1 the first time."""
@@ -197,7 +200,7 @@ class Message(Generic[S]):
             raise
 
 
-class Queue(Generic[S]):
+class Queue(Public, Generic[S]):
     """A queue of messages, by its name; methods may be called from any thread.
 
     The first ``get`` or ``listen`` creates its streams and group, and sets those rules of the
@@ -620,8 +623,7 @@ class Queue(Generic[S]):
                 continue
             of_group = Group(self._engine, name, self._group, self._decoder)
             ready += of_group.backlog() if group.ready is None else group.ready
-            leased += group.leased
-            waiting += group.waiting
+            leased, waiting = leased + group.leased, waiting + group.waiting
             held += group.held
             dead, oldest_ms = max(dead, group.dead), max(oldest_ms, group.oldest_ms)
             paused |= group.policy is not None and group.policy.paused
@@ -674,9 +676,8 @@ class Queue(Generic[S]):
         and one with a ``rate``, goes on in the background: see ``redrive_status``. ``dry_run``
         tells what would be moved.
         """
-        begin = redrive.dry_run if dry_run else redrive.start
         run = self._engine.run(
-            begin,
+            redrive.dry_run if dry_run else redrive.start,
             self.dead_stream()._name,
             to=b"" if to is None else name_bytes(to, "the target"),
             ids=[_letter_id(each) for each in letters] if letters else None,
@@ -696,13 +697,9 @@ class Queue(Generic[S]):
         return self._engine.run(redrive.cancel, self.dead_stream()._name)
 
     def _redrive_info(self, job: Job) -> RedriveInfo[S]:
-        return RedriveInfo(
-            state=str(job.state),
-            moved=job.moved,
-            skipped=job.skipped,
-            streams={self._decoder.name(key): number for key, number in job.streams.items()},
-            error=job.error.decode("utf-8", "replace"),
-        )
+        streams = {self._decoder.name(key): number for key, number in job.streams.items()}
+        error = job.error.decode("utf-8", "replace")
+        return RedriveInfo(str(job.state), job.moved, job.skipped, streams, error)
 
 
 def take(

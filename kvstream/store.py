@@ -1,5 +1,7 @@
 """The store: streams in a directory that one process has open, or on a server."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from types import TracebackType
@@ -8,7 +10,7 @@ from typing import Any, Generic, Literal, Self, Unpack, overload
 from kvstream.bulkload import commit
 from kvstream.bulkload.parts import BulkTicket, Part
 from kvstream.bulkload.restore import Loader
-from kvstream.engine.blocking_reads import group_read, plain_read
+from kvstream.engine.blocking_reads import group_read, missing_key, plain_read
 from kvstream.engine.coerce import (
     Level,
     Name,
@@ -35,6 +37,7 @@ from kvstream.operations.append import BulkResult
 from kvstream.operations.images import copy, dump, load, staged_loads
 from kvstream.operations.images.load import Loaded, StreamImage
 from kvstream.stream import Stream
+from kvstream.surface import Public
 from kvstream.types.clock import Clock
 from kvstream.types.ids import U64_MAX, IDLike, StreamID
 from kvstream.types.images import StreamSource
@@ -46,7 +49,7 @@ Streams = Mapping[Any, IDLike]
 """The starts of a read by key, a Name: Any, since the key type of a Mapping is invariant."""
 
 
-class Store(Generic[S]):
+class Store(Public, Generic[S]):
     """An open store, and one of its numbered databases.
 
     Methods may be called from any thread. One process at a time has a directory open; after a fork
@@ -56,9 +59,10 @@ class Store(Generic[S]):
     """
 
     _engine_type: type[Engine] = Engine
+    _internal = frozenset({"discard_load", "engine", "rows", "unfinished_loads"})
 
     @overload
-    def __init__(self: "Store[bytes]", engine: AnyEngine, db: int = ...) -> None: ...
+    def __init__(self: Store[bytes], engine: AnyEngine, db: int = ...) -> None: ...
     @overload
     def __init__(self, engine: AnyEngine, db: int, decoder: Decoder[S]) -> None: ...
     def __init__(self, engine: AnyEngine, db: int = 0, decoder: Decoder[Any] = BYTES) -> None:
@@ -84,7 +88,7 @@ class Store(Generic[S]):
     @classmethod
     def open(
         cls, path: AnyPath, *, decode: Literal[False] = ..., **options: Unpack[StoreSettings]
-    ) -> "Store[bytes]": ...
+    ) -> Store[bytes]: ...
     @overload
     @classmethod
     def open(
@@ -94,12 +98,12 @@ class Store(Generic[S]):
         decode: Literal[True],
         errors: str = ...,
         **options: Unpack[StoreSettings],
-    ) -> "Store[str]": ...
+    ) -> Store[str]: ...
     @overload
     @classmethod
     def open(
         cls, path: AnyPath, *, decode: bool, errors: str = ..., **options: Unpack[StoreSettings]
-    ) -> "Store[bytes] | Store[str]": ...
+    ) -> Store[bytes] | Store[str]: ...
     @classmethod
     def open(
         cls,
@@ -113,7 +117,7 @@ class Store(Generic[S]):
         decode: bool = False,
         errors: str = "strict",
         **options: Any,
-    ) -> "Store[Any]":
+    ) -> Store[Any]:
         """Open the store in the directory ``path``; create it if there is none.
 
         ``durability`` says what acknowledged writes survive: "always" (power loss), "everysec"
@@ -296,9 +300,15 @@ class Store(Generic[S]):
 
         Raises NoSuchKey if the source does not exist.
         """
-        return self._engine.run(
-            keyspace.rename, self._name(source), self._name(target), replace=replace
-        )
+        names = self._name(source), self._name(target)
+        try:
+            return self._engine.run(keyspace.rename, *names, replace=replace)
+        except NoSuchKey:
+            raise self._missing(source) from None
+
+    def _missing(self, key: Name) -> NoSuchKey:
+        """Return the error of a key that does not exist, with the nearest name."""
+        return NoSuchKey().with_detail(missing_key(self._engine, self._name(key)))
 
     def copy(self, source: Name, target: Name, *, replace: bool = False) -> bool:
         """Copy a key, with its groups, in one commit; return False if the target exists.
@@ -308,7 +318,7 @@ class Store(Generic[S]):
         """
         done = self._engine.run(copy.copy, self._name(source), self._name(target), replace)
         if done is False and not self.exists(source):  # on a server it may be known later
-            raise NoSuchKey
+            raise self._missing(source)
         return done
 
     def expire(self, key: Name, seconds: Seconds) -> bool:

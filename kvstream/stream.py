@@ -1,6 +1,9 @@
 """One stream of a store."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import (
     TYPE_CHECKING,
@@ -42,7 +45,16 @@ from kvstream.engine.queue_arguments import (
     span_ms,
     unique_of,
 )
-from kvstream.errors import BusyGroup, InvalidArgument, NoSuchKey, optional_package, shown
+from kvstream.errors import (
+    BusyGroup,
+    IDTooSmall,
+    InvalidArgument,
+    KVStreamError,
+    NoSuchKey,
+    optional_package,
+    quoted,
+    shown,
+)
 from kvstream.group import Group
 from kvstream.layout.keys import key_of
 from kvstream.layout.values import (
@@ -60,6 +72,7 @@ from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
 from kvstream.operations.groups import text
 from kvstream.operations.queues import retention, schedules
+from kvstream.surface import Public
 from kvstream.types.cron import refuse_no_text
 from kvstream.types.ids import (
     AddID,
@@ -67,6 +80,7 @@ from kvstream.types.ids import (
     IDLike,
     StreamID,
     Ticket,
+    id_or_time,
     parse_add_id,
     range_end,
     range_start,
@@ -98,7 +112,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Stream(Generic[S]):
+class Stream(Public, Generic[S]):
     """A handle on the stream of a key, which need not exist yet.
 
     An ID is a StreamID, "ms-seq", "ms", (ms, seq), an int of milliseconds, a datetime or a date,
@@ -216,15 +230,19 @@ class Stream(Generic[S]):
             at_ms, ttl_ms = due_ms(delay, at, self._engine.clock), span_ms(ttl or 0, "ttl")
             return self._engine.run(delayed.add, self._name, value, names, at_ms, ttl_ms, rule)
         trimming = None
-        if maxlen is not None or minid is not None or limit is not None:
+        if not (maxlen is minid is limit is None) or ref_policy is not None:
             trimming = trim_of(maxlen, minid, approximate, limit, ref_policy, self._now)
         once = None
         if idmp is not None or idmpauto is not None:
             once = _once(fields, idmp, idmpauto)
         eid = None if id == "*" else parse_add_id(id)
-        return self._engine.run(
-            append.add, self._name, value, names, eid, trimming, nomkstream, once
-        )
+        try:
+            return self._engine.run(
+                append.add, self._name, value, names, eid, trimming, nomkstream, once
+            )
+        except IDTooSmall as error:
+            end = self._where_it_ends()
+            raise error.with_detail(f"{end}; give a greater one, or '*'") from None
 
     @overload
     def add_many(
@@ -279,6 +297,13 @@ class Stream(Generic[S]):
         if wanted is None:
             return self._engine.run(append.add_many, self._name, encoded, trimming)
         return self._engine.run(append.add_under, self._name, wanted, encoded, trimming)
+
+    def _where_it_ends(self) -> str:
+        """Return the last ID of the stream, for the errors of IDs."""
+        last: object = "unknown"
+        with suppress(KVStreamError):
+            last = self._engine.run(read.resolve, self._name, read.Position.LAST)
+        return f"the last ID of stream {quoted(key_of(self._name))} is {last}"
 
     # --- delayed messages -----------------------------------------------------------------------
 
@@ -446,7 +471,10 @@ class Stream(Generic[S]):
         deleted = None if max_deleted_id is None else StreamID.parse(max_deleted_id)
         last = StreamID.parse(last_id)
         added = optional(entries_added, "entries_added")
-        self._engine.run(append.set_id, self._name, last, added, deleted)
+        try:
+            self._known(append.set_id, last, added, deleted)
+        except InvalidArgument as error:
+            raise error.with_detail(f"{last}: {self._where_it_ends()}") from None
 
     def configure(
         self, *, idmp_duration: int | None = None, idmp_maxsize: int | None = None
@@ -454,7 +482,7 @@ class Stream(Generic[S]):
         """Set how long (seconds) and how many idempotent IDs are kept, as XCFGSET does."""
         duration = optional(idmp_duration, "idmp_duration")
         maxsize = optional(idmp_maxsize, "idmp_maxsize")
-        self._engine.run(append.configure, self._name, duration, maxsize)
+        self._known(append.configure, duration, maxsize)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -502,9 +530,19 @@ class Stream(Generic[S]):
         entries = self._decoded(self._scan(eid, eid, 1))
         return entries[0] if entries else None
 
-    def count_after(self, id: IDLike) -> int:
-        """Return the exact number of entries after an ID; only on a server are they all read."""
-        return self._engine.run(info.count_after, self._name, StreamID.parse(id))
+    def count(self, start: BoundLike = "-", end: BoundLike = "+") -> int:
+        """Return the exact number of entries from ``start`` to ``end``; 0 if there is no stream.
+
+        Bounds are those of ``range``. Nodes are counted, some microseconds for each thousand
+        entries; Redis and Valkey do not count, so all entries of the range are read. ::
+
+            stream.count("now-1h")
+        """
+        return self._engine.run(ranges.count, self._name, *self._bounds(start, end))
+
+    def count_after(self, id: BoundLike) -> int:
+        """Return the exact number of entries after an ID or a time, as ``count`` does."""
+        return self._engine.run(info.count_after, self._name, id_or_time(id, now_ms=self._now))
 
     def scan(
         self, start: BoundLike = "-", end: BoundLike = "+", *, page: int = _SCAN_PAGE
@@ -516,7 +554,7 @@ class Stream(Generic[S]):
         """
         page = whole(page, "page")
         if page < 1:
-            raise InvalidArgument("a page must be at least 1 entry")
+            raise InvalidArgument(f"a page must be at least 1 entry, not {page}")
         return self._pages(*self._bounds(start, end), page)
 
     def _pages(self, following: StreamID, last: StreamID, page: int) -> Iterator[Entry[S]]:
@@ -604,7 +642,7 @@ class Stream(Generic[S]):
         *,
         schema: ArrowSchema = None,
         meta_prefix: str = "",
-    ) -> "pa.Table":
+    ) -> pa.Table:
         """Return the entries of a range, up to the last ID at the call, as a pyarrow.Table.
 
         The columns are those of ``schema``, a pyarrow.Schema or a mapping of names to types, such
@@ -612,7 +650,8 @@ class Stream(Generic[S]):
         (a map) are of the entry, others the last value of that field, null without one. A value
         that does not fit its type raises a DataError, which names entry and field. Without a schema
         the columns are ``id``, ``timestamp`` and all fields, as text, or binary if a value is not
-        UTF-8. ``meta_prefix`` goes before the reserved names, if entries have such fields. ::
+        UTF-8. ``meta_prefix`` goes before the reserved names, if entries have such fields. Raises
+        NoSuchKey if there is no stream. ::
 
             stream.to_arrow("now-1d", schema={"id": "string", "sku": "string", "qty": "int64"})
         """
@@ -625,7 +664,7 @@ class Stream(Generic[S]):
         *,
         schema: ArrowSchema = None,
         meta_prefix: str = "",
-    ) -> "Iterator[pa.RecordBatch]":
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of ``to_arrow`` in batches of at most 8192 entries, about 4 MB.
 
         Each batch is consistent. Without a schema the range is read twice: first for its fields.
@@ -639,7 +678,7 @@ class Stream(Generic[S]):
         *,
         schema: ArrowSchema = None,
         meta_prefix: str = "",
-    ) -> "pd.DataFrame":
+    ) -> pd.DataFrame:
         """Return the rows of ``to_arrow`` as a pandas.DataFrame."""
         optional_package("pandas")
         return self.to_arrow(start, end, schema=schema, meta_prefix=meta_prefix).to_pandas()
@@ -651,18 +690,23 @@ class Stream(Generic[S]):
         *,
         schema: ArrowSchema = None,
         meta_prefix: str = "",
-    ) -> "pl.DataFrame":
+    ) -> pl.DataFrame:
         """Return the rows of ``to_arrow`` as a polars.DataFrame."""
+        polars = optional_package("polars")
         table = self.to_arrow(start, end, schema=schema, meta_prefix=meta_prefix)
-        return cast("pl.DataFrame", optional_package("polars").from_arrow(table))
+        return cast("pl.DataFrame", polars.from_arrow(table))
 
     def _table_read(
         self, start: BoundLike, end: BoundLike, schema: ArrowSchema, prefix: str
-    ) -> "StreamRead":
+    ) -> StreamRead:
         optional_package("pyarrow")
         from kvstream.arrow.batches import StreamRead
 
-        return StreamRead(self._engine, self._name, self._bounds(start, end), schema, prefix)
+        def last() -> StreamID:
+            return self._known(info.stream_info).last_generated_id
+
+        bounds = self._bounds(start, end)
+        return StreamRead(self._engine, self._name, bounds, schema, prefix, last)
 
     # --- groups ---------------------------------------------------------------------------------
 
@@ -726,7 +770,7 @@ def _once(
         append.refuse_empty_pid(pid, "IDMPAUTO")
         return Idempotency(pid, append.automatic_iid(flat_bytes(fields)))
     if not isinstance(idmp, tuple | list) or len(idmp) != 2:
-        raise InvalidArgument("idmp is a pair: (producer, idempotent ID)")
+        raise InvalidArgument(f"idmp is a pair, (producer, idempotent ID), not {shown(idmp)}")
     pid, iid = to_bytes(idmp[0]), to_bytes(idmp[1])
     append.refuse_empty_pid(pid, "IDMP")
     append.refuse_empty_iid(iid)

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import islice
 from weakref import ref
 
-from kvstream.errors import Corruption, WrongType
+from kvstream.errors import Corruption, WrongType, quoted
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     U16,
@@ -203,7 +203,7 @@ class Catalog:
         if stream is None or 0 < stream.expire_at <= txn.expiry_ms:
             key = self.key(txn, name)
             if isinstance(key, StringMeta):
-                raise WrongType
+                raise WrongType().with_detail(f"{quoted(key_of(name))} is a string, not a stream")
             return key
         return stream
 
@@ -211,7 +211,7 @@ class Catalog:
         """Return the string of a name, or None if there is none or it has expired."""
         key = self.key(txn, name)
         if isinstance(key, StreamMeta):
-            raise WrongType
+            raise WrongType().with_detail(f"{quoted(key_of(name))} is a stream, not a string")
         return key
 
     def key(self, txn: Txn, name: bytes) -> Key | None:

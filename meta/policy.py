@@ -32,14 +32,17 @@ from typing import Any
 import msgpack
 
 from kvstream.layout.keys import COUNTED_MAX
+from kvstream.surface import Public
 from kvstream.types.ids import MIN_ID, StreamID
 
 _pack = msgpack.Packer(use_bin_type=True).pack
 
 
 @dataclass(frozen=True)
-class GroupPolicy:
+class GroupPolicy(Public):
     """The rules of one group. Equal policies encode to equal bytes."""
+
+    _internal = frozenset({"decode", "delay_ms", "encoded", "keyed_tree", "limits", "with_rules"})
 
     lease_ms: int = 0
     """An entry that is pending with a consumer for longer goes to the next reader of ``>``."""
@@ -121,8 +124,10 @@ DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(Public):
     """The rules of one stream; 0, or an empty value, means that there is no such rule."""
+
+    _internal = frozenset({"decode", "encode"})
 
     max_age_ms: int = 0
     """An entry is removed when the time of its ID is longer ago."""

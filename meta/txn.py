@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from struct import error as StructError
 from typing import TYPE_CHECKING
 
-from kvstream.errors import Corruption, NoSuchKey
+from kvstream.errors import Corruption, NoSuchKey, quoted
 from kvstream.layout.keys import key_of
 from kvstream.meta.key_events import OVERWRITTEN, TYPE_CHANGED, Event
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
@@ -122,7 +122,7 @@ class Txn:
         """Return the stream of a name; raise NoSuchKey if there is none."""
         stream = self.stream(name)
         if stream is None:
-            raise NoSuchKey
+            raise NoSuchKey().with_detail(f"there is no stream {quoted(key_of(name))}")
         return stream
 
     def string(self, name: bytes) -> StringMeta | None:

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
+from kvstream.arrow.casts import is_text
 from kvstream.arrow.text import as_binary
 from kvstream.cli.file_formats import CHUNK
 from kvstream.cli.json_values import bytes_json, dumps
@@ -106,7 +107,7 @@ def _id_at(schema: pa.Schema, prefix: str) -> int | None:
     if at < 0:
         return None
     kind = schema.field(at).type
-    return at if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
+    return at if is_text(kind.value_type if pa.types.is_dictionary(kind) else kind) else None
 
 
 def _refuse_without_text(kind: pa.DataType, column: str) -> None:

@@ -215,6 +215,12 @@ def _tell(
     help="What is logged.",
 )
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", help="Form of the log.")
+@click.option(
+    "--job-log/--no-job-log",
+    "job_log",
+    default=True,
+    help="Whether a line is logged when a job begins and when it is done. Failures always are.",
+)
 def work(
     target: str,
     processes: int,
@@ -224,6 +230,7 @@ def work(
     reload: bool,
     loglevel: str,
     log_format: str,
+    job_log: bool,
 ) -> None:
     """Run the jobs of the Jobs at MODULE:JOBS, such as app:jobs, until SIGTERM or Ctrl-C.
 
@@ -242,6 +249,7 @@ def work(
             grace=grace,
             log_format=log_format,
             log_level=loglevel,
+            job_log=job_log,
             folder=os.getcwd(),
         ),
         processes,

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.json_values import dumps, jsonable
 from kvstream.cli.queues.delayed import delayed_of
 from kvstream.cli.tables import printable
-from kvstream.errors import InvalidArgument, NoGroup, RequestError
+from kvstream.errors import InvalidArgument, NoGroup, RequestError, WrongType
 from kvstream.jobs import Jobs
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.handle import RETRY, JobHandle, state_of
@@ -80,7 +81,7 @@ def _row(fields: Fields, where: StreamID | Ticket, status: str, queue: Any) -> d
         "task": job.task_name,
         "status": status,
         "queue": queue,
-        "enqueued_ms": job.enqueued_ms or made_ms(job.id),
+        "enqueued_ms": job.enqueued_ms or _made_ms(job.id),
         "due_ms": where.at_ms if isinstance(where, Ticket) else None,
         "error": None,
         "args": args,
@@ -88,10 +89,19 @@ def _row(fields: Fields, where: StreamID | Ticket, status: str, queue: Any) -> d
     }
 
 
+def _made_ms(job_id: str) -> int | None:
+    """Return when an ID was made; None if another program has made it up."""
+    try:
+        return made_ms(job_id)
+    except InvalidArgument:
+        return None
+
+
 def _arguments(job: Job) -> tuple[Any, Any]:
-    """Return the arguments of a job by place and by name; None if they cannot be read."""
+    """Return the arguments of a job by place and by name; None if they cannot be shown."""
     try:
         args, kwargs = unpack(job.packed, job.form)
+        dumps(jsonable([args, kwargs]))  # RecursionError
     except Exception:  # bytes of another program
         return None, None
     return args, kwargs
@@ -151,16 +161,19 @@ def _with_results(jobs: StoredJobs, shown: set[str]) -> Iterator[dict[str, Any]]
     prefix = f"{jobs.name}{_RESULT}"
     for key in jobs.store.scan_keys(f"{prefix}*"):
         job_id = key.decode("utf-8", "replace").removeprefix(prefix)
-        last = jobs.store.stream(key).revrange(count=1)
-        if not last or job_id in shown or last[0].fields[b"status"] == RETRY:
+        try:
+            last = jobs.store.stream(key).revrange(count=1)
+        except WrongType:  # a key of another program
             continue
-        fields = last[0].fields
+        fields = last[0].fields if last else {}
+        if job_id in shown or fields.get(b"status", RETRY) == RETRY:
+            continue
         yield {
             "id": job_id,
             "task": _text(fields.get(b"task")),
             "status": _text(fields[b"status"]),
             "queue": None,
-            "enqueued_ms": made_ms(job_id),
+            "enqueued_ms": _made_ms(job_id),
             "due_ms": None,
             "error": _text(fields.get(b"error")),
             "args": None,

@@ -24,6 +24,13 @@ from kvstream.adapters.places import Place, Records
 from kvstream.errors import KVStreamError
 from kvstream.types.urls import AnyPath
 
+__all__ = ["KVStreamJobStore"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 WAIT_S = 0.25
 """Longest single wait for a change by another process."""
 

@@ -25,6 +25,13 @@ from kvstream.adapters.places import Strings
 from kvstream.types.clock import monotonic
 from kvstream.types.urls import shown_url
 
+__all__ = ["ResultBackend"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 POLL_S, POLL_GROWTH = 0.005, 1.5
 """The first pause between two looks for a result, and how much longer each following one is."""
 _SIZE, _DONE = ".size", ".done"

@@ -28,11 +28,24 @@ from dramatiq.rate_limits.backend import RateLimiterBackend
 from dramatiq.results.backend import Missing, ResultBackend
 
 from kvstream.adapters.places import Place, Strings, repeated
-from kvstream.adapters.tasks import BODY, GROUP, LEASE_S, Ref, Tasks
-from kvstream.errors import KVStreamError, LeaseLost
+from kvstream.adapters.tasks import LEASE_S, Ref, Tasks
+from kvstream.errors import KVStreamError
 from kvstream.stream import Stream
 from kvstream.types.clock import monotonic
 from kvstream.types.urls import AnyPath
+
+__all__ = [
+    "KVStreamBackend",
+    "KVStreamBroker",
+    "KVStreamConsumer",
+    "KVStreamMessage",
+    "KVStreamRateLimiterBackend",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 DEAD_MESSAGE_TTL_MS = 7 * 86_400_000
 FULL_WAIT_S = 0.05
@@ -125,17 +138,8 @@ class KVStreamBroker(Broker):
 
         One that another worker has by now stays there.
         """
-        store = self.place.store
         oldest = int(time.time() * 1000) - self.dead_message_ttl
-        dead = self.dead_letters(queue_name)
-        self.tasks.release(ref)
-        try:
-            with store.transaction():
-                self.tasks.guard(ref)
-                dead.add({BODY: body}, minid=(oldest, 0))
-                store.stream(ref.key).group(GROUP).ack_delete(ref.id)
-        except LeaseLost:
-            self.logger.warning("The message %s is another worker's by now.", ref.id)
+        self.tasks.bury(ref, body, self.key(xq_name(queue_name)), minid=(oldest, 0))
 
 
 class KVStreamMessage(MessageProxy):

@@ -13,10 +13,12 @@ locks and counters are strings.
 """
 
 import heapq
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
 from huey.api import Huey
@@ -30,7 +32,15 @@ from kvstream.adapters.tasks import LEASE_S, Ref, Tasks
 from kvstream.errors import Conflict
 from kvstream.stream import Stream
 from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.records import Entry
 from kvstream.types.urls import AnyPath
+
+_log = logging.getLogger(__name__)
+__all__ = ["KVStreamHuey", "KVStreamStorage"]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 class KVStreamStorage(BaseStorage):
@@ -179,8 +189,11 @@ class Schedule:
         """Yield the tasks that are due, the soonest first; they stay in the stream."""
         stream, now = self.stream, ts.timestamp()
         for entry in stream.scan(f"({self._seen}"):
-            heapq.heappush(self._times, (float(entry.fields[b"at"]), entry.id))
             self._seen = entry.id
+            if (at := _at(entry)) is None:
+                _log.warning("the entry %s of %s is no scheduled task", entry.id, self._key)
+            else:
+                heapq.heappush(self._times, (at, entry.id))
         while self._times and self._times[0][0] <= now:
             eid = self._times[0][1]
             found = stream.get(eid)
@@ -190,8 +203,17 @@ class Schedule:
 
     def items(self) -> list[bytes]:
         """Return all tasks, the soonest first."""
-        entries = sorted(self.stream, key=lambda entry: (float(entry.fields[b"at"]), entry.id))
-        return [entry.fields[b"task"] for entry in entries]
+        timed = [(at, each.id, each) for each in self.stream if (at := _at(each)) is not None]
+        return [entry.fields[b"task"] for _, _, entry in sorted(timed)]
+
+
+def _at(entry: Entry) -> float | None:
+    """Return when a task is due; None for an entry of another program."""
+    try:
+        at = float(entry.fields[b"at"])
+    except (KeyError, ValueError):
+        return None
+    return at if isfinite(at) and b"task" in entry.fields else None
 
 
 class KVStreamHuey(Huey):

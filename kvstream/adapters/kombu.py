@@ -15,6 +15,7 @@ take; those of a dead one are delivered again after ``visibility_timeout`` secon
 """
 
 import json
+import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -29,10 +30,17 @@ from kombu.utils.url import as_url
 
 from kvstream.adapters.places import Place, Strings, repeated
 from kvstream.adapters.tasks import BODY, LEASE_S, Ref, Tasks
-from kvstream.errors import InvalidArgument, KVStreamError
+from kvstream.errors import InvalidArgument, KVStreamError, described
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import StreamID
 from kvstream.version import VERSION
+
+__all__ = ["KVStreamChannel", "KVStreamQoS", "Transport"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 PREFIX = "kombu:"
 WAIT_S = 1.0
@@ -44,6 +52,7 @@ FANOUT_MESSAGES = 1000
 
 _REPLIES = re.compile(r"\.reply\.[^.]+\.pidbox$")
 """The names of the queues of clients of remote control."""
+_log = logging.getLogger(__name__)
 _STORE_OPTIONS = ("shared", "durability", "db", "wait_s")
 for _scheme in ("kvstream", "kvstream+redis", "kvstream+rediss", "kvstream+unix"):
     TRANSPORT_ALIASES[_scheme] = "kvstream.adapters.kombu:Transport"
@@ -111,7 +120,13 @@ class KVStreamChannel(virtual.Channel):
         if not tasks:
             raise Empty
         task = tasks[0]
-        message: dict[str, Any] = json.loads(task.body)
+        try:
+            message = _message_of(task.body)
+        except Exception as error:  # bytes of another program: they would come back for ever
+            dead = f"{task.ref.key.decode()}:dead"
+            _log.error("moving what is no message to %s: %s", dead, described(error))
+            self.tasks.bury(task.ref, task.body, dead)
+            return self._read(queues, None)
         properties = message["properties"]
         expiration = properties.get("expiration")  # milliseconds since it was put
         if "expires" in message["headers"]:  # Celery's worker marks such a task as revoked
@@ -287,6 +302,15 @@ class Transport(virtual.Transport):
         names = list(queues)
         self._turn = (self._turn + 1) % len(names)
         yield from names[self._turn :] + names[: self._turn]
+
+
+def _message_of(body: bytes) -> dict[str, Any]:
+    """Return the message in a body; raise if it has no parts that kombu and ``_read`` need."""
+    message: dict[str, Any] = json.loads(body)
+    message["properties"]["delivery_info"].get("redelivered")
+    float(message["properties"].get("expiration") or 0)
+    "expires" in message["headers"]  # noqa: B015
+    return message
 
 
 def _url_of(client: Any) -> str:

@@ -11,6 +11,7 @@ A place is a directory or the URL of a server. The queue is a stream for each pr
 worker lives; that of a killed one goes to another worker after ``lease`` seconds.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -34,15 +35,23 @@ from kvstream.adapters.places import Place, Strings
 from kvstream.adapters.tasks import LEASE_S, Tasks
 from kvstream.aio import AsyncStore, StoreOfLoop
 from kvstream.engine.coerce import at_least_1
-from kvstream.errors import StoreClosed
+from kvstream.errors import StoreClosed, described
 from kvstream.store import Store
 from kvstream.types.urls import AnyPath
+
+__all__ = ["KVStreamBroker", "KVStreamResultBackend", "KVStreamScheduleSource"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 WAIT_S = 1.0
 """Longest single wait for a task."""
+_log = logging.getLogger(__name__)
 
 
 class AsyncPlace(Place):
@@ -177,11 +186,18 @@ class KVStreamScheduleSource(ScheduleSource):
 
     async def get_schedules(self) -> list[ScheduledTask]:
         bodies = await self.place.call(self._read)
-        return [ScheduledTask.model_validate_json(body) for body in bodies]
+        schedules: list[ScheduledTask] = []
+        for body in bodies:
+            try:
+                schedules.append(ScheduledTask.model_validate_json(body))
+            except ValueError as error:  # bytes of another program
+                _log.warning("a schedule of %s cannot be read: %s", self._name, described(error))
+        return schedules
 
     def _read(self) -> list[bytes]:
-        entries = self.place.store.stream(self._name).scan()
-        return list({entry.fields[b"id"]: entry.fields[b"schedule"] for entry in entries}.values())
+        entries = [entry.fields for entry in self.place.store.stream(self._name).scan()]
+        found = {each.get(b"id"): each[b"schedule"] for each in entries if b"schedule" in each}
+        return list(found.values())
 
     async def add_schedule(self, schedule: ScheduledTask) -> None:
         """Add a schedule; it replaces one with the same ID."""
@@ -197,7 +213,7 @@ class KVStreamScheduleSource(ScheduleSource):
 
     def _delete(self, schedule_id: str, end: str) -> None:
         stream, wanted = self.place.store.stream(self._name), schedule_id.encode()
-        ids = [entry.id for entry in stream.scan("-", end) if entry.fields[b"id"] == wanted]
+        ids = [entry.id for entry in stream.scan("-", end) if entry.fields.get(b"id") == wanted]
         if ids:
             stream.delete(ids)
 

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from kvstream.adapters.places import repeated
 from kvstream.engine.coerce import Name, milliseconds
-from kvstream.errors import InvalidArgument, KVStreamError, NoGroup, shown
+from kvstream.errors import InvalidArgument, KVStreamError, LeaseLost, NoGroup, shown
 from kvstream.group import Group
 from kvstream.operations import watch
 from kvstream.operations.queues import leases
@@ -101,9 +101,13 @@ class Tasks:
             if not queue.levels:
                 self._add_level(queue, 0, name.encode())
             for entry in self._list_of(name).range(f"({queue.seen}"):
-                level = float(entry.fields[b"priority"])
-                self._add_level(queue, level, f"{name}:priority:{level!r}".encode())
                 queue.seen = entry.id
+                try:
+                    level = float(entry.fields[b"priority"])
+                except (KeyError, ValueError):
+                    _log.warning("the entry %s of %s:priorities is no priority", entry.id, name)
+                    continue
+                self._add_level(queue, level, f"{name}:priority:{level!r}".encode())
             return dict(queue.levels)
 
     def _list_of(self, name: str) -> Stream:
@@ -196,6 +200,21 @@ class Tasks:
                 if lost := outcomes.count(LeaseOutcome.LOST):
                     _log.warning("%d tasks of %s are another reader's by now", lost, key.decode())
 
+    def bury(self, ref: Ref, body: bytes, dead: str, **limits: Any) -> None:
+        """Move a task to the stream ``dead``, in one commit; ``limits`` are those of ``add``.
+
+        One that another reader has by now stays that reader's; a warning says so.
+        """
+        self.release(ref)
+        store = self._open()
+        try:
+            with store.transaction():
+                self.guard(ref)
+                store.stream(dead).add({BODY: body}, **limits)
+                store.stream(ref.key).group(GROUP).ack_delete(ref.id)
+        except LeaseLost:
+            _log.warning("the task %s is another reader's by now", ref.id)
+
     def guard(self, ref: Ref) -> None:
         """Raise LeaseLost if another reader has a task; in a transaction also if at its end."""
         self._run(watch.guard, ref.key, ref.id, ref.deliveries)
@@ -283,7 +302,7 @@ class Tasks:
         taken = self._taken(stream)
         for entry in stream.scan():
             if entry.id not in taken:
-                yield entry.fields[BODY]
+                yield _body(entry)
                 limit = None if limit is None else limit - 1
                 if limit == 0:
                     return
@@ -318,7 +337,12 @@ class Tasks:
 
 
 def _task(queue: str, key: bytes, entry: Entry[bytes]) -> Task:
-    return Task(queue, entry.fields[BODY], Ref(key, entry.id, (entry.deliveries or 0) + 1))
+    return Task(queue, _body(entry), Ref(key, entry.id, (entry.deliveries or 0) + 1))
+
+
+def _body(entry: Entry[bytes]) -> bytes:
+    """Return the task in an entry; empty, so no task, if another program has added the entry."""
+    return entry.fields.get(BODY, b"")
 
 
 def _by_key(refs: Collection[Ref]) -> list[tuple[bytes, list[leases.Token]]]:

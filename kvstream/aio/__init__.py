@@ -19,6 +19,8 @@ just before stays pending with its consumer, whose next ``listen`` or ``history`
 write whose task is cancelled may have been done.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
@@ -27,6 +29,7 @@ from functools import partial, wraps
 from importlib import import_module
 from types import TracebackType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
@@ -57,6 +60,7 @@ from kvstream.queue import Message, Queue
 from kvstream.queue import take as take_of
 from kvstream.store import Store
 from kvstream.stream import Stream
+from kvstream.surface import Public
 from kvstream.types.ids import IDLike, StreamID
 from kvstream.types.records import Entry, Fields, LeaseOutcome, S
 from kvstream.types.urls import AnyPath
@@ -72,6 +76,11 @@ __all__ = [
     "take",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 P = ParamSpec("P")
 T = TypeVar("T")
 F = TypeVar("F")
@@ -79,7 +88,7 @@ F = TypeVar("F")
 _END: Any = object()
 
 
-class _Face(Generic[F]):
+class _Face(Public, Generic[F]):
     """An object of the library, and the engine that runs its methods for tasks."""
 
     __slots__ = ("_engine", "_sync")
@@ -251,6 +260,7 @@ class AsyncStream(_Face[Stream[S]], Generic[S]):
     add_many = _awaited(Stream[S].add_many)
     cancel = _awaited(Stream[S].cancel)
     configure = _awaited(Stream[S].configure)
+    count = _awaited(Stream[S].count)
     count_after = _awaited(Stream[S].count_after)
     delayed = _awaited(Stream[S].delayed)
     delayed_count = _awaited(Stream[S].delayed_count)
@@ -288,6 +298,7 @@ class AsyncStore(_Face[Store[S]], Generic[S]):
     """
 
     __slots__ = ()
+    _internal = Store._internal
 
     db = _Same[int]()
 
@@ -301,7 +312,7 @@ class AsyncStore(_Face[Store[S]], Generic[S]):
             )
         return self._sync
 
-    def select(self, db: int) -> "AsyncStore[S]":
+    def select(self, db: int) -> AsyncStore[S]:
         """Return the same open store with another database selected."""
         return AsyncStore(self._engine, self._sync.select(db))
 
@@ -377,7 +388,7 @@ class AsyncMessage(_Face[Message[S]], Generic[S]):
 
     __slots__ = ("queue",)
 
-    def __init__(self, queue: "AsyncQueue[S]", sync: Message[S]) -> None:
+    def __init__(self, queue: AsyncQueue[S], sync: Message[S]) -> None:
         super().__init__(queue._engine, sync)
         self.queue = queue
 
@@ -519,6 +530,16 @@ class Opening(Generic[S]):
     def __init__(self, opening: Callable[[], Coroutine[Any, Any, AsyncStore[S]]]) -> None:
         self._opening = opening
         self._store: AsyncStore[S] | None = None
+
+    if not TYPE_CHECKING:  # a checker would take every name
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"{name!r} is of the store, which is not open yet: "
+                "async with kvstream.aio.open(place) as store",
+                name=name,
+                obj=self,
+            )
 
     def __await__(self) -> Generator[Any, Any, AsyncStore[S]]:
         return self._opening().__await__()

@@ -1,7 +1,7 @@
 """Pages of entries as Arrow batches, for the library and for Spark.
 
 Each column is converted for a whole page at once. Single entries are looked at only if a value is
-malformed or a field name repeats. Field values are text as XADD stores it, which ``typed`` parses.
+malformed or a field name repeats. ``kvstream.arrow.casts`` parses field values.
 
 ``StreamRead`` reads one stream: pages of bounded size, batches, and whole tables. A read ends at
 the last ID that the stream had when it began. Each page is consistent; entries that are deleted
@@ -11,19 +11,17 @@ between two pages are missing.
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kvstream.arrow.casts import Bad, as_dictionary, is_bytes, is_text, typed
+from kvstream.arrow.roles import Column, Mode, Role
 from kvstream.arrow.schema import (
     COLUMNS_MAX,
-    Column,
-    Mode,
-    Role,
     found_columns,
     given_columns,
     schema_of,
@@ -34,87 +32,7 @@ from kvstream.errors import DataError, InvalidArgument, quoted
 from kvstream.layout.columns import Columns
 from kvstream.layout.keys import key_of
 from kvstream.operations import range as ranges
-from kvstream.operations import read
-from kvstream.operations.read import Position
 from kvstream.types.ids import StreamID
-
-Bad = np.ndarray[tuple[int], np.dtype[np.bool_]]
-Cast = Callable[[pa.Array], pa.Array]
-
-_ZONE = r"(Z|[+-]\d\d:?\d\d)$"
-
-
-def typed(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Bad | None]:
-    """Cast binary values to a column of ``kind``; return it with the mask of malformed values.
-
-    The mask is None if all values are well formed. Nulls stay null; malformed values become null.
-    """
-    cast = _cast_to(kind)
-    try:
-        return cast(values), None
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        pass
-    bad = np.zeros(len(values), np.bool_)
-    parts = _by_halves(values, kind, cast, bad, 0)
-    return pa.concat_arrays(parts), bad
-
-
-def _by_halves(
-    values: pa.Array, kind: pa.DataType, cast: Cast, bad: Bad, offset: int
-) -> list[pa.Array]:
-    """Cast values, halving those that fail until single malformed ones are left."""
-    try:
-        return [cast(values)]
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        if len(values) == 1:
-            bad[offset] = True
-            return [pa.nulls(1, kind)]
-    middle = len(values) // 2
-    return [
-        *_by_halves(values[:middle], kind, cast, bad, offset),
-        *_by_halves(values[middle:], kind, cast, bad, offset + middle),
-    ]
-
-
-def _cast_to(kind: pa.DataType) -> Cast:
-    if pa.types.is_binary(kind):
-        return lambda values: values
-    if pa.types.is_timestamp(kind):
-        return partial(_to_timestamp, kind=kind)
-    if pa.types.is_integer(kind):
-        return partial(_to_integer, kind=kind)
-    if pa.types.is_time(kind):
-        return partial(_to_time, kind=kind)
-    return lambda values: pc.cast(pc.cast(values, pa.string()), kind)
-
-
-def _to_integer(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast decimal digits only: Arrow also takes 0x1F, which Spark's sources refuse."""
-    for letter in (b"x", b"X"):
-        if pc.any(pc.match_substring(values, letter)).as_py():
-            raise pa.ArrowInvalid("a number in hexadecimal digits")
-    return pc.cast(pc.cast(values, pa.string()), kind)
-
-
-def _to_time(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast times of a day, as those of one day: Arrow has no cast from text."""
-    text = pc.binary_join_element_wise("1970-01-01T", pc.cast(values, pa.string()), "")
-    return pc.cast(pc.cast(text, pa.timestamp("us")), kind)
-
-
-def _to_timestamp(values: pa.Array, kind: pa.TimestampType) -> pa.Array:
-    """Cast ISO 8601 times; a time without a zone is UTC, or stays without if ``kind`` has none."""
-    text = pc.cast(values, pa.string())
-    if kind.tz is not None:
-        with suppress(pa.ArrowInvalid):
-            return pc.cast(text, kind)  # all have a zone
-    with suppress(pa.ArrowInvalid):
-        return pc.cast(text, pa.timestamp("us")).cast(kind)  # none has a zone
-    if kind.tz is None:
-        raise pa.ArrowInvalid("a time with a zone")
-    zoned = pc.match_substring_regex(text, _ZONE)
-    return pc.cast(pc.if_else(zoned, text, pc.binary_join_element_wise(text, "Z", "")), kind)
-
 
 _SIGNED = 1 << 63
 _PER_MS = {"s": 1, "ms": 1, "us": 1000, "ns": 1_000_000}
@@ -223,9 +141,21 @@ class Batches:
         return batch
 
     def _column(self, column: Column, page: Page) -> pa.Array | None:
-        kind = self.schema.field(column.name).type
         if column.role is Role.CORRUPT:
             return None
+        kind = self.schema.field(column.name).type
+        if not pa.types.is_dictionary(kind):
+            return self._values(column, kind, page)
+        values = self._values(column, kind.value_type, page)
+        try:
+            return as_dictionary(values, kind)
+        except pa.ArrowInvalid:
+            raise InvalidArgument(
+                f"the column {column.name} has {len(values.unique())} different values in one "
+                f"batch, too many for {kind.index_type} indices: use int32 indices"
+            ) from None
+
+    def _values(self, column: Column, kind: pa.DataType, page: Page) -> pa.Array:
         if column.role is not Role.FIELD:
             return _RESERVED_COLUMNS[column.role](page, kind)
         array, bad = typed(page.field(column.name.encode()), kind)
@@ -260,13 +190,12 @@ class Batches:
 
 
 def _ids(page: Page, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_binary(kind):
-        return pa.Array.from_buffers(pa.binary(16), len(page), [None, pa.py_buffer(page.ids)]).cast(
-            kind
-        )
-    if pa.types.is_string(kind):
+    if is_bytes(kind):
+        packed = pa.Array.from_buffers(pa.binary(16), len(page), [None, pa.py_buffer(page.ids)])
+        return packed.cast(pa.binary()).cast(kind)
+    if is_text(kind):
         ms, seq = (pa.array(page.part(which)).cast(pa.string()) for which in (0, 1))
-        return pc.binary_join_element_wise(ms, seq, "-")
+        return pc.binary_join_element_wise(ms, seq, "-").cast(kind)
     parts = [_part(page, which, kind.field(which).type) for which in (0, 1)]
     return pa.StructArray.from_arrays(parts, fields=list(kind))
 
@@ -287,6 +216,8 @@ def _part(page: Page, which: int, kind: pa.DataType) -> pa.Array:
 def _timestamps(page: Page, kind: pa.DataType) -> pa.Array:
     """Return the milliseconds as times; null beyond the range of the column's type."""
     ms = page.part(0)
+    if pa.types.is_uint64(kind):
+        return pa.array(ms)
     integer = pa.types.is_int64(kind)
     most = (_SIGNED - 1) // (1 if integer else _PER_MS[kind.unit])
     beyond = ms > most if len(ms) and ms.max() > most else None
@@ -299,10 +230,10 @@ def _timestamps(page: Page, kind: pa.DataType) -> pa.Array:
 
 def _streams(page: Page, kind: pa.DataType) -> pa.Array:
     try:
-        key = page.stream if pa.types.is_binary(kind) else page.stream.decode()
+        key = page.stream if is_bytes(kind) else page.stream.decode()
     except UnicodeDecodeError:
         raise _not_text(f"the key {quoted(page.stream)}") from None
-    return pa.repeat(pa.scalar(key, kind), len(page))
+    return pa.repeat(key, len(page)).cast(kind)
 
 
 def _stores(page: Page, kind: pa.DataType) -> pa.Array:
@@ -325,7 +256,7 @@ def _fields(page: Page, kind: pa.DataType) -> pa.Array:
         _text_or_binary(values, parts[1].type, "value", page),
     ]
     struct = pa.StructArray.from_arrays(children, fields=parts)
-    buffers = [None, pa.py_buffer(ends)]
+    buffers = [None, pa.py_buffer(ends.astype(np.int64) if pa.types.is_large_list(kind) else ends)]
     return pa.Array.from_buffers(kind, len(page), buffers, children=[struct])
 
 
@@ -402,16 +333,19 @@ class StreamRead:
         bounds: tuple[StreamID, StreamID],
         schema: Any,
         prefix: str,
+        last: Callable[[], StreamID],
     ) -> None:
-        """``schema`` None: a column for each field name; else see ``schema_of``."""
+        """``schema`` None: a column for each field name; else see ``schema_of``.
+
+        ``last`` returns the stream's last ID, where the read ends.
+        """
         self._engine = engine
         self._name = name
-        self._start = bounds[0]
-        self._end = min(bounds[1], engine.run(read.resolve, name, Position.LAST))
         self._prefix = prefix
         self._given = None if schema is None else schema_of(schema)
         if self._given is not None:
             given_columns(self._given, prefix)  # raises its errors before anything is read
+        self._start, self._end = bounds[0], min(bounds[1], last())
 
     def table(self) -> pa.Table:
         """Return all entries; without a schema they are read once and held as they are stored."""

@@ -5,56 +5,23 @@ behind a prefix. Any other column is the entry's field of that name.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+
+from kvstream.arrow.casts import is_bytes, is_plain, is_text
+from kvstream.arrow.roles import Column, Role
 from kvstream.errors import InvalidArgument, shown
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from kvstream.layout.keys import ID_BYTES
 
 COLUMNS_MAX = 1000
 """Columns of a read without a schema: more field names are data, such as IDs."""
 
 
-class Mode(StrEnum):
-    """What happens to an entry with a value that does not fit its column's type."""
-
-    PERMISSIVE = "PERMISSIVE"
-    """The value is null, and the corrupt-record column holds the entry."""
-    DROPMALFORMED = "DROPMALFORMED"
-    """The entry is left out."""
-    FAILFAST = "FAILFAST"
-    """The read fails."""
-
-
-class Role(StrEnum):
-    """The content of a column."""
-
-    ID = "id"
-    TIMESTAMP = "timestamp"
-    STREAM = "stream"
-    STORE = "store"
-    FIELDS = "fields"
-    FIELD = "a field"
-    CORRUPT = "corrupt record"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a read."""
-
-    role: Role
-    name: str
-    kind: str
-    """Its type, for messages."""
-
-
 _RESERVED = (Role.ID, Role.TIMESTAMP, Role.STREAM, Role.FIELDS)
 
 
-def given_columns(schema: "pa.Schema", prefix: str) -> list[Column]:
+def given_columns(schema: pa.Schema, prefix: str) -> list[Column]:
     """Return the columns of a schema; raise InvalidArgument for a type that one cannot have."""
     roles = {prefix + role: role for role in _RESERVED}
     columns = []
@@ -70,13 +37,14 @@ def given_columns(schema: "pa.Schema", prefix: str) -> list[Column]:
     return columns
 
 
-def schema_of(schema: Any) -> "pa.Schema":
-    """Return a schema of Arrow: itself, or of a mapping of names to types; both may be text."""
-    import pyarrow as pa
+def schema_of(schema: Any) -> pa.Schema:
+    """Return a schema of Arrow: itself, or of a mapping of names to types; both may be text.
 
-    if isinstance(schema, pa.Schema):
-        return schema
+    A schema of another library that has Arrow's C interface, such as a polars.Schema, is converted.
+    """
     try:
+        if hasattr(schema, "__arrow_c_schema__"):
+            return _without_categories(pa.schema(schema))
         pairs = schema.items() if isinstance(schema, Mapping) else schema
         return pa.schema([pa.field(str(name), kind) for name, kind in pairs])
     except (TypeError, ValueError, pa.ArrowException) as error:
@@ -85,12 +53,24 @@ def schema_of(schema: Any) -> "pa.Schema":
         ) from None
 
 
+def _without_categories(schema: pa.Schema) -> pa.Schema:
+    """Drop the metadata of dictionary columns: polars keeps an Enum's categories there.
+
+    It would read any other value as null.
+    """
+    return pa.schema(
+        [
+            field.remove_metadata() if pa.types.is_dictionary(field.type) else field
+            for field in schema
+        ],
+        schema.metadata,
+    )
+
+
 def found_columns(
     names: Iterable[bytes], binary: set[bytes], prefix: str
-) -> tuple["pa.Schema", list[Column]]:
+) -> tuple[pa.Schema, list[Column]]:
     """Return ID, time, and a column for each field name; text, unless ``binary`` has the name."""
-    import pyarrow as pa
-
     columns = [Column(role, prefix + role, "") for role in (Role.ID, Role.TIMESTAMP)]
     kinds: list[Any] = [pa.string(), pa.timestamp("ms", "UTC")]
     taken = {column.name for column in columns}
@@ -128,51 +108,47 @@ def too_many_names() -> InvalidArgument:
 # --- the types that a column may have -------------------------------------------------------------
 
 
-def _is_text(kind: "pa.DataType") -> bool:
-    import pyarrow as pa
+def _is_name(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return is_text(kind) or (is_bytes(kind) and not pa.types.is_fixed_size_binary(kind))
 
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
-
-def _is_id(kind: "pa.DataType") -> bool:
-    import pyarrow as pa
-
+def _is_id(kind: pa.DataType) -> bool:
     if not pa.types.is_struct(kind):
-        return _is_text(kind)
+        return _is_name(kind) or kind == pa.binary(ID_BYTES)
     return [field.name for field in kind] == ["ms", "seq"] and all(
-        field.type in (pa.int64(), pa.uint64()) for field in kind
+        field.type in (pa.int64(), pa.uint64(), pa.decimal128(20, 0)) for field in kind
     )
 
 
-def _is_time(kind: "pa.DataType") -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_timestamp(kind) or pa.types.is_int64(kind))
+def _is_time(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) or kind in (pa.int64(), pa.uint64())
 
 
-def _is_fields(kind: "pa.DataType") -> bool:
-    import pyarrow as pa
-
+def _is_fields(kind: pa.DataType) -> bool:
     if pa.types.is_map(kind):
-        return _is_text(kind.key_type) and _is_text(kind.item_type)
-    if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
+        return _is_part(kind.key_type) and _is_part(kind.item_type)
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    if not pa.types.is_struct(kind.value_type):
         return False
     parts = list(kind.value_type)
-    return len(parts) == 2 and all(_is_text(part.type) for part in parts)
+    return len(parts) == 2 and all(_is_part(part.type) for part in parts)
 
 
-def _is_plain(kind: "pa.DataType") -> bool:
-    import pyarrow as pa
-
-    tests = ("boolean", "integer", "floating", "decimal", "date", "time", "timestamp")
-    return _is_text(kind) or any(getattr(pa.types, f"is_{test}")(kind) for test in tests)
+def _is_part(kind: pa.DataType) -> bool:
+    return _is_name(kind) and not pa.types.is_dictionary(kind)
 
 
 _FITS: dict[Role, tuple[Any, str]] = {
     Role.ID: (_is_id, "string, binary, or struct<ms: int64, seq: int64> (or of uint64)"),
     Role.TIMESTAMP: (_is_time, "timestamp, or int64 for milliseconds"),
-    Role.STREAM: (_is_text, "string or binary"),
+    Role.STREAM: (_is_name, "string or binary"),
     Role.FIELDS: (_is_fields, "map or list<struct<name, value>>, of string or binary"),
-    Role.FIELD: (_is_plain, "string, binary, bool, a number, a date or a time"),
+    Role.FIELD: (
+        is_plain,
+        "string, binary, bool, a number, a date, a time or a duration (read lists and structures "
+        "as string: it is the text that was stored)",
+    ),
 }
 """Whether a type fits, and those that do."""

@@ -12,6 +12,8 @@ Field values become bytes by type::
     timestamp       2026-11-21T20:51:00.123456Z, in UTC; without zone, the same without Z;
                     nine digits in a column that has nanoseconds
     duration        its number of the column's units
+    arrow.uuid      32 hexadecimal digits with hyphens; arrow.json and arrow.bool8 as the type
+                    that they stand for
     null            the field is left out
 """
 
@@ -19,6 +21,8 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from kvstream.arrow.casts import is_bytes, is_text
 
 
 def as_binary(column: pa.Array) -> pa.Array:
@@ -28,17 +32,30 @@ def as_binary(column: pa.Array) -> pa.Array:
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
-        column = column.dictionary_decode()
-        kind = column.type
-    if pa.types.is_binary(kind):
-        return column
-    if pa.types.is_large_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return as_binary(column.dictionary).take(column.indices)
+    if pa.types.is_run_end_encoded(kind):
+        return as_binary(pc.run_end_decode(column))
+    if isinstance(kind, pa.BaseExtensionType):
+        return _of_extension(column)
+    if is_text(kind) or is_bytes(kind):
         return column.cast(pa.binary())
     if pa.types.is_decimal(kind):
         return pa.array(map(_decimal, column.to_pylist()), pa.binary())
     if pa.types.is_timestamp(kind):
         return _timestamps(column)
     return column.cast(pa.string()).cast(pa.binary())
+
+
+def _of_extension(column: pa.ExtensionArray) -> pa.Array:
+    match column.type.extension_name:
+        case "arrow.uuid":
+            ids = (None if each is None else str(each).encode() for each in column.to_pylist())
+            return pa.array(ids, pa.binary())
+        case "arrow.bool8":
+            return as_binary(column.storage.cast(pa.bool_()))
+        case "arrow.json":
+            return as_binary(column.storage)
+    raise pa.ArrowNotImplementedError(f"{column.type} has no text")
 
 
 def _decimal(number: object) -> bytes | None:

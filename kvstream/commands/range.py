@@ -1,4 +1,7 @@
-"""XRANGE, XREVRANGE and XLEN."""
+"""XRANGE, XREVRANGE, XLEN and KVSTREAM.COUNT."""
+
+from collections.abc import Iterator
+from itertools import islice
 
 from kvstream.commands.args import (
     COUNT,
@@ -9,11 +12,21 @@ from kvstream.commands.args import (
     range_start,
     syntax_error,
 )
-from kvstream.commands.command import FAST_READ, FIRST, LATER, READ, Answer, Family, Session
+from kvstream.commands.command import (
+    FAST_READ,
+    FIRST,
+    LATER,
+    OURS,
+    READ,
+    Answer,
+    Family,
+    Session,
+)
+from kvstream.commands.incremental import in_steps
 from kvstream.commands.replies import NULL_ARRAY, Entries, Gradual, Paged, Reply
 from kvstream.commands.reply_pages import is_put_off, may_be_long
 from kvstream.meta.txn import Txn
-from kvstream.operations import pages
+from kvstream.operations import pages, thresholds
 from kvstream.operations import range as ranges
 from kvstream.types.ids import StreamID
 
@@ -24,6 +37,31 @@ COMMANDS = Family("stream")
 def xlen(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the number of entries; 0 if the key does not exist."""
     return ranges.length(txn, session.prefix + argv[1])
+
+
+@COMMANDS.command("kvstream.count", "key start end", READ, FIRST, since=OURS)
+def count(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Return the number of entries between two IDs, which are as those of XRANGE.
+
+    It is exact, and 0 if the key does not exist. The cost is that of nodes, not of entries.
+    """
+    parts = ranges.counted(txn, session.prefix + argv[1], range_start(argv[2]), range_end(argv[3]))
+    if not session.steps:
+        return sum(parts)
+    counting = _Counting(parts)
+    total = counting.step(txn)
+    return in_steps(counting.step, lambda total: total) if total is None else total
+
+
+class _Counting:
+    def __init__(self, parts: Iterator[int]) -> None:
+        self._parts, self._total = parts, 0
+
+    def step(self, txn: Txn) -> int | None:
+        """Add some parts; return the total, None if there are more."""
+        some = [*islice(self._parts, thresholds.NODE_PAGES_TOGETHER)]
+        self._total += sum(some)
+        return self._total if len(some) < thresholds.NODE_PAGES_TOGETHER else None
 
 
 @COMMANDS.command("xrange", "key start end [COUNT count]", READ, FIRST, since="5.0.0")

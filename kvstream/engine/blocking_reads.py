@@ -179,14 +179,20 @@ def _decoded(reply: Reply | None) -> PendingLists:
     return [(name, list(entries)) for name, entries in reply or ()]
 
 
+def missing_key(engine: AnyEngine, name: bytes, kind: str = "key") -> str:
+    """Return that a key does not exist, with the nearest name."""
+    key = text(key_of(name))
+    keys = [text(known) for known in islice(engine.keys(database_of(name), None), _NAMES_MAX)]
+    return f"there is no {kind} {shown(key)}{nearest(key, keys)}"
+
+
 def misnamed(engine: AnyEngine, name: bytes, group: bytes | None = None) -> str:
     """Return which of a stream and its group is missing, with the nearest name; "" if none is."""
-    key, database = key_of(name), database_of(name)
+    key = key_of(name)
     try:
         names = [text(known.name) for known in engine.run(info.group_infos, name)]
     except NoSuchKey:
-        keys = [text(known) for known in islice(engine.keys(database, None), _NAMES_MAX)]
-        return f"there is no stream {shown(text(key))}{nearest(text(key), keys)}"
+        return missing_key(engine, name, "stream")
     except KVStreamError:
         return ""
     if group is None or text(group) in names:

@@ -233,7 +233,7 @@ def trim_of(
     if limit is not None and type(limit) is not int:
         limit = whole(limit, "limit")
     if maxlen is not None and minid is not None:
-        raise two_strategies()
+        raise two_strategies().with_detail("give maxlen or minid, not both")
     if maxlen is not None:
         if type(maxlen) is not int:
             maxlen = whole(maxlen, "maxlen")
@@ -242,7 +242,7 @@ def trim_of(
         bound = id_or_time(minid, now_ms=now_ms)
         return _trim(Strategy.MINID, 0, bound, bool(approximate), limit, policy)
     if limit is not None:
-        raise limit_without_strategy(limit)
+        raise limit_without_strategy(limit).with_detail("limit goes with maxlen or minid")
     return None
 
 
@@ -286,6 +286,7 @@ def opening_of(
 
     A server has all of its own but ``db``. ``create`` means nothing there, and is taken.
     """
+    refuse_unknown_options(options)
     url, db = server_url(place), optional(db, "db")
     own = {"durability": durability, "read_only": read_only or None, "clock": clock}
     for name, value in {**own, "shared": shared or None, "wait_s": wait_s, **options}.items():
@@ -328,11 +329,34 @@ def path_of(path: AnyPath) -> Path:
 
 def store_options(settings: Mapping[str, Any]) -> StoreOptions:
     """Return the options of a store; raise InvalidArgument for an unknown name or a bad value."""
+    refuse_unknown_options(settings)
     known = {field.name: field.type for field in fields(StoreOptions)}
-    if unknown := sorted(settings.keys() - known):
-        near = nearest(unknown[0], known) or " (see the fields of StoreOptions)"
-        raise InvalidArgument(f"no such option: {', '.join(unknown)}{near}")
     return StoreOptions(**{name: _option(name, known[name], settings[name]) for name in settings})
+
+
+def refuse_unknown_options(options: Iterable[str]) -> None:
+    """Raise InvalidArgument, with the option that is most likely meant, for an unknown one."""
+    known = [field.name for field in fields(StoreOptions)]
+    unknown = sorted({*options}.difference(known))
+    if not unknown:
+        return
+    others = ["db", "clock", "decode", "errors", "shared", "wait_s"]
+    hint = (
+        _MEANT_OPTIONS.get(unknown[0])
+        or nearest(unknown[0], [*known, *others])
+        or " (see the fields of StoreOptions)"
+    )
+    raise InvalidArgument(f"no such option: {', '.join(unknown)}{hint}")
+
+
+_ADDRESS = ": a server is named by its URL, such as 'redis://user:password@localhost:6379/0'"
+_MEANT_OPTIONS = {
+    "decode_responses": ": did you mean 'decode'?",
+    "shared": ": kvstream.open has it, and opens a directory for many processes",
+    "wait_s": ": kvstream.open has it, for shared=True",
+    **dict.fromkeys(("host", "port", "username", "password", "ssl"), _ADDRESS),
+}
+"""What is meant by options of redis-py, and by those that only some calls have."""
 
 
 def _option(name: str, kind: object, value: Any) -> Any:

@@ -216,7 +216,10 @@ class Decoder(Generic[S]):
 
 
 def dead_letter_of(entry: Entry[S]) -> DeadLetter[S] | None:
-    """Return an entry of a stream of dead letters as a record; None if it is not one."""
+    """Return an entry of a stream of dead letters as a record; None if it is not one.
+
+    Any program may add entries there.
+    """
     flat = entry.flat
     raw = [part.encode("utf-8", "replace") if isinstance(part, str) else part for part in flat]
     block = dead.origin(raw)
@@ -224,19 +227,22 @@ def dead_letter_of(entry: Entry[S]) -> DeadLetter[S] | None:
         return None
     own = flat[: len(flat) - 2 * len(block)]
     origin, _, group, consumer, _, _, _, error, traceback = flat[len(own) + 1 :: 2]
-    return DeadLetter(
-        id=entry.id,
-        fields=fields_of(own),
-        origin=origin,
-        origin_id=StreamID.parse(block[b"dead:id"]),
-        group=group,
-        consumer=consumer,
-        deliveries=int(block[b"dead:deliveries"]),
-        reason=block[b"dead:reason"].decode("ascii", "replace"),
-        at=datetime.fromtimestamp(int(block[b"dead:at"]) / 1000, UTC),
-        error=error,
-        traceback=traceback,
-    )
+    try:
+        return DeadLetter(
+            id=entry.id,
+            fields=fields_of(own),
+            origin=origin,
+            origin_id=StreamID.parse(block[b"dead:id"]),
+            group=group,
+            consumer=consumer,
+            deliveries=int(block[b"dead:deliveries"]),
+            reason=block[b"dead:reason"].decode("ascii", "replace"),
+            at=datetime.fromtimestamp(int(block[b"dead:at"]) / 1000, UTC),
+            error=error,
+            traceback=traceback,
+        )
+    except (ValueError, OverflowError, OSError):  # an InvalidID is a ValueError
+        return None
 
 
 def _moment(unix_ms: int) -> datetime | None:

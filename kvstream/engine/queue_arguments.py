@@ -12,7 +12,7 @@ from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 
 from kvstream.engine.coerce import Name, Seconds, milliseconds, name_bytes, whole
-from kvstream.errors import InvalidArgument, described, nearest, shown
+from kvstream.errors import InvalidArgument, described, nearest, shown, stored_text, traced
 from kvstream.layout.values import FieldPart, to_bytes
 from kvstream.operations.unique import Conflict, Unique
 from kvstream.types.clock import Clock
@@ -215,9 +215,7 @@ def failure_of(
     """Return the arguments of ``leases.nack``."""
     if isinstance(error, BaseException):
         if traceback is None and error.__traceback__ is not None:
-            from traceback import format_exception  # of a failure alone
-
-            traceback = "".join(format_exception(error))
+            traceback = traced(error)
         error = described(error)
     for name, text in {"error": error, "traceback": traceback}.items():
         if text is not None and not isinstance(text, str):
@@ -225,8 +223,8 @@ def failure_of(
     return {
         "delay_ms": None if delay is None else span_ms(delay, "delay"),
         "fatal": bool(fatal),
-        "error": (error or "").encode("utf-8", "backslashreplace"),
-        "traceback": (traceback or "").encode("utf-8", "backslashreplace"),
+        "error": stored_text(error or ""),
+        "traceback": stored_text(traceback or "", keep_end=True),
     }
 
 

@@ -4,11 +4,14 @@ The connections call the command table, without a socket. redis-py and the serve
 the first call.
 """
 
+import inspect
+import re
 from collections.abc import Callable
 from dataclasses import fields
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, nearest
 from kvstream.store import Store
 from kvstream.types.options import StoreOptions
 from kvstream.types.urls import AnyPath
@@ -84,7 +87,14 @@ def _client(make: Callable[..., T], store: Store | AnyPath, options: dict[str, A
     of_store, of_client = _split(options)
     if isinstance(store, Store):
         of_client.setdefault("db", store.db)
-    return make(Handle(shared_store_of(store, of_store)), **of_client)
+    try:
+        return make(Handle(shared_store_of(store, of_store)), **of_client)
+    except TypeError as error:
+        unknown = re.search("unexpected keyword argument '([^']*)'", str(error))
+        if unknown is None:
+            raise
+        known = [*_OF_STORES, *inspect.signature(import_module("redis").Redis).parameters]
+        raise TypeError(f"no such option: {unknown[1]}{nearest(unknown[1], known)}") from None
 
 
 def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

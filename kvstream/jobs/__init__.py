@@ -47,3 +47,7 @@ __all__ = [
     "Worker",
     "current_job",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

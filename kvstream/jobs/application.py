@@ -34,6 +34,7 @@ from kvstream.jobs.schedules import SCHEDULED, Schedule
 from kvstream.jobs.task import Task
 from kvstream.operations.queues.schedules import refuse_most
 from kvstream.queue import Message, Queue
+from kvstream.surface import Public
 from kvstream.types.clock import now_ms
 from kvstream.types.cron import parse
 from kvstream.types.ids import StreamID, Ticket
@@ -84,7 +85,7 @@ def _name_of(function: Any) -> str:
     return str(name)
 
 
-class Jobs:
+class Jobs(Public):
     """The tasks of an application. The first use opens the store; ``close`` closes it.
 
     ``place`` is a directory or the URL of a server.
@@ -100,6 +101,13 @@ class Jobs:
         send_mail.with_options(delay=60).enqueue("a@b.c").result(timeout=90)
     """
 
+    _internal = frozenset(
+        {
+            *("dead_keys", "declare", "finish", "finishing", "lease_s", "now_ms", "put"),
+            *("put_many", "queue_names", "queue_of", "queues_to_work", "record", "result_key"),
+            *("share", "testing", "use"),
+        }
+    )
     group = "workers"
 
     def __init__(

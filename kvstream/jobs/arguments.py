@@ -17,6 +17,7 @@ import json
 import re
 import types
 import typing
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
@@ -30,7 +31,7 @@ from uuid import UUID
 
 import msgpack
 
-from kvstream.errors import InvalidArgument, shown
+from kvstream.errors import InvalidArgument, described, shown
 
 FORMATS = ("json", "msgpack")
 VERSION_LENGTH = 8
@@ -60,8 +61,16 @@ def pack(plain: Any, form: str) -> bytes:
 
 
 def unpack(data: bytes, form: str) -> Any:
-    """Return the plain data in bytes of ``pack``."""
-    return msgpack.unpackb(data) if form == "msgpack" else json.loads(data.decode())
+    """Return the plain data in bytes of ``pack``; ValueError for bytes that hold none."""
+    checked_format(form)
+    try:
+        return msgpack.unpackb(data) if form == "msgpack" else json.loads(data.decode())
+    except RecursionError:
+        raise ValueError(f"the {form} is nested too deeply") from None
+    except MemoryError:
+        raise ValueError(
+            f"the {form} of {len(data)} bytes needs more memory than there is"
+        ) from None
 
 
 def digest(plain: Any) -> str:
@@ -563,8 +572,11 @@ class Signature:
 
     def load(self, plain: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments in plain data; raise TypeError if they do not fit the function."""
-        placed, named = plain
-        given = self._plain_call(placed, named)
+        match plain:
+            case [list() as placed, dict() as named]:
+                given = self._plain_call(placed, named)
+            case _:
+                raise TypeError(f"{shown(plain)} is not a list and a mapping of arguments")
         if given is not None and tuple(given) == self.names:
             return tuple([self._loaded(name, value) for name, value in given.items()]), {}
         bound = self._signature.bind(*placed, **named)
@@ -597,6 +609,8 @@ class Signature:
             return self._codecs["return"].dump(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"the result of {self._name}: {error}") from None
+        except (Exception, SystemExit, GeneratorExit, CancelledError) as error:  # its type's code
+            raise TypeError(f"the result of {self._name}: {described(error)}") from None
 
     def load_result(self, plain: Any) -> Any:
         """Return the result that ``dump_result`` has made plain."""

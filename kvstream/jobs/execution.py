@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from time import sleep
-from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
 from kvstream.engine.queue_arguments import failure_of
 from kvstream.errors import (
     Conflict,
-    DataError,
     KVStreamError,
     LeaseLost,
     RequestError,
     ServerUnavailable,
-    StoreError,
     UnknownOutcome,
     described,
 )
@@ -37,6 +36,17 @@ from kvstream.jobs.job import (
     Retry,
     UnknownTask,
     current,
+    id_of,
+)
+from kvstream.jobs.job_log import (
+    Failure,
+    log_begun,
+    log_done,
+    log_failed,
+    log_late,
+    log_lost,
+    log_retried,
+    logger_of,
 )
 from kvstream.jobs.unknown import is_left_to_others
 from kvstream.types.clock import monotonic
@@ -44,43 +54,68 @@ from kvstream.types.clock import monotonic
 if TYPE_CHECKING:
     from kvstream.queue import Message
 
+_NAME_MAX = 200
+"""Characters of a task's name, which any program may have written, in an error."""
+RETRY_TTL_S = 60.0
+"""Seconds after the delay of a retry for which its record is kept at least: see was_cut_short."""
 _TRIES = 20
 """Attempts of a transaction that other clients overtake."""
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 Wait = Callable[[Awaitable[Any]], Any]
 """Runs a coroutine of a middleware for a sync task."""
 
 
 def job_of(jobs: AnyJobs, message: Message) -> Job | None:
-    """Return the job in a message, with its arguments; None if it was refused.
+    """Return the job in a message; None if it was refused.
 
-    A refused one moves to the dead letters: it has taken too many workers with it, or its task is
-    unknown or of another version, and no other worker has taken it within the grace.
+    A refused one moves to the dead letters: it is no job, it has taken too many workers with it, or
+    its task is unknown and no other worker has taken it within the grace. Its arguments are loaded
+    when it runs.
     """
-    job = Job("", "", b"")
+    job = Job("", "", b"", attempt=message.deliveries)
+    with suppress(ValueError):
+        job.id = id_of(message.fields, message.id)
     try:
         job = Job.of(message.fields, message.id, message.deliveries)
-        job.message = message
         task = job.task = jobs.tasks.get(job.task_name)
         if task is None:
-            raise UnknownTask(f"this worker has no task {job.task_name}")
+            raise UnknownTask(f"this worker has no task {job.task_name[:_NAME_MAX]}")
         if job.attempt > task.max_deliveries:
             raise Refused(
                 f"it was delivered {job.attempt - 1} times, and each of its workers died or lost it"
             )
-        task.load(job)
-        return job
-    except Refused as error:
         job.message = message
-        if not (isinstance(error, UnknownTask) and is_left_to_others(jobs, job, error)):
-            give_up(jobs, job, error, is_spent=_has_lost_workers(job))
+        return job
+    except Exception as error:  # bytes of any program
+        job.message = message
+        refused = error if isinstance(error, Refused) else Refused(described(error))
+        refuse(jobs, job, refused)
         return None
 
 
-def _has_lost_workers(job: Job) -> bool:
-    """Return whether a job was delivered so often that it is not run again."""
-    return job.task is not None and job.attempt > job.task.max_deliveries
+def refuse(jobs: AnyJobs, job: Job, error: Refused) -> None:
+    """End a job that this worker cannot run: leave it to others for a while, or give it up."""
+    if isinstance(error, UnknownTask) and is_left_to_others(jobs, job, error):
+        return
+    has_lost_workers = job.task is not None and job.attempt > job.task.max_deliveries
+    give_up(jobs, job, error, is_spent=has_lost_workers)
+
+
+def was_cut_short(jobs: AnyJobs, job: Job) -> bool:
+    """Return whether the last try of a job ended without an outcome: perhaps it ends its workers.
+
+    The lease of that try has ended, or no failure of it is recorded: the job was given back since.
+    """
+    message = job.message
+    assert message is not None
+    if job.attempt == 1 or message._entry.idle_ms is not None:
+        return job.attempt > 1
+    try:
+        last = jobs.store.stream(jobs.result_key(job.id)).revrange(count=1)
+    except KVStreamError:
+        return True
+    return not last or last[0].fields.get(b"attempt") != b"%d" % (job.attempt - 1)
 
 
 async def run_async(jobs: AnyJobs, job: Job) -> bool:
@@ -89,24 +124,56 @@ async def run_async(jobs: AnyJobs, job: Job) -> bool:
     current.set(job)
     limit = asyncio.timeout(job.task.timeout)
     try:
+        _begin(job)
         for middleware in jobs.middleware:
             await _awaited(middleware.before(job))
         async with limit:
-            result = await job.task.function(*job.args, **job.kwargs)
+            with _own_process():
+                result = await job.task.function(*job.args, **job.kwargs)
             if not job.settled:
                 job.result = result
         for middleware in reversed(jobs.middleware):
             await _awaited(middleware.after(job, job.result))
+        job.returned = monotonic()
     except BaseException as error:
+        job.returned = monotonic()
+        if isinstance(error, Refused):
+            await asyncio.to_thread(refuse, jobs, job, error)
+            return False
         failure = _timeout_of(job) if isinstance(error, TimeoutError) and limit.expired() else error
         for middleware in reversed(jobs.middleware):
             with suppress(Exception):
                 await _awaited(middleware.error(job, failure))
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            log_lost(job, "the worker has cancelled it")
             raise
         await asyncio.to_thread(fail, jobs, job, failure)
         return False
     return True
+
+
+def _begin(job: Job) -> None:
+    """Begin a run: load the arguments, or raise Refused if they do not fit."""
+    job.begun, job.returned = monotonic(), None
+    log_begun(job)
+    job.task.load(job)
+
+
+@contextmanager
+def _own_process() -> Iterator[None]:
+    """End a process that the function of a job has forked, when it leaves that function.
+
+    It has the connections of this one, and none of its threads: it must not end the job.
+    """
+    own = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != own:
+            error = sys.exception()
+            code = error.code if isinstance(error, SystemExit) else error and 1
+            # Another thread may have held the lock of stdout, so it is not flushed.
+            os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _is_cancelled() -> bool:
@@ -124,15 +191,22 @@ def run_sync(jobs: AnyJobs, job: Job, wait: Wait) -> bool:
     token = current.set(job)
     try:
         try:
+            _begin(job)
             for middleware in jobs.middleware:
                 _waited(middleware.before(job), wait)
-            result = job.task.function(*job.args, **job.kwargs)
+            with _own_process():
+                result = job.task.function(*job.args, **job.kwargs)
             if not job.settled:
                 job.result = result
             for middleware in reversed(jobs.middleware):
                 _waited(middleware.after(job, job.result), wait)
+            job.returned = monotonic()
         except BaseException as error:
-            failed(jobs, job, error, wait)
+            job.returned = monotonic()
+            if isinstance(error, Refused):
+                refuse(jobs, job, error)
+            else:
+                failed(jobs, job, error, wait)
             return False
         return True
     finally:
@@ -150,6 +224,12 @@ def failed(jobs: AnyJobs, job: Job, error: BaseException, wait: Wait) -> None:
 def timed_out(jobs: AnyJobs, job: Job, wait: Wait) -> None:
     """End the run of a sync task that takes too long; its thread goes on for nothing."""
     failed(jobs, job, _timeout_of(job), wait)
+
+
+def end_late(jobs: AnyJobs, job: Job, seconds: float) -> None:
+    """End the run of a job in another process, which has taken ``seconds``, by its timeout."""
+    job.begun = monotonic() - seconds
+    fail(jobs, job, _timeout_of(job))
 
 
 def _timeout_of(job: Job) -> JobTimeout:
@@ -173,17 +253,22 @@ def _waited(found: Any, wait: Wait) -> None:
 def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
     """Write the results of jobs and acknowledge them, in one commit.
 
-    If that is refused, since one job has lost its lease, each ends by a commit of its own.
+    If that is refused, since one job has lost its lease or has a wrong result, each ends by a
+    commit of its own.
     """
     until = monotonic() + jobs.lease_s
     ending = [job for job in done if not job.settled]
     if len(ending) > 1:
-        with suppress(KVStreamError, TypeError):
+        with suppress(Exception):
             _repeated(lambda: jobs.finish(ending), until)
             for job in ending:
                 job.settled = True
+            for job in ending:
+                log_done(job)
     for job in done:
-        if job not in ending:
+        if job.done:
+            log_done(job)
+        elif job not in ending:
             _log.info("job %s of %s had ended before its task returned", job.id, job.task_name)
         elif not job.settled:
             _finish_one(jobs, job, until)
@@ -195,10 +280,14 @@ def _finish_one(jobs: AnyJobs, job: Job, until: float) -> None:
         job.settled = True
     except LeaseLost:
         _note_lost(job)
-    except (Conflict, StoreError, DataError) as error:
-        _log.error("the end of job %s of %s was not written", job.id, job.task_name, exc_info=error)
+    except Conflict as error:
+        _note_unwritten(job, "ended", error)
     except (TypeError, RequestError) as error:
         give_up(jobs, job, error)  # the result cannot be stored: trying again would not help
+    except Exception as error:
+        _note_unwritten(job, "ended", error)
+    else:
+        log_done(job)
 
 
 def _repeated(call: Callable[[], None], until: float) -> None:
@@ -228,22 +317,24 @@ def fail(jobs: AnyJobs, job: Job, error: BaseException) -> None:
     assert task is not None
     assert message is not None
     if job.settled:
-        _log.error("job %s of %s failed after its end", job.id, task.name, exc_info=error)
+        log_late(job, Failure.of(error))
         return
-    if isinstance(error, GiveUp | Refused) or job.attempt > task.retries:
-        give_up(jobs, job, error, is_spent=not isinstance(error, GiveUp | Refused))
+    if isinstance(error, GiveUp) or job.attempt > task.retries:
+        give_up(jobs, job, error, is_spent=not isinstance(error, GiveUp))
         return
     job.ending = True
+    failure = Failure.of(error)
     delay = error.delay if isinstance(error, Retry) else None
     delay = task.delay_s(job.attempt) if delay is None else delay
 
-    def give_back() -> None:
-        with jobs.store._engine.brief_transaction():
-            jobs.record(job.id, RETRY, task.result_ttl, _failure(job, error))
-            message.nack(delay, error=error)
+    def give_back(recorded: bool) -> None:
+        if recorded:
+            fields = _fields_of(job, failure) if task.result_ttl > 0 else {"attempt": job.attempt}
+            jobs.record(job.id, RETRY, delay + max(task.result_ttl, RETRY_TTL_S), fields)
+        message.nack(delay, error=failure.text, traceback=failure.trace)
 
     if _is_written(jobs, job, give_back, "given back"):
-        _log.info("job %s of %s failed, and is tried again in %g s", job.id, task.name, delay)
+        log_retried(job, failure, delay)
 
 
 def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = False) -> None:
@@ -254,47 +345,59 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
     task, message = job.task, job.message
     assert message is not None
     job.ending = True
+    failure = Failure.of(error)
 
-    def bury() -> None:
-        with jobs.store._engine.brief_transaction():
-            if job.id:
-                ttl = None if task is None else task.result_ttl
-                jobs.record(job.id, FAILED, ttl, _failure(job, error))
-            if task is not None and task.dead_letter is False:
-                message.ack()
-                jobs.store.stream(message.key).delete(message.id)
-            else:
-                options = failure_of(None, not is_spent, error, None)
-                message._nack(**options, max_deliveries=int(is_spent))
+    def bury(recorded: bool) -> None:
+        if recorded and job.id:
+            ttl = None if task is None else task.result_ttl
+            jobs.record(job.id, FAILED, ttl, _fields_of(job, failure))
+        if task is not None and task.dead_letter is False:
+            message.ack()
+            jobs.store.stream(message.key).delete(message.id)
+        else:
+            options = failure_of(None, not is_spent, failure.text, failure.trace)
+            message._nack(**options, max_deliveries=int(is_spent))
 
     if _is_written(jobs, job, bury, "given up"):
-        _log.warning("job %s of %s is given up", job.id, job.task_name, exc_info=error)
+        log_failed(job, failure)
 
 
-def _is_written(jobs: AnyJobs, job: Job, write: Callable[[], None], outcome: str) -> bool:
-    """Write that a run has failed, and return whether that was done; else log why not."""
-    done = False
+def _is_written(jobs: AnyJobs, job: Job, write: Callable[[bool], None], outcome: str) -> bool:
+    """Write that a run has failed, and return whether that was done; else log why not.
+
+    ``write`` is called with False, for no record of the outcome, if none can be written: any
+    program may have chosen the ID of the job, which is a part of its record's key.
+    """
+
+    def commit(recorded: bool) -> None:
+        with jobs.store._engine.brief_transaction():
+            write(recorded)
+
+    done, until = False, monotonic() + jobs.lease_s
     try:
-        _repeated(write, monotonic() + jobs.lease_s)
+        try:
+            _repeated(partial(commit, True), until)
+        except (LeaseLost, Conflict):
+            raise
+        except RequestError:
+            _repeated(partial(commit, False), until)
         done = True
     except LeaseLost:
         _note_lost(job)
     except KVStreamError as problem:
-        _log.error("job %s of %s was not %s", job.id, job.task_name, outcome, exc_info=problem)
+        _note_unwritten(job, outcome, problem)
     job.settled = True
     return done
 
 
-def _failure(job: Job, error: BaseException) -> dict[str, str | bytes | int]:
-    return {
-        "error": described(error).encode("utf-8", "backslashreplace"),
-        "traceback": "".join(format_exception(error)).encode("utf-8", "backslashreplace"),
-        "attempt": job.attempt,
-    }
+def _fields_of(job: Job, failure: Failure) -> dict[str, str | bytes | int]:
+    return {"error": failure.text, "traceback": failure.trace, "attempt": job.attempt}
 
 
 def _note_lost(job: Job) -> None:
     job.settled = True
-    _log.warning(
-        "the outcome of job %s of %s is refused: its lease has ended", job.id, job.task_name
-    )
+    log_lost(job, "its outcome is refused, since its lease has ended")
+
+
+def _note_unwritten(job: Job, outcome: str, problem: BaseException) -> None:
+    _log.error("job %s of %s was not %s", job.id, job.task_name, outcome, exc_info=problem)

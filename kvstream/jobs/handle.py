@@ -21,15 +21,17 @@ from kvstream.errors import (
     Conflict,
     InvalidArgument,
     JobCancelled,
+    JobError,
     JobFailed,
     JobUnknown,
     NoGroup,
     RequestError,
     ServerUnavailable,
+    described,
     part_done,
 )
 from kvstream.jobs.arguments import unpack
-from kvstream.jobs.job import AnyJobs, checked_seconds, id_of, made_ms
+from kvstream.jobs.job import AnyJobs, checked_seconds, has_id, made_ms
 from kvstream.operations.ack import acknowledge
 from kvstream.types.clock import call_later, monotonic
 from kvstream.types.ids import StreamID, Ticket
@@ -71,6 +73,10 @@ def state_of(pending: PendingEntry | None) -> str:
     if pending is not None and pending.consumer:
         return "running"
     return "retrying" if pending is not None and pending.deliveries else "queued"
+
+
+def _shown_text(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")
 
 
 class JobHandle(Generic[R]):
@@ -119,7 +125,7 @@ class JobHandle(Generic[R]):
             if self._is_redriven():
                 return None
             status = self._last().get(b"status", RETRY)  # it may have ended just now
-        return None if status == RETRY else status.decode()
+        return None if status == RETRY else _shown_text(status)
 
     def result(self, timeout: float | timedelta | None = None) -> R:
         """Wait for the job, and return what its task returned.
@@ -160,7 +166,7 @@ class JobHandle(Generic[R]):
         while True:
             wait_s = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
             found = yield after, (wait_s if known and wait_s > 0 else None)
-            status = found[-1].fields[b"status"] if found else RETRY
+            status = found[-1].fields.get(b"status", RETRY) if found else RETRY
             if status != RETRY and (status != FAILED or (yield None) == "failed"):
                 return self._outcome(found[-1].fields)
             after = found[-1].id if found else after
@@ -174,15 +180,27 @@ class JobHandle(Generic[R]):
     def _outcome(self, fields: Any) -> R:
         status = fields[b"status"]
         if status == DONE:
+            return self._loaded(fields)
+        if status == CANCELLED:
+            raise JobCancelled(f"the job {self.id} was cancelled")
+        failed = JobFailed(_shown_text(fields.get(b"error", b"")))
+        failed.traceback = _shown_text(fields.get(b"traceback", b""))
+        raise failed
+
+    def _loaded(self, fields: Any) -> R:
+        """Return the result in a record; JobError if this program cannot read it.
+
+        Another version of the task, or another program, may have written it.
+        """
+        try:
             plain = unpack(fields[b"result"], fields.get(b"format", b"json").decode())
             task = self._task or self._jobs.tasks.get(fields.get(b"task", b"").decode())
             value: R = plain if task is None else task.signature.load_result(plain)
-            return value
-        if status == CANCELLED:
-            raise JobCancelled(f"the job {self.id} was cancelled")
-        failed = JobFailed(fields.get(b"error", b"").decode())
-        failed.traceback = fields.get(b"traceback", b"").decode()
-        raise failed
+        except Exception as error:
+            raise JobError(
+                f"the result of the job {self.id} cannot be read: {described(error)}"
+            ) from error
+        return value
 
     async def aresult(self, timeout: float | timedelta | None = None) -> R:
         """Await the result, as ``result`` waits for it; no thread waits."""
@@ -258,7 +276,7 @@ class JobHandle(Generic[R]):
 
     def _text(self, name: bytes) -> str | None:
         value = self._last().get(name)
-        return None if value is None else value.decode()
+        return None if value is None else _shown_text(value)
 
     # --- the state ------------------------------------------------------------------------------
 
@@ -293,7 +311,7 @@ class JobHandle(Generic[R]):
             start, count = (None, _PAGE) if where is None else (where, 1)
             while page := stream.delayed(start, count):
                 for each in page:
-                    if id_of(each.fields, each.ticket) == self.id:
+                    if has_id(each.fields, each.ticket, self.id):
                         return stream, each.ticket
                 if where is not None:
                     break
@@ -324,7 +342,7 @@ class JobHandle(Generic[R]):
         return None
 
     def _is_mine(self, entry: Entry) -> bool:
-        return id_of(entry.fields, entry.id) == self.id
+        return has_id(entry.fields, entry.id, self.id)
 
     def cancel(self) -> bool:
         """Cancel the job; return False if it had ended before.
@@ -364,7 +382,7 @@ class JobHandle(Generic[R]):
         if not records or records[-1].fields.get(b"status") != FAILED:
             return False
         last = records[-1].fields
-        failure = {"error": last[b"error"], "traceback": last[b"traceback"]}
+        failure = {name: last.get(name.encode(), b"") for name in ("error", "traceback")}
         self._jobs.record(self.id, RETRY, self._ttl, failure)
         moved = False
         try:

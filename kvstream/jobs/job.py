@@ -15,8 +15,9 @@ from uuid import UUID
 
 from kvstream.engine.contexts import contextmanager
 from kvstream.engine.queue_arguments import Duration, span_ms
-from kvstream.errors import InvalidArgument, LeaseLost
+from kvstream.errors import InvalidArgument, LeaseLost, described, quoted, shown
 from kvstream.operations.queues.schedules import AT_FIELD, NAME_FIELD
+from kvstream.surface import Public
 
 if TYPE_CHECKING:
     from kvstream.queue import Message, Queue
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 TASK, ID, ARGS, VERSION, FORMAT = b"task", b"id", b"args", b"version", b"format"
 AT, KEY, HEADERS, APP = b"at", b"key", b"headers", b"app"
+_DIGITS_MAX = 20
+"""Digits of a time in milliseconds."""
 
 
 def checked_seconds(span: Duration, what: str) -> float:
@@ -130,7 +133,7 @@ def _uuid(ms: int, rest: bytes) -> str:
 
 
 def id_of(fields: Mapping[bytes, bytes], entry_id: object) -> str:
-    """Return the ID of the job in a message.
+    """Return the ID of the job in a message; ValueError if it is not UTF-8.
 
     One of a schedule has no field for it. Its ID follows from its time and schedule, so that it is
     the same when the message has come back from the dead letters.
@@ -144,20 +147,30 @@ def id_of(fields: Mapping[bytes, bytes], entry_id: object) -> str:
     return str(entry_id)
 
 
+def has_id(fields: Mapping[bytes, bytes], entry_id: object, job_id: str) -> bool:
+    """Return whether a message is the job of an ID; other programs may have written it."""
+    try:
+        return id_of(fields, entry_id) == job_id
+    except ValueError:
+        return False
+
+
 def made_ms(job_id: str) -> int:
     """Return the Unix milliseconds at which an ID was made."""
     try:
         return UUID(job_id).int >> 80
     except ValueError:  # of a message without an ID: that of its entry
         ms = job_id.partition("-")[0]
-        if ms.isdecimal():
+        if ms.isdecimal() and len(ms) < _DIGITS_MAX:
             return int(ms)
-        raise InvalidArgument(f"{job_id!r} is not the ID of a job") from None
+        raise InvalidArgument(f"{shown(job_id)} is not the ID of a job") from None
 
 
 @dataclass(eq=False)
-class Job:
+class Job(Public):
     """One call of a task. ``current_job()`` returns it to the task, and middleware is given it."""
+
+    _internal = frozenset({"ending", "form", "of", "packed", "settled"})
 
     id: str
     task_name: str
@@ -182,8 +195,14 @@ class Job:
     task: Any = None
     """The ``Task``."""
     message: Message | None = None
+    begun: float = 0.0
+    """When the run began, by ``time.monotonic``."""
+    returned: float | None = None
+    """When its function and middleware had returned or raised; None until then."""
     ending: bool = False
     """Its end is being written."""
+    done: bool = False
+    """Its transaction has ended it."""
     settled: bool = False
     """It is done, given back or given up; or another worker has it."""
 
@@ -206,22 +225,29 @@ class Job:
 
     @classmethod
     def of(cls, fields: Mapping[bytes, bytes], entry_id: object, attempt: int = 1) -> Job:
-        """Return the job in a message; raise Refused if it is none."""
+        """Return the job in a message; raise Refused if it is none.
+
+        Any program may have written the message, so its fields may hold anything.
+        """
+        at = fields.get(AT, b"0")
+        if not at.isdigit() or len(at) >= _DIGITS_MAX:
+            raise _no_job(f"its field at is no time in milliseconds: {quoted(at)}")
+        key = fields.get(KEY)
         try:
-            key, headers = fields.get(KEY), fields.get(HEADERS)
-            return cls(
-                id=id_of(fields, entry_id),
-                task_name=fields[TASK].decode(),
-                packed=fields[ARGS],
-                form=fields.get(FORMAT, b"json").decode(),
-                version=fields.get(VERSION, b"").decode(),
-                key=None if key is None else key.decode(),
-                headers={} if headers is None else json.loads(headers),
-                enqueued_ms=int(fields.get(AT, b"0")),
-                attempt=attempt,
-            )
-        except (KeyError, ValueError) as error:
-            raise Refused(f"the message is not a job: {type(error).__name__} {error}") from None
+            job_id = id_of(fields, entry_id)
+        except ValueError as error:
+            raise _no_job(f"its ID: {error}") from None
+        return cls(
+            id=job_id,
+            task_name=_text(fields, TASK),
+            packed=_field(fields, ARGS),
+            form=_text(fields, FORMAT, b"json"),
+            version=_text(fields, VERSION, b""),
+            key=None if key is None else _text(fields, KEY),
+            headers=_headers(fields),
+            enqueued_ms=int(at),
+            attempt=attempt,
+        )
 
     @contextmanager
     def transaction(self) -> Iterator[Store]:
@@ -240,7 +266,39 @@ class Job:
             raise LeaseLost(f"the job {self.id} has ended, or another worker has it")
         with self.task.jobs.finishing(self) as store, _without_await():
             yield store
-        self.settled = True
+        self.settled = self.done = True
+
+
+def _no_job(why: str) -> Refused:
+    return Refused(f"the message is not a job: {why}")
+
+
+def _field(fields: Mapping[bytes, bytes], name: bytes, default: bytes | None = None) -> bytes:
+    value = fields.get(name, default)
+    if value is None:
+        raise _no_job(f"it has no field {name.decode()}")
+    return value
+
+
+def _text(fields: Mapping[bytes, bytes], name: bytes, default: bytes | None = None) -> str:
+    value = _field(fields, name, default)
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise _no_job(f"its field {name.decode()} is not UTF-8: {shown(value)}") from None
+
+
+def _headers(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    raw = fields.get(HEADERS)
+    if raw is None:
+        return {}
+    try:
+        headers = json.loads(raw)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise _no_job(f"its headers are not JSON: {described(error)}") from None
+    if not isinstance(headers, dict):
+        raise _no_job(f"its headers are no JSON object: {shown(headers)}")
+    return headers
 
 
 @contextmanager

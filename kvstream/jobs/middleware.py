@@ -17,6 +17,12 @@ from kvstream.types.clock import perf_counter
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
+__all__ = ["Middleware", "OpenTelemetryMiddleware", "PrometheusMiddleware"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 class Middleware:
     """Does nothing; override what you need."""

@@ -3,17 +3,19 @@
 On a directory the parent opens the store as a shared one and so serves the children, unless another
 process does already. By URL each child has connections of its own. A child that dies is started
 again after a pause. SIGTERM and Ctrl-C are passed on: the first lets jobs finish, the second gives
-them back at once. A child also stops when its parent is gone.
+them back at once. A child also stops when its parent is gone: a socket joins them (``renewal``).
+The stdin of a child is /dev/null, since programs that jobs start may read it.
 
-    python -m kvstream.jobs.processes '{"target": "app:jobs", ...}'   a child
+    python -m kvstream.jobs.processes '{"target": "app:jobs", "control": 5, ...}'   a child
 """
 
 from __future__ import annotations
 
+import io
 import json
-import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,11 +26,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from select import select
 from types import FrameType
 from typing import Any
 
 from kvstream.errors import InvalidArgument, shown
+from kvstream.jobs import job_log
 from kvstream.jobs.application import Jobs
+from kvstream.jobs.renewal import Beats, Control, Renewal, beat_s, fill_streams
 from kvstream.jobs.starting import begin
 from kvstream.logs import NOTICE, logging_to
 from kvstream.types.clock import monotonic
@@ -36,6 +41,8 @@ from kvstream.types.urls import refuse_url
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
 """The first and the longest pause before a dead child is started again."""
+PAUSE_BEGUN_MAX_S = 5.0
+"""The longest one if the child had begun to work: a job has ended it, and others wait."""
 STEADY_S = 10.0
 """A child that has lived for so long begins with the first pause again."""
 LOOK_S = 0.1
@@ -45,7 +52,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STUCK = 75
 """The exit code of a child whose threads all hang."""
 
-_log = logging.getLogger("kvstream.jobs.processes")  # a child runs this module as __main__
+_log = job_log.logger_of("kvstream.jobs.processes")  # a child runs this module as __main__
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,8 @@ class WorkOptions:
     grace: float = 30.0
     log_format: str = "text"
     log_level: str = "notice"
+    job_log: bool = True
+    """Whether starts and successes of jobs are logged."""
     folder: str = "."
     """It is searched for modules first."""
     declares: bool = True
@@ -96,6 +105,10 @@ class Signals:
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
 
+    def stop_now(self) -> None:
+        """Stop as after the first signal."""
+        self.count = max(self.count, 1)
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
         if self.count > 2:
@@ -115,16 +128,21 @@ class _Count:
 # --- a child ------------------------------------------------------------------------------------
 
 
-def work(options: WorkOptions) -> int:
-    """Run a Worker in this process until a signal, or until the parent is gone."""
+def work(options: WorkOptions, control: int) -> int:
+    """Run a Worker in this process until a signal, or until the parent is gone.
+
+    ``control`` is the descriptor of the socket to the parent.
+    """
     from kvstream.jobs.worker import Worker
 
     signals = Signals()
     signals.receive()
+    parent = Control(control, signals.stop_now)
     with logging_to(None, options.log_format, options.log_level):
+        job_log.show(options.job_log, options.log_level)
         jobs = jobs_of(options.target, options.folder)
         jobs.share()
-        _stop_with_parent(signals)
+        parent.begin(jobs.consumer, beat_s(jobs))
         make = partial(
             Worker,
             jobs,
@@ -146,24 +164,44 @@ def work(options: WorkOptions) -> int:
     return 0
 
 
-def _stop_with_parent(signals: Signals) -> None:
-    """Stop when the parent is gone: it holds the other end of stdin."""
+class _Output(io.FileIO):
+    """The descriptor of a standard stream, whose loss fails no job: what it refuses is dropped."""
 
-    def wait() -> None:
-        with suppress(OSError, ValueError):
-            while os.read(0, 1):
-                pass
-        signals.count = max(signals.count, 1)
+    def write(self, data: Any) -> int:
+        try:
+            while (written := super().write(data)) is None:  # it does not block, and is full
+                select([], [self], [])
+            return written
+        except OSError:
+            return len(data)
 
-    threading.Thread(target=wait, name="kvstream-jobs-parent", daemon=True).start()
+
+class _Stream(io.TextIOWrapper):
+    """Stdout or stderr of a child; jobs share it, so none can close it."""
+
+    def close(self) -> None:
+        self.flush()
+
+
+def _keep_output() -> None:
+    """Let jobs print, line by line, also when nobody reads their output any more."""
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is not None:
+            buffer = io.BufferedWriter(_Output(number, "w", closefd=False))
+            text = _Stream(buffer, stream.encoding, stream.errors, line_buffering=True)
+            setattr(sys, name, text)
 
 
 def main(settings: str) -> None:
     """Work with the options in ``settings``, as JSON; threads of jobs given back end with it."""
     options = json.loads(settings)
-    code = work(WorkOptions(**{**options, "queues": tuple(options["queues"])}))
-    sys.stdout.flush()
-    sys.stderr.flush()
+    control = options.pop("control")
+    _keep_output()
+    code = work(WorkOptions(**{**options, "queues": tuple(options["queues"])}), control)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # a job may have closed or replaced it
+            stream.flush()
     os._exit(code)  # a thread that hangs would keep the process
 
 
@@ -174,8 +212,10 @@ class Child:
     """A process of a Worker, which is started again when it dies."""
 
     def __init__(self, options: WorkOptions) -> None:
-        self._settings = json.dumps(asdict(options))
+        self._settings = asdict(options)
         self.process: subprocess.Popen[bytes] | None = None
+        self.beats: Beats | None = None
+        self._is_killed = False
         self._begun = 0.0
         self._pause_s = PAUSE_S
         self._again_at = 0.0
@@ -186,11 +226,22 @@ class Child:
 
     def start(self) -> None:
         self._begun = monotonic()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "kvstream.jobs.processes", self._settings],
-            stdin=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the parent, which passes it on
-        )
+        self._is_killed = False
+        ours, theirs = socket.socketpair()
+        settings = json.dumps({**self._settings, "control": theirs.fileno()})
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "kvstream.jobs.processes", settings],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is for the parent, which passes it on
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self.beats = Beats(ours)
 
     def restart_if_dead(self) -> None:
         """Start the process again, after a pause, if it has died."""
@@ -198,18 +249,24 @@ class Child:
             return
         now = monotonic()
         if self.process is not None:
+            has_worked = self.beats is not None and self.beats.has_begun()
             code, self.process = self._ended(self.process), None
             lived = now - self._begun
-            self._pause_s = PAUSE_S if lived >= STEADY_S else min(2 * self._pause_s, PAUSE_MAX_S)
-            self._again_at = now + (0 if code == STUCK else self._pause_s)
+            longest = PAUSE_BEGUN_MAX_S if has_worked else PAUSE_MAX_S
+            self._pause_s = PAUSE_S if lived >= STEADY_S else min(2 * self._pause_s, longest)
+            self._again_at = now + (0 if code == STUCK or self._is_killed else self._pause_s)
             _log.error("a worker has ended with code %s and is started anew", code)
         if now >= self._again_at:
             self.start()
 
-    @staticmethod
-    def _ended(process: subprocess.Popen[bytes]) -> int:
-        if process.stdin is not None:
-            process.stdin.close()
+    def kill(self) -> None:
+        """Kill the process, which hangs; it is started again without a pause."""
+        self._is_killed = True
+        self.send(signal.SIGKILL)
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> int:
+        if self.beats is not None:
+            self.beats.close()
         return process.wait()
 
     def send(self, number: int) -> None:
@@ -234,6 +291,7 @@ class Supervisor:
         of_child = replace(options, declares=reload)  # the parent has done so, with older sources
         self._children = [Child(of_child) for _ in range(processes)]
         self._sources = Sources(Path(options.folder)) if reload else None
+        self._ended = threading.Event()
 
     @property
     def pids(self) -> list[int]:
@@ -244,7 +302,8 @@ class Supervisor:
         """Keep the children running until a signal comes and all have ended."""
         jobs = jobs_of(self._options.target, self._options.folder)
         jobs.share()
-        if begin(partial(self._declare, jobs), signals.stop.is_set) is None:
+        renewal = begin(partial(self._declare, jobs), signals.stop.is_set)
+        if renewal is None:
             jobs.close()
             return
         _log.log(
@@ -255,27 +314,44 @@ class Supervisor:
             self._options.concurrency,
             ", ".join(self._options.queues or jobs.queue_names()),
         )
+        keeper = threading.Thread(
+            target=self._renew, args=(renewal,), name="kvstream-jobs-renewal", daemon=True
+        )
+        keeper.start()
         try:
             while not signals.stop.is_set():
                 for child in self._children:
                     child.restart_if_dead()
                 if self._sources is not None and self._sources.have_changed():
                     _log.log(NOTICE, "a source file has changed: starting the workers anew")
-                    self._stop_children(signals)
+                    self._stop_children(signals, renewal)
                 time.sleep(LOOK_S)
             _log.log(NOTICE, "stopping: jobs have %g s to finish", self._options.grace)
-            self._stop_children(signals)
+            self._stop_children(signals, renewal)
         finally:
             for child in self._children:
                 child.end()
+            self._ended.set()
+            keeper.join(LATE_S)
             jobs.close()
 
-    def _declare(self, jobs: Jobs) -> bool:
-        jobs.queues_to_work(self._options.queues)  # InvalidArgument for an unknown one
+    def _declare(self, jobs: Jobs) -> Renewal:
+        renewal = Renewal(jobs, self._options.queues)  # InvalidArgument for an unknown queue
         jobs.declare()
-        return True
+        return renewal
 
-    def _stop_children(self, signals: Signals) -> None:
+    def _renew(self, renewal: Renewal) -> None:
+        """Renew the leases of children that live and are silent."""
+        while not self._ended.wait(renewal.every_s):
+            for child in self._children:
+                beats = child.beats
+                if beats is not None and child.is_running:
+                    try:
+                        renewal.renew(beats, child.kill)
+                    except Exception as error:  # this thread keeps the leases of all children
+                        _log.error("leases are not renewed as they should be", exc_info=error)
+
+    def _stop_children(self, signals: Signals, renewal: Renewal) -> None:
         """Stop the children as they are to be stopped by signals; kill those that are late."""
         deadline = monotonic() + self._options.grace + LATE_S
         sent = 1
@@ -283,10 +359,14 @@ class Supervisor:
         while any(child.is_running for child in self._children) and monotonic() < deadline:
             if signals.at_once.is_set() and sent < 2:
                 sent = 2
+                deadline = min(deadline, monotonic() + LATE_S)
                 self._send(signal.SIGTERM)
             time.sleep(LOOK_S / 2)
         for child in self._children:
+            hangs, beats = child.is_running, child.beats
             child.end()
+            if hangs and beats is not None:
+                renewal.give_back(beats)
 
     def _send(self, number: int) -> None:
         for child in self._children:
@@ -321,9 +401,11 @@ class Sources:
 
 def supervise(options: WorkOptions, processes: int, *, reload: bool = False) -> None:
     """Run workers in ``processes`` children until SIGTERM or Ctrl-C; the program ends then."""
+    fill_streams()
     signals = Signals()
     signals.receive()
     with logging_to(None, options.log_format, options.log_level):
+        job_log.show(options.job_log, options.log_level)
         Supervisor(options, processes, reload=reload).run(signals)
         for number in _SIGNALS:  # a late one must not end the program with an error
             signal.signal(number, signal.SIG_IGN)

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from kvstream.jobs.application import Jobs
     from kvstream.jobs.testing import Testing
 
+__all__ = ["testing_jobs"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 @pytest.fixture
 def testing_jobs() -> Iterator[Callable[[Jobs], Testing]]:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 
 from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import Backoff, rules_of
-from kvstream.errors import InvalidArgument, shown
+from kvstream.errors import InvalidArgument, described, shown
 from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.job import AnyJobs, Job, Refused, UnknownTask, checked_seconds, new_id
 from kvstream.meta.policy import GroupPolicy
+from kvstream.surface import Public
 from kvstream.types.options import OnConflict
 
 P = ParamSpec("P")
@@ -56,8 +57,10 @@ OPTIONS = frozenset(Options._fields)
 """Arguments of ``enqueue`` that are not the function's."""
 
 
-class Task(Generic[P, R_co]):
+class Task(Public, Generic[P, R_co]):
     """A function of a ``Jobs``; calling it runs the function here and now."""
+
+    _internal = frozenset({"delay_s", "limits", "load", "max_deliveries", "signature"})
 
     def __init__(
         self,
@@ -306,7 +309,7 @@ class Task(Generic[P, R_co]):
         """
         try:
             job.args, job.kwargs = self.signature.load(unpack(job.packed, job.form))
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # any program may have written them, and types check them
             version = self.signature.version
             which = (
                 f"it was enqueued for version {job.version or '?'} of the task, this is {version}"
@@ -314,7 +317,8 @@ class Task(Generic[P, R_co]):
                 else f"version {version}"
             )
             kind = Refused if job.version == version else UnknownTask
-            raise kind(f"the arguments do not fit {self.name}: {error} ({which})") from None
+            why = str(error) if isinstance(error, TypeError | ValueError) else described(error)
+            raise kind(f"the arguments do not fit {self.name}: {why} ({which})") from None
 
     @property
     def max_deliveries(self) -> int:

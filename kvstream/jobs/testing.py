@@ -28,6 +28,13 @@ from kvstream.store import Store
 from kvstream.types.clock import ManualClock
 from kvstream.types.records import Entry
 
+__all__ = ["Testing"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 _TIMERS = 500
 _RUNS_MAX = 100_000
 

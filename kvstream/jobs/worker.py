@@ -3,12 +3,15 @@
 Async tasks run in one event loop, sync ones in threads. A worker takes a job only when it can begin
 it at once. One thread extends the leases of all jobs, three times in each, and watches timeouts.
 Another one writes the results: of all jobs that have ended meanwhile in one commit.
+
+A job may end its process, and all that run there with it. So jobs whose last try ended without an
+outcome run one at a time, and each alone for its first seconds: the next time only the job that
+did it is in the process.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -21,9 +24,18 @@ from typing import TYPE_CHECKING, Any
 from kvstream.engine.coerce import at_least_1
 from kvstream.engine.listening import Stop, stop_check
 from kvstream.errors import KVStreamError, StoreClosed
-from kvstream.jobs.execution import finish, job_of, run_async, run_sync, timed_out
+from kvstream.jobs.execution import (
+    finish,
+    job_of,
+    run_async,
+    run_sync,
+    timed_out,
+    was_cut_short,
+)
 from kvstream.jobs.job import checked_seconds
+from kvstream.jobs.job_log import log_lost, logger_of
 from kvstream.queue import take
+from kvstream.surface import Public
 from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
@@ -44,10 +56,16 @@ LATE_S = 5.0
 """Seconds that cancelled tasks have to end."""
 HANGS_S = 1.0
 """An event loop that does not answer for so long is blocked."""
+END_S = 60.0
+"""Seconds that writing an outcome may take once the job has returned or raised."""
 FAILED_PAUSE_S = 1.0
 """Pause after an error of the store, such as a server that is away."""
 
-_log = logging.getLogger(__name__)
+ALONE_S = 30.0
+"""Seconds that a job whose last try was cut short runs alone: no other one begins, and those that
+run have done so for as long. A limit, since it may wait for another job."""
+
+_log = logger_of(__name__)
 
 
 @dataclass(eq=False)
@@ -56,6 +74,8 @@ class Run:
 
     job: Job
     message: Message
+    begun: float
+    """By ``monotonic``, as all times here."""
     deadline: float | None
     """When the run of a thread has taken too long, or an async one has not ended although asyncio
     has cancelled it ``LATE_S`` before."""
@@ -65,11 +85,13 @@ class Run:
     """The lease is lost or given up; the thread may go on."""
 
 
-class Worker:
+class Worker(Public):
     """Runs the jobs of an application in this process, until it is stopped. ::
 
     Worker(jobs, concurrency=8).run(stop)
     """
+
+    _internal = frozenset({"is_stuck"})
 
     def __init__(
         self,
@@ -94,6 +116,8 @@ class Worker:
         self._runs: set[Run] = set()
         self._stuck = 0
         """Threads and async tasks whose jobs have taken too long and go on."""
+        self._takes_one = False
+        """The last read has returned a job whose last try was cut short."""
         self._changed = threading.Condition()
         self._poll_s = POLL_FIRST_S
         self._threads = Threads()
@@ -158,8 +182,26 @@ class Worker:
         if stop.is_set():
             self._return(messages)
             return
-        loaded = [(message, job_of(self.jobs, message)) for message in messages]
-        self._begin([_run_of(job, message) for message, job in loaded if job is not None])
+        found = [(message, job_of(self.jobs, message)) for message in messages]
+        self._begin(self._chosen([(message, job) for message, job in found if job is not None]))
+
+    def _chosen(self, found: Sequence[tuple[Message, Job]]) -> list[Run]:
+        """Return the runs to begin now of jobs that were read.
+
+        One whose last try was cut short begins alone. If it cannot do so now, it is given back, to
+        be read again when it can.
+        """
+        suspects = {message for message, job in found if was_cut_short(self.jobs, job)}
+        self._takes_one = bool(suspects)
+        if suspects and (len(found) > 1 or self._has_young()):
+            self._return([message for message, _ in found if message in suspects])
+            found = [each for each in found if each[0] not in suspects]
+        return [_run_of(job, message) for message, job in found]
+
+    def _has_young(self) -> bool:
+        oldest = monotonic() - ALONE_S
+        with self._changed:
+            return any(run.begun > oldest for run in self._runs)
 
     def _room(self) -> int:
         """Return how many jobs can begin at once; wait for some to end if there is no room.
@@ -168,12 +210,22 @@ class Worker:
         jobs takes little longer than one for a single job.
         """
         half = (self.concurrency + 1) // 2
+        if self._takes_one:
+            return self._room_for_one()
         with self._changed:
             if len(self._runs) >= self.concurrency:
                 self._changed.wait(POLL_S)
             while half < len(self._runs) < self.concurrency and self._changed.wait(GATHER_S):
                 pass
             return self.concurrency - len(self._runs)
+
+    def _room_for_one(self) -> int:
+        """Return 1 if a job can run alone now, else wait a little and return 0."""
+        with self._changed:
+            if self._has_young() or len(self._runs) >= self.concurrency:
+                self._changed.wait(POLL_S)
+                return 0
+        return 1
 
     def _begin(self, runs: Sequence[Run]) -> None:
         with self._changed:
@@ -203,7 +255,6 @@ class Worker:
 
     def _has_run(self, run: Run, has_returned: bool) -> None:
         """Leave the result of a job to its thread; one that has failed has ended."""
-        run.deadline = None
         if has_returned:
             self._returned.put(run)
         else:
@@ -240,14 +291,37 @@ class Worker:
             self._loop = asyncio.new_event_loop()
             self._loop.time = monotonic  # type: ignore[method-assign]  # also for a frozen clock
             self._loop_thread = threading.Thread(
-                target=_run_loop, args=(self._loop,), name="kvstream-jobs-asyncio", daemon=True
+                target=self._run_loop, args=(self._loop,), name="kvstream-jobs-asyncio", daemon=True
             )
             self._loop_thread.start()
         return self._loop
 
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run an event loop until the worker ends; then cancel what is left, and close it.
+
+        The code of a job may stop it, and SystemExit in a task of its own leaves it.
+        """
+        asyncio.set_event_loop(loop)
+        try:
+            while not self._ended.is_set() and not loop.is_closed():
+                try:
+                    loop.run_forever()
+                except BaseException as error:
+                    _log.error("a job has left the event loop with %s", type(error).__name__)
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(asyncio.wait(left, timeout=LATE_S))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+        finally:
+            loop.close()
+
     def _close_loop(self) -> None:
         if self._loop is not None and self._loop_thread is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            with suppress(RuntimeError):  # it is closed
+                self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop_thread.join(LATE_S)
             self._loop = None
 
@@ -346,6 +420,8 @@ class Worker:
             run.abandoned = True
             if run.future is not None:
                 run.future.cancel()
+            else:
+                log_lost(run.job, "the worker stops, and gives it back")
         self.given_back += len(unfinished)
         self._return([run.message for run in unfinished])
 
@@ -357,37 +433,28 @@ class Worker:
 
 
 def _run_of(job: Job, message: Message) -> Run:
-    timeout = job.task.timeout
+    timeout, now = job.task.timeout, monotonic()
     if timeout is None:
-        return Run(job, message, None)
-    return Run(job, message, monotonic() + timeout + (LATE_S if job.task.is_async else 0))
+        return Run(job, message, now, None)
+    return Run(job, message, now, now + timeout + (LATE_S if job.task.is_async else 0))
 
 
 def _is_late(run: Run, now: float) -> bool:
-    """Return whether a run hangs; an async one whose end is being written gets more time."""
+    """Return whether a run hangs; one whose end is being written gets more time.
+
+    Its exception's text may take a while too, and is not the job's time.
+    """
     deadline = run.deadline
     if deadline is None or now < deadline:
+        return False
+    returned = run.job.returned
+    if returned is not None and now < returned + END_S:
+        run.deadline = returned + END_S
         return False
     if run.future is not None and run.job.ending:
         run.deadline = now + LATE_S
         return False
     return True
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Run an event loop until it is stopped; then cancel what is left, and close it."""
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.wait(left, timeout=LATE_S))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        loop.close()
 
 
 class Threads:

@@ -1,5 +1,7 @@
 """The functions of ``kvstream.migration``, and opening of places."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager

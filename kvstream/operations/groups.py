@@ -8,7 +8,7 @@ into memory in steps, so that commands that list them read no rows.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError
+from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError, quoted
 from kvstream.layout.keys import U64, key_of, successor, tree_prefix
 from kvstream.meta import nodes, pel
 from kvstream.meta.key_events import (
@@ -125,7 +125,7 @@ def required_stream(txn: Txn, name: bytes) -> StreamMeta:
     """Return the stream of an XGROUP subcommand, whose error says how to create one."""
     stream = txn.stream(name)
     if stream is None:
-        raise RequestError(_KEY_REQUIRED)
+        raise RequestError(_KEY_REQUIRED).with_detail(f"there is no stream {quoted(key_of(name))}")
     return stream
 
 
@@ -198,7 +198,9 @@ def create_group(
     stream = txn.stream(name)
     if stream is None:
         if not mkstream:
-            raise RequestError(_KEY_REQUIRED)
+            raise RequestError(_KEY_REQUIRED).with_detail(
+                f"there is no stream {quoted(key_of(name))}"
+            )
         stream = txn.catalog.create_stream(txn, name)
     if txn.catalog.group(txn, stream, group_name) is not None:
         raise BusyGroup

@@ -34,6 +34,7 @@ from kvstream.meta.strings import Key
 from kvstream.meta.trees import SortedRows
 from kvstream.meta.txn import Txn
 from kvstream.operations import delayed, entries, thresholds
+from kvstream.operations import range as ranges
 from kvstream.operations.groups import existing_group, lag
 from kvstream.operations.keyspace import KeySummary, key_summary
 from kvstream.operations.pages import Steps, entry_steps
@@ -489,8 +490,7 @@ def backlog(txn: Txn, name: bytes, group_name: bytes) -> int:
 
 def count_after(txn: Txn, name: bytes, eid: StreamID) -> int:
     """Return the exact number of entries after an ID; 0 if there is no stream."""
-    stream = txn.stream(name)
-    return 0 if stream is None else nodes.live_after(txn, stream, eid)
+    return 0 if eid == MAX_ID else ranges.count(txn, name, eid.next(), MAX_ID)
 
 
 def consumer_infos(txn: Txn, name: bytes, group_name: bytes) -> list[ConsumerInfo]:

@@ -203,7 +203,7 @@ def new_only() -> InvalidArgument:
     return InvalidArgument(
         "The > ID can be specified only when calling XREADGROUP using the GROUP <group> "
         "<consumer> option."
-    )
+    ).with_detail("in the library, read as group.consumer(name).read() does")
 
 
 def resolve(txn: Txn, name: bytes, after: StreamID | Position) -> StreamID:

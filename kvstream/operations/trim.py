@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, shown
 from kvstream.layout.keys import ID_BYTES, successor, tree_prefix
 from kvstream.layout.listpack import SMALL_INTEGER_MAX
 from kvstream.meta import nodes
@@ -83,19 +83,21 @@ class Trim:
         refuse_maxlen(self.maxlen)
         refuse_limit(self.limit)
         if self.limit is not None and not self.approximate:
-            raise InvalidArgument("syntax error, LIMIT cannot be used without the special ~ option")
+            raise InvalidArgument(
+                "syntax error, LIMIT cannot be used without the special ~ option"
+            ).with_detail("in the library, approximate=True")
 
 
 def refuse_maxlen(maxlen: int) -> None:
     """Raise InvalidArgument if a MAXLEN is negative."""
     if maxlen < 0:
-        raise InvalidArgument("The MAXLEN argument must be >= 0.")
+        raise InvalidArgument("The MAXLEN argument must be >= 0.").with_detail(shown(maxlen))
 
 
 def refuse_limit(limit: int | None) -> None:
     """Raise InvalidArgument if a LIMIT is negative."""
     if limit is not None and limit < 0:
-        raise InvalidArgument("The LIMIT argument must be >= 0.")
+        raise InvalidArgument("The LIMIT argument must be >= 0.").with_detail(shown(limit))
 
 
 def limit_without_strategy(limit: int) -> InvalidArgument:

@@ -38,6 +38,7 @@ from kvstream.errors import (
     StoreError,
     UnknownOutcome,
     WrongType,
+    quoted,
 )
 from kvstream.layout.keys import database_of
 from kvstream.meta.txn import Txn
@@ -46,7 +47,7 @@ from kvstream.operations import range as ranges
 from kvstream.operations.ack import Nack
 from kvstream.operations.read import Reply
 from kvstream.remote import commands
-from kvstream.remote.call import REQUIRED, Call, Words
+from kvstream.remote.call import REQUIRED, Call, Words, ask
 from kvstream.remote.commands import CALLS, OURS, SINCE
 from kvstream.remote.connection import (
     CONNECT_S,
@@ -188,10 +189,12 @@ class RemoteEngine:
             if transaction is not None and call.commands:
                 return transaction.take(call)
             return call.result(_sent(connection, call))
-        except NoSuchKey:
-            if call.missing is REQUIRED:
-                raise
-            return call.missing
+        except NoSuchKey as error:
+            if call.missing is not REQUIRED:
+                return call.missing
+            raise error.with_detail(_keys_of(call)) from None
+        except WrongType as error:
+            raise error.with_detail(_keys_of(call)) from None
         except RequestError as error:
             raise self._explained(error, call) from None
 
@@ -375,6 +378,10 @@ class RemoteEngine:
             raise kind(f"the {job} has begun, and may or may not have ended: {error}") from None
         if about.get(status, "ok") != "ok":
             raise RequestError(f"the {job} has failed: see the log of the server")
+
+
+def _keys_of(call: Call) -> str:
+    return ", ".join(map(quoted, call.keys))
 
 
 class ServerClock:
@@ -616,21 +623,34 @@ class Transaction:
 # --- operations of several round trips ------------------------------------------------------------
 
 
-def _count_after(engine: RemoteEngine, name: bytes, eid: StreamID) -> int:
-    """Count the entries after an ID. A server does not tell: they are read, page by page."""
-    if eid == MIN_ID:
+def _count(engine: RemoteEngine, name: bytes, start: StreamID, end: StreamID) -> int:
+    """Count the entries of a range. A server that does not tell has them read, page by page."""
+    if start <= MIN_ID.next() and end == MAX_ID:
         return engine.run(ranges.length, name)
+    try:
+        return int(engine.call(ask(name, "KVSTREAM.COUNT", str(start), str(end))))
+    except WrongType:
+        raise
+    except RequestError:  # Redis, an older kvstream, or a user without permission
+        return _count_read(engine, name, start, end)
+
+
+def _count_read(engine: RemoteEngine, name: bytes, start: StreamID, end: StreamID) -> int:
     count = 0
     entries: list[Entry] = []
-    while eid < MAX_ID:
+    while start <= end:
         page = engine.page_size(entries, PAGE_MAX)
-        found = engine.run(ranges.scan, name, eid.next(), MAX_ID, page)
+        found = engine.run(ranges.scan, name, start, end, page)
         entries = found.entries() if found else []
         count += len(entries)
-        if len(entries) < page:
+        if len(entries) < page or entries[-1].id >= end:
             break
-        eid = entries[-1].id
+        start = entries[-1].id.next()
     return count
+
+
+def _count_after(engine: RemoteEngine, name: bytes, eid: StreamID) -> int:
+    return 0 if eid == MAX_ID else _count(engine, name, eid.next(), MAX_ID)
 
 
 def _backlog(engine: RemoteEngine, name: bytes, group: bytes) -> int:
@@ -668,6 +688,7 @@ def _renew(
 _PROCEDURES: Mapping[Callable[..., Any], Callable[..., Any]] = {
     info.backlog: _backlog,
     info.count_after: _count_after,
+    ranges.count: _count,
     ack.negative_acknowledge: _nack,
     claim.renew: _renew,
     readgroup.read_new: read_new,

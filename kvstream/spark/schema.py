@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kvstream.arrow.schema import Column, Mode, Role
+from kvstream.arrow.roles import Column, Mode, Role
 from kvstream.errors import InvalidArgument, shown
 from kvstream.spark.options import Options, choice
 

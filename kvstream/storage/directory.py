@@ -640,13 +640,28 @@ def _size(entry: os.DirEntry[str]) -> int:
 def staged(target: Path) -> Iterator[Path]:
     """Give a free path beside ``target`` to build a store in before it gets its name."""
     if os.path.lexists(target):
-        raise StoreError(f"{target} exists")
+        raise StoreError(f"{target} exists: it is {_what_is(target)}; give a path that is free")
     try:
         with files.scratch(f".{target.name}-", target.parent) as stage:
             files.keep_private(stage)
             yield stage / target.name
     except OSError as error:
-        raise StoreError(f"cannot make {target}: {error.strerror}") from None
+        missing = "" if target.parent.exists() else f": there is no folder {target.parent}"
+        raise StoreError(f"cannot make {target}: {error.strerror}{missing}") from None
+
+
+def _what_is(path: Path) -> str:
+    """Return what lies at a path, in words."""
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        return "a file" if stat.S_ISREG(status.st_mode) else files.kind_of(status.st_mode)
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        return f"a folder that cannot be read ({error.strerror})"
+    if LAYOUT_FILE in names:
+        return "a store"
+    return f"a folder that holds {names[0]!r}" if names else "an empty folder"
 
 
 def publish(built: Path, target: Path, sequence: int) -> None:

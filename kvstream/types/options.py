@@ -190,7 +190,9 @@ class StoreOptions:
         if self.following and not self.read_only:
             raise InvalidArgument("following is for a store that is opened read-only")
         if not 1 <= self.databases <= DATABASES_MAX:
-            raise InvalidArgument(f"databases must be between 1 and {DATABASES_MAX}")
+            raise InvalidArgument(
+                f"databases must be between 1 and {DATABASES_MAX}, not {self.databases}"
+            )
 
 
 class RefPolicy(StrEnum):

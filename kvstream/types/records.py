@@ -10,9 +10,10 @@ from datetime import datetime
 from enum import IntEnum
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias
 
 from kvstream.errors import shown
+from kvstream.surface import where_field_is
 from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
@@ -100,6 +101,32 @@ class Entry(NamedTuple, Generic[S]):
         return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
+_TIMES = ("time", "timestamp", "datetime", "ms")
+
+
+def _explain_attribute(entry: "AnyEntry", name: str) -> NoReturn:
+    hint = "" if name.startswith("_") else where_field_is(entry.fields, name)
+    if name in _TIMES and not hint.startswith(": use"):
+        hint = ": its time is .id.ms, in Unix milliseconds"
+    raise AttributeError(
+        f"{type(entry).__name__!r} object has no attribute {name!r}{hint}",
+        name=name,
+        obj=entry,
+    )
+
+
+def _item(entry: "AnyEntry", at: Any) -> Any:
+    """Return a member of the tuple; explain the name of a field."""
+    if isinstance(at, str | bytes):
+        where = where_field_is(entry.fields, at)
+        raise TypeError(f"{type(entry).__name__!r} object has no item {shown(at)}{where}")
+    return tuple.__getitem__(entry, at)
+
+
+if not TYPE_CHECKING:  # a checker would take every name; a NamedTuple has no other base class
+    Entry.__getattr__, Entry.__getitem__ = _explain_attribute, _item
+
+
 _new_entry = partial(tuple.__new__, Entry)
 
 
@@ -123,6 +150,10 @@ class BareEntry(NamedTuple):
     @property
     def pairs(self) -> tuple[tuple[bytes, bytes], ...]:
         return ()
+
+
+if not TYPE_CHECKING:
+    BareEntry.__getattr__, BareEntry.__getitem__ = _explain_attribute, _item
 
 
 class DeletedEntry(BareEntry):

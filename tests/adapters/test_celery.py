@@ -60,6 +60,24 @@ def test_a_message_is_deleted_when_it_is_acknowledged(connection: Connection, pl
     queue.close()
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 100_000, b"\xff", b"1", b"{}", b'{"properties": {"delivery_info": 1}}', b"9" * 5000],
+    ids=["nested", "bytes", "number", "empty", "wrong", "digits"],
+)
+def test_what_is_no_message_becomes_a_dead_letter(
+    connection: Connection, place: str, body: bytes
+) -> None:
+    queue = connection.SimpleQueue("q")
+    with opened(place) as store:
+        store.stream("kombu:q").add({"task": body})
+        queue.put("a")
+        assert queue.get(timeout=1).payload == "a"
+        (dead,) = store.stream("kombu:q:dead").range()
+        assert dead.fields == {b"task": body}
+    queue.close()
+
+
 def test_a_rejected_message_is_redelivered(connection: Connection) -> None:
     queue = connection.SimpleQueue("q")
     queue.put("a")

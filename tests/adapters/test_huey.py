@@ -58,6 +58,20 @@ def test_a_flush_deletes_everything(storage: KVStreamStorage) -> None:
     assert storage.dequeue() == b"f"
 
 
+def test_entries_of_another_program_stop_no_schedule(storage: KVStreamStorage) -> None:
+    stream = storage.schedule.stream
+    for fields in (
+        {"at": "soon", "task": "a"},
+        {"at": "nan", "task": "b"},
+        {"at": "1"},
+        {"x": "y"},
+    ):
+        stream.add(fields)
+    storage.add_to_schedule(b"c", datetime(2020, 1, 1))
+    assert storage.scheduled_items() == [b"c"]
+    assert storage.read_schedule(datetime.now()) == [b"c"]
+
+
 def test_due_tasks_are_read_once_and_in_order(storage: KVStreamStorage) -> None:
     now = datetime.now()
     for data, seconds in ((b"late", 5), (b"second", -1), (b"first", -2)):

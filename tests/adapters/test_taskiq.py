@@ -29,6 +29,7 @@ from tests.adapters.conftest import (
     LEASE_S,
     Start,
     all_are_done_though_workers_are_killed,
+    opened,
     options_of,
     stand_still,
 )
@@ -229,6 +230,9 @@ def test_schedules_are_kept_replaced_and_deleted(place: str) -> None:
         once = schedule("once", time=datetime(2030, 1, 1, tzinfo=UTC))
         for each in (schedule("a", cron="* * * * *"), once, schedule("a", cron="0 3 * * *")):
             await source.add_schedule(each)
+        with opened(place) as store:  # entries of another program
+            store.stream("taskiq:schedules").add({"id": "b", "schedule": "[" * 100_000})
+            store.stream("taskiq:schedules").add({"id": "c"})
         found = {each.schedule_id: each for each in await source.get_schedules()}
         assert (found["a"].cron, found["once"].time) == ("0 3 * * *", once.time)
         await source.post_send(found["a"])

@@ -52,6 +52,16 @@ def test_queues_are_read_together_by_priority(store: Store) -> None:
     assert tasks.get("a", "b") == []
 
 
+def test_entries_of_another_program_stop_no_reader(store: Store) -> None:
+    tasks = reader(store)
+    tasks.put("q", b"1", 2)
+    for priority in (b"high", b"\xff"):
+        store.stream("q:priorities").add({"priority": priority})
+    store.stream("q:priorities").add({"level": "3"})
+    store.stream("q").add({"body": "2"})
+    assert [task.body for task in reader(store).get("q", count=9)] == [b"1", b""]
+
+
 def test_tasks_of_a_dead_reader_are_redelivered_after_their_lease(store: Store) -> None:
     dead, other = reader(store), reader(store)
     dead.put("q", b"1")

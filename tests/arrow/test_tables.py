@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import kvstream
-from kvstream import ClientMissing, DataError, InvalidArgument, Store, Stream
+from kvstream import ClientMissing, DataError, InvalidArgument, NoSuchKey, Store, Stream
 from kvstream.arrow.batches import PAGE_BYTES, PAGE_MAX
 
 TIME = pa.timestamp("ms", "UTC")
@@ -56,9 +56,13 @@ def test_a_range_is_a_table_on_every_place(place: str) -> None:
         assert orders.to_polars()["sku"].to_list() == table["sku"].to_pylist()
         fields = orders.to_arrow(DAY, DAY, schema={"fields": pa.map_(pa.string(), pa.string())})
         assert fields.to_pylist() == [{"fields": [("sku", "ü")]}]
-        empty = store.stream("none").to_arrow()
+        store.stream("empty").create_group("g")
+        empty = store.stream("empty").to_arrow()
         assert (empty.num_rows, empty.column_names) == (0, ["id", "timestamp"])
-        assert list(store.stream("none").iter_batches()) == []
+        assert list(store.stream("empty").iter_batches()) == []
+        for read in ("to_arrow", "iter_batches", "to_pandas", "to_polars"):
+            with pytest.raises(NoSuchKey, match="there is no stream 'order': did you mean 'orders"):
+                getattr(store.stream("order"), read)()
 
 
 def test_a_range_is_a_table_with_asyncio(place: str) -> None:

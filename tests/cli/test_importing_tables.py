@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -14,6 +15,8 @@ from tests.cli.program import Program
 
 pytestmark = pytest.mark.places("store")
 
+ID = "12345678-1234-5678-1234-567812345678"
+VIEWS = pa.dictionary(pa.uint32(), pa.string_view())
 SECOND = dt.datetime(2026, 11, 21, 20, 51, tzinfo=dt.UTC)
 
 
@@ -63,6 +66,26 @@ def test_values_become_text_and_nulls_are_left_out(kvstream: Program) -> None:
         "kind": "a",
     }
     assert second == {"id": "2", "fresh": "false", "raw": "text", "kind": "b"}
+
+
+def test_columns_of_other_programs_become_text(kvstream: Program) -> None:
+    """polars writes views and categories to Arrow files, DuckDB writes UUIDs to Parquet."""
+    views = {
+        "id": pa.array(["5-1", "5-2"], pa.string_view()),
+        "raw": pa.array([b"\xff", None], pa.binary_view()),
+        "kind": pa.array(["a", "b"]).dictionary_encode().cast(VIEWS),
+    }
+    with pa.ipc.new_file("rows.arrow", pa.table(views).schema) as file:
+        file.write_table(pa.table(views))
+    kvstream("import", "s", "rows.arrow")
+    assert kvstream.json("range", "s") == [
+        {"id": "5-1", "fields": {"raw": {"base64": "/w=="}, "kind": "a"}},
+        {"id": "5-2", "fields": {"kind": "b"}},
+    ]
+    kvstream("rm", "s")
+    duckdb.sql(f"COPY (SELECT '{ID}'::UUID AS key, '\\xFF'::BLOB AS raw) TO 'ids.parquet'")
+    kvstream("import", "s", "ids.parquet")
+    assert fields_of(kvstream) == [{"key": ID, "raw": {"base64": "/w=="}}]
 
 
 def test_ids_may_come_from_a_column_of_times(kvstream: Program) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from kvstream import Group, Jobs
+from kvstream.cli.json_values import dumps, jsonable
 from kvstream.cli.queues.stored_jobs import StoredJobs, jobs_of
 from tests.cli.program import Program
+from tests.jobs.foreign import ODD, REFUSED
 
 pytestmark = pytest.mark.places("store", "server")
 
@@ -30,6 +32,24 @@ def test_jobs_ls_shows_the_status_of_each(with_jobs: Program, job_ids: dict[str,
     assert with_jobs.json("jobs", "ls", "--task", "none") == []
     assert with_jobs.json("jobs", "ls", "--name", "others") == []
     assert len(with_jobs.json("jobs", "ls", "--count", "2")) == 2
+
+
+def test_messages_of_other_programs_hide_no_job(
+    with_jobs: Program, job_ids: dict[str, str]
+) -> None:
+    lines = [
+        dumps({name: jsonable(value) for name, value in fields.items()})
+        for fields in [*REFUSED.values(), *ODD.values()]
+    ]
+    with_jobs("import", "jobs", "--format", "jsonl", "-", input="\n".join(lines).encode())
+    with_jobs("add", "jobs:result:x", "status=done", "result=[[[")
+    with_jobs("add", "jobs:result:y", "state=odd")
+    with_jobs("add", "jobs:dead", "task=a", "args=1", "id=z")
+    shown = statuses(with_jobs)
+    assert set(job_ids.values()) <= set(shown)
+    assert (shown["x"], shown["z"]) == ("done", "failed")
+    assert "forged" in with_jobs("jobs", "ls").stdout
+    assert "cannot be read" in with_jobs("jobs", "show", "x", code=1).stderr
 
 
 def test_jobs_show_has_result_or_error(with_jobs: Program, job_ids: dict[str, str]) -> None:

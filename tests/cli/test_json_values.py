@@ -95,6 +95,7 @@ def test_an_entry_is_read_from_many_kinds_of_objects(
         (b'{"a": {"base64": "%%"}}', "base64"),
         (b'{"a": {"base64": [1]}}', "base64"),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"a": ' * 700 + b"1" + b"}" * 700, "nested too deeply"),
     ],
 )
 def test_an_invalid_entry_is_refused_with_a_reason(line: bytes, reason: str) -> None:

@@ -205,7 +205,7 @@ def test_a_full_millisecond_carries_into_the_next(store: Store, clock: ManualClo
     stream.add({"f": "v"}, id=(START_MS + 5, U64_MAX))
     with pytest.raises(IDTooSmall) as caught:
         stream.add({"f": "v"}, id=f"{START_MS + 5}-*")
-    assert str(caught.value) == TOO_SMALL
+    assert caught.value.reply == f"ERR {TOO_SMALL}"
     assert stream.add({"f": "v"}) == (START_MS + 6, 0)
 
 

@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import runpy
 import signal
 import subprocess
 import sys
@@ -11,67 +10,24 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import kvstream
 from kvstream import ClientMissing, InvalidArgument, Jobs, StoreLocked, SystemClock
 from kvstream.jobs import Worker
 from kvstream.jobs.processes import Child, Sources, WorkOptions, jobs_of, queue_list
 from kvstream.shared.engine import SharedEngine
-from tests import forking
 from tests.crash.rounds import rounds
+from tests.jobs.programs import ROOT, Program
 from tests.patience import PATIENCE_S, until
 from tests.remote.conftest import Places
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = ROOT / "tests" / "jobs" / "program.py"
 TARGET = "tests.jobs.program:jobs"
 ROUNDS = 2
 JOBS_A_ROUND = 30
 KINDS = ("at_least_once", "at_least_once_async", "exactly_once")
-
-
-class Program:
-    """The application on a place, and the processes that work for it."""
-
-    def __init__(self, place: str, shared: bool, file: Path, patch: pytest.MonkeyPatch) -> None:
-        self.file, self.place = file, place
-        patch.setenv("KVSTREAM_TEST_PLACE", place)
-        patch.setenv("KVSTREAM_TEST_SHARED", "1" if shared else "")
-        patch.setenv("KVSTREAM_TEST_FILE", str(file))
-        self.tasks: dict[str, Any] = runpy.run_path(str(PROGRAM))
-        self.jobs: Jobs = self.tasks["jobs"]
-        self._ends = ExitStack()
-
-    def said(self) -> list[str]:
-        return self.file.read_text().splitlines() if self.file.exists() else []
-
-    def work(self, *options: str) -> "subprocess.Popen[str]":
-        """Start ``kvstream work``."""
-        command = [sys.executable, "-m", "kvstream", "work", TARGET, *options]
-        process = forking.start(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        self._ends.callback(self._end, process)
-        return process
-
-    @staticmethod
-    def _end(process: "subprocess.Popen[str]") -> None:
-        for _ in range(2):
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                time.sleep(0.1)
-        _, errors = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0, errors
-
-    def close(self) -> None:
-        self._ends.close()
-        self.jobs.close()
-        if not self.place.startswith("redis"):
-            with kvstream.open(self.place) as store:
-                assert store.check() == []
 
 
 @pytest.fixture(params=["directory", "server"])
@@ -82,7 +38,7 @@ def program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Program]:
     place = places.of(request.param)
-    made = Program(place, request.param == "directory", tmp_path / "said", monkeypatch)
+    made = Program(TARGET, place, request.param == "directory", tmp_path / "said", monkeypatch)
     yield made
     made.close()
 

@@ -1,9 +1,14 @@
 """The test mode: jobs run inline, and time advances with the clock."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -386,3 +391,61 @@ def test_an_error_with_invalid_utf8_is_reported(caplog: pytest.LogCaptureFixture
 
     with jobs.test():
         assert fail.enqueue().error == "ValueError: \\ud800"
+
+
+PROJECT = """
+import asyncio
+
+import pytest
+
+import kvstream
+
+jobs = kvstream.Jobs("data")
+
+
+@jobs.task
+async def double(x: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * x
+
+
+@pytest.mark.{mark}
+async def test_async(testing_jobs, tmp_path):
+    testing = testing_jobs(jobs)
+    assert await (await double.aenqueue(2)) == 4
+    delayed = double.enqueue(3, delay=60)
+    testing.turn(60)
+    assert delayed.status == "done"
+    async with kvstream.aio.open(tmp_path / "store") as store:
+        await store.stream("s").add({{"a": 1}})
+
+
+def test_sync(testing_jobs):
+    testing_jobs(jobs)
+    assert double.enqueue(2).result() == 4
+"""
+BACKEND = """
+pytest_plugins = ["kvstream.jobs.pytest_plugin"]
+
+import pytest
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+"""
+
+
+MARKS = {"anyio": "anyio", "pytest_asyncio": "asyncio"}
+"""The marks of async tests by their packages; pytest-asyncio is not among the tools."""
+
+
+@pytest.mark.parametrize("mark", [MARKS[name] for name in MARKS if find_spec(name)])
+def test_the_plugin_works_beside_those_for_async_tests(tmp_path: Path, mark: str) -> None:
+    (tmp_path / "conftest.py").write_text(BACKEND)
+    (tmp_path / "test_project.py").write_text(PROJECT.format(mark=mark))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr

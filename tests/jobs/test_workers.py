@@ -23,6 +23,7 @@ from kvstream import (
     current_job,
 )
 from kvstream.jobs import Worker
+from kvstream.queue import take
 from tests.jobs.conftest import Working
 from tests.patience import PATIENCE_S, until
 from tests.ports import free_port
@@ -78,13 +79,59 @@ def test_a_job_of_a_dead_worker_runs_again(jobs: Jobs, working: Start) -> None:
     handle = run.enqueue()
     gone = Worker(jobs, concurrency=1)
     jobs.declare()
-    from kvstream.queue import take
-
     assert len(take(gone._queues, 1, None)) == 1
     assert handle.status == "running"
     working(jobs)
     assert handle.result(PATIENCE_S) == 1
     assert attempts == [2]
+
+
+@pytest.mark.parametrize("result_ttl", [60, 0])
+def test_jobs_of_a_dead_worker_run_one_at_a_time(
+    jobs: Jobs, working: Start, result_ttl: float
+) -> None:
+    """Also after one that runs for long, and those that fail are tried again beside others."""
+    together: dict[str, int] = {}
+    running: set[str] = set()
+
+    @jobs.task(timeout=0.5, retries=5, backoff=0, result_ttl=result_ttl)
+    def run(name: str) -> None:
+        running.add(name)
+        time.sleep(0.02)
+        together[name] = len(running)
+        if name == "raises" and current_job().attempt < 4:
+            running.discard(name)
+            raise RuntimeError(name)
+        running.discard(name)
+
+    run.enqueue_many([(f"old {n}",) for n in range(5)])
+    gone = Worker(jobs)
+    jobs.declare()
+    assert len(take(gone._queues, 5, None)) == 5
+    taken = [stream for queue in jobs.queues() for stream in queue.streams() if len(stream)]
+    run.enqueue_many([("raises",), *((f"new {n}",) for n in range(20))])
+    working(jobs)
+    until(lambda: not any(len(stream) for stream in taken))
+    assert [together[f"old {n}"] for n in range(5)] == [1] * 5
+    assert max(together.values()) > 1
+    assert not jobs.store.exists("jobs:dead")
+
+
+def test_a_job_of_a_dead_worker_that_waits_for_another_is_alone_for_a_while(
+    jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @jobs.task(timeout=30)
+    def part() -> int:
+        return 1
+
+    @jobs.task
+    def whole() -> int:
+        return part.enqueue().result(PATIENCE_S)
+
+    monkeypatch.setattr("kvstream.jobs.worker.ALONE_S", 0.1)
+    monkeypatch.setattr("kvstream.jobs.worker.was_cut_short", lambda jobs, job: True)
+    working(jobs, concurrency=2)
+    assert whole.enqueue().result(PATIENCE_S) == 1
 
 
 def test_an_async_job_is_cancelled_at_its_timeout(jobs: Jobs, working: Start) -> None:

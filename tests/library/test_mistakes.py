@@ -1,5 +1,6 @@
 """Messages for common mistakes: the field or argument, the value, and the next step."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +11,20 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import redis
 
-from kvstream import Consumer, Group, KVStreamError, ManualClock, Queue, Store, Stream
+import kvstream
+from kvstream import (
+    Consumer,
+    Group,
+    KVStreamError,
+    ManualClock,
+    Queue,
+    Store,
+    StoreError,
+    Stream,
+    WrongType,
+)
 
 Call = Callable[[Any], object]
 
@@ -38,6 +51,69 @@ def other_of(orders: Stream, name: str) -> Stream:
 
 
 ERRORS: dict[str, tuple[Call, str]] = {
+    "an ID that is not above the last one": (
+        lambda s: s.add({"a": "1"}, id="5-0"),
+        "The ID specified in XADD is equal or smaller than the target stream top item: the last "
+        "ID of stream 'orders' is 1700000000000-0; give a greater one, or '*'",
+    ),
+    "a last ID below the last entry": (
+        lambda s: s.set_id("5-0"),
+        "The ID specified in XSETID is smaller than the target stream top item: 5-0: the last ID "
+        "of stream 'orders' is 1700000000000-0",
+    ),
+    "a rename of no key": (
+        lambda s: Store(s._engine).rename("order", "new"),
+        "no such key: there is no key 'order': did you mean 'orders'?",
+    ),
+    "a copy of no key": (
+        lambda s: Store(s._engine).copy("order", "new"),
+        "no such key: there is no key 'order': did you mean 'orders'?",
+    ),
+    "a group of no stream": (
+        lambda s: other_of(s, "order").create_group("g", mkstream=False),
+        "The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use "
+        "the MKSTREAM option to create an empty stream automatically.: there is no stream 'order'",
+    ),
+    "a limit of an exact trim": (
+        lambda s: s.trim(maxlen=5, limit=3),
+        "syntax error, LIMIT cannot be used without the special ~ option: in the library, "
+        "approximate=True",
+    ),
+    "two bounds of a trim": (
+        lambda s: s.trim(maxlen=5, minid=3),
+        "syntax error, MAXLEN and MINID options at the same time are not compatible: give maxlen "
+        "or minid, not both",
+    ),
+    "a policy without a trim": (
+        lambda s: s.add({"a": 1}, ref_policy="KEEP"),
+        "a policy is one of KEEPREF, DELREF or ACKED: 'KEEP': did you mean 'KEEPREF'?",
+    ),
+    "the sign of a consumer's read": (
+        lambda s: s.read(">"),
+        "The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> "
+        "option.: in the library, read as group.consumer(name).read() does",
+    ),
+    "a page of nothing": (
+        lambda s: s.scan(page=0),
+        "a page must be at least 1 entry, not 0",
+    ),
+    "an option with another name": (
+        lambda s: Store.open("x", decoded=True),  # type: ignore[call-overload]
+        "no such option: decoded: did you mean 'decode'?",
+    ),
+    "an option of redis-py": (
+        lambda s: kvstream.open("redis://localhost:1", decode_responses=True),  # type: ignore[call-overload]
+        "no such option: decode_responses: did you mean 'decode'?",
+    ),
+    "an address in options": (
+        lambda s: kvstream.open("localhost", port=6379),  # type: ignore[call-overload]
+        "no such option: port: a server is named by its URL, such as "
+        "'redis://user:password@localhost:6379/0'",
+    ),
+    "an option of another call": (
+        lambda s: Store.open("x", shared=True),  # type: ignore[call-overload]
+        "no such option: shared: kvstream.open has it, and opens a directory for many processes",
+    ),
     "None in one of four fields": (
         lambda s: s.add({"a": "1", "b": "2", "c": None, "d": "4"}),
         "the value of field 'c' cannot be None: leave it out, or give \"\"",
@@ -189,6 +265,63 @@ def test_an_error_has_the_problem_and_the_solution(
     with pytest.raises((KVStreamError, KeyError)) as refused:
         call(orders)
     assert str(refused.value) == message
+
+
+def test_the_texts_of_the_wire_stay_those_of_redis(orders: Stream) -> None:
+    """Only Python shows the details."""
+    for call, reply in (
+        (
+            lambda: orders.add({"a": 1}, id="5-0"),
+            "ERR The ID specified in XADD is equal or smaller than the target stream top item",
+        ),
+        (lambda: other_of(orders, "none").info(), "ERR no such key"),
+        (lambda: Store(orders._engine).rename("none", "a"), "ERR no such key"),
+        (lambda: orders.trim(maxlen=-1), "ERR The MAXLEN argument must be >= 0."),
+    ):
+        with pytest.raises(KVStreamError) as refused:
+            call()
+        assert refused.value.reply == reply
+        assert refused.value.detail
+
+
+def test_a_string_that_is_no_stream_is_named(store: Store) -> None:
+    with kvstream.connect(store) as client:
+        client.set("text", "a")
+        with pytest.raises(WrongType, match="wrong kind of value: 'text' is a string, not a str"):
+            store.stream("text").range()
+        store.stream("s").add({"a": 1})
+        with pytest.raises(redis.ResponseError) as refused:
+            client.get("s")
+    assert str(refused.value).endswith("holding the wrong kind of value")
+
+
+@pytest.mark.parametrize("option", ["decode_response", "durabilty"])
+def test_an_unknown_option_of_connect_is_answered_with_the_nearest(
+    tmp_path: Path, option: str
+) -> None:
+    nearest = {"decode_response": "decode_responses", "durabilty": "durability"}[option]
+    with pytest.raises(TypeError, match=f"^no such option: {option}: did you mean '{nearest}'"):
+        kvstream.connect(tmp_path / "store", **{option: True})
+
+
+def test_a_checkpoint_says_what_has_its_place(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full" / "sub").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    store.checkpoint(tmp_path / "copy")
+    for name, what in {
+        "file": "a file",
+        "empty": "an empty folder",
+        "full": "a folder that holds 'sub'",
+        "link": "a symbolic link",
+        "copy": "a store",
+    }.items():
+        text = f"{tmp_path / name} exists: it is {what}; give a path that is free"
+        with pytest.raises(StoreError, match=f"^{re.escape(text)}$"):
+            store.checkpoint(tmp_path / name)
+    with pytest.raises(StoreError, match=f"No such file.*: there is no folder {tmp_path}/no$"):
+        store.checkpoint(tmp_path / "no" / "such")
 
 
 @pytest.mark.parametrize("stop", [True, "SIGTERM", 5], ids=repr)

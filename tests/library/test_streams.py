@@ -300,7 +300,7 @@ def test_the_last_id_and_the_counters_can_be_set(five: Stream, store: Store) -> 
         with pytest.raises(InvalidArgument):
             five.set_id(**wrong)
     assert five.info() == info
-    with pytest.raises(NoSuchKey, match=r"^no such key$"):
+    with pytest.raises(NoSuchKey, match=r"^no such key: there is no stream '"):
         store.stream("missing").set_id("1-0")
 
 

@@ -176,6 +176,21 @@ def test_entries_come_back_as_they_went(place: str) -> None:
         assert stream.delete() == 0
 
 
+def test_errors_name_the_thing_on_every_place(place: str) -> None:
+    with kvstream.open(place) as store:
+        stream = store.stream("orders")
+        stream.add({"n": 1}, id="5-0")
+        with pytest.raises(IDTooSmall, match="last ID of stream 'orders' is 5-0; give a greater"):
+            stream.add({"n": 1}, id="3-0")
+        with pytest.raises(InvalidArgument, match=r"3-0: the last ID of stream 'orders' is 5-0$"):
+            stream.set_id("3-0")
+        for call in (store.rename, store.copy):
+            with pytest.raises(NoSuchKey, match="no key 'order': did you mean 'orders'"):
+                call("order", "x")
+        with pytest.raises(NoSuchKey, match="'order': did you mean 'orders'"):
+            store.stream("order").set_id("3-0")
+
+
 def test_iterators_yield_entries_that_are_added_later(place: str) -> None:
     with kvstream.open(place) as store:
         stream = store.stream("s")

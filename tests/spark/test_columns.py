@@ -21,10 +21,8 @@ from pyspark.sql.types import (  # noqa: E402
     YearMonthIntervalType,
 )
 
-from kvstream.arrow.batches import (  # noqa: E402
-    Page,
-    typed,
-)
+from kvstream.arrow.batches import Page  # noqa: E402
+from kvstream.arrow.casts import typed  # noqa: E402
 from kvstream.errors import DataError, InvalidArgument  # noqa: E402
 from kvstream.layout.columns import Columns, of_replies  # noqa: E402
 from kvstream.spark.schema import read_schema  # noqa: E402

@@ -49,7 +49,6 @@ BLOCK = (
     b"dead:traceback",
 )
 """The fields that follow those of the entry, in this order."""
-TEXT_BYTES_MAX = failures.TEXT_BYTES_MAX
 WAIT_MS = 60_000
 """How long entries wait if the dead letters cannot be written."""
 

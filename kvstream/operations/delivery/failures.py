@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from kvstream.errors import Corruption
+from kvstream.errors import Corruption, stored_text
 from kvstream.layout.keys import ID_BYTES
 from kvstream.meta import pel, timers
 from kvstream.meta.records import GroupMeta, StreamMeta
@@ -27,8 +27,6 @@ from kvstream.types.images import PackedID
 ROW_TAG = b"E"
 CHECK_MS = 600_000
 """How often it is looked whether an entry is still pending."""
-TEXT_BYTES_MAX = 64 << 10
-"""Bytes of an error, and of a traceback, that are kept: the first ones, and the last ones."""
 _LENGTH = Struct(">I")
 _TYPES = [int, bytes, bytes]
 _pack = msgpack.Packer(use_bin_type=True).pack
@@ -44,7 +42,7 @@ class Failure(NamedTuple):
 
 def shortened(error: bytes, traceback: bytes) -> tuple[bytes, bytes]:
     """Return the parts of an error and of a traceback that are kept."""
-    return error[:TEXT_BYTES_MAX], traceback[-TEXT_BYTES_MAX:]
+    return stored_text(error), stored_text(traceback, keep_end=True)
 
 
 def rest_of(group: bytes, eid: PackedID) -> bytes:

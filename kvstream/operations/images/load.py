@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
-from kvstream.errors import Corruption, InvalidArgument, KeyExists
-from kvstream.layout.keys import U64, tree_prefix
+from kvstream.errors import Corruption, InvalidArgument, KeyExists, quoted
+from kvstream.layout.keys import U64, key_of, tree_prefix
 from kvstream.layout.listpack import counters_size
 from kvstream.meta import idempotency, nodes, pel_index
 from kvstream.meta.bulk_fill import Sink, append_node, append_page
@@ -98,7 +98,7 @@ def add_queue(txn: Txn, name: bytes, state: StreamState, loaded: Loaded) -> None
 def refuse_existing(txn: Txn, name: bytes, replace: bool) -> None:
     """Raise KeyExists if a name is taken and its key is not to be replaced."""
     if not replace and exists(txn, name):
-        raise KeyExists
+        raise KeyExists().with_detail(f"{quoted(key_of(name))}; replace overwrites it")
 
 
 def new_stream(txn: Txn, name: bytes) -> StreamMeta:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from kvstream.arrow.schema import Role
+from kvstream.arrow.roles import Role
 from kvstream.errors import DataError, InvalidArgument, InvalidID, quoted
 from kvstream.layout.columns import Columns
 from kvstream.spark.options import Options, first_id, last_id, listed, patterns

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from kvstream import ManualClock, Store
+from kvstream.errors import TEXT_BYTES_MAX
 from kvstream.layout.keys import qualified
 from kvstream.meta import pel
 from kvstream.meta.queue_events import Reason
@@ -124,6 +125,8 @@ def test_long_texts_are_cut_at_their_less_useful_end(store: Store, read: list[St
     much = b"x" * 100_000
     bury(store, read[:1], error=b"first" + much, traceback=much + b"last")
     origin = dead.origin(next(iter(store.stream("s:dead").range())).flat)
-    assert len(origin[b"dead:error"]) == len(origin[b"dead:traceback"]) == dead.TEXT_BYTES_MAX
+    assert len(origin[b"dead:error"]) == len(origin[b"dead:traceback"]) == TEXT_BYTES_MAX
     assert origin[b"dead:error"].startswith(b"first")
+    assert origin[b"dead:error"].endswith(b" [cut: it has 100005 bytes]")
+    assert origin[b"dead:traceback"].startswith(b"[cut: it has 100004 bytes]\n")
     assert origin[b"dead:traceback"].endswith(b"last")

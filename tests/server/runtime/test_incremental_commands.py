@@ -16,6 +16,7 @@ from kvstream.errors import StoreFull
 from kvstream.operations import thresholds
 from kvstream.server.runtime import incremental_commands
 from kvstream.server.runtime.executor import server_of
+from kvstream.storage import reads
 from kvstream.types.clock import ManualClock
 from kvstream.types.options import Durability
 from tests.server.talking import Other, Server, Talker, Worker, parsed, sound
@@ -141,6 +142,26 @@ def test_a_copy_has_the_effect_of_one_step(
     ann.ask("SELECT", "3" if "DB" in options else "0")
     assert state(ann, "c") == before
     assert reply_to(ann, "TTL", "c") == 1000
+
+
+@pytest.mark.parametrize("bounds", [("-", "+"), ("7", "(290-1"), ("100-0", "100-5"), ("9", "2")])
+def test_a_count_is_that_of_its_start(
+    server: Server,
+    ann: Talker,
+    worker: Worker,
+    bounds: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ann.ask("CONFIG", "SET", "stream-node-max-entries", "4")
+    fill(ann)
+    ann.ask("XDEL", "s", "50-1", "51-1", "299-1")
+    whole = reply_to(ann, "KVSTREAM.COUNT", "s", *bounds)
+    assert whole == len(reply_to(ann, "XRANGE", "s", *bounds))
+    monkeypatch.setattr(thresholds, "NODE_PAGES_TOGETHER", 1)
+    monkeypatch.setattr(reads, "PAGE_ROWS", 4)
+    worker.send("KVSTREAM.COUNT", "s", *bounds)
+    assert worker.end(lambda: ann.ask("XTRIM", "s", "MAXLEN", "10")) == whole
+    assert reply_to(ann, "KVSTREAM.COUNT", "none", *bounds) == 0
 
 
 def test_a_move_has_the_effect_of_one_step(server: Server, ann: Talker, worker: Worker) -> None:

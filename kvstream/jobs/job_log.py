@@ -1,0 +1,165 @@
+"""The log of jobs: one line when a try begins, and one when it has ended.
+
+::
+
+    INFO     job <id> of <task> begins: attempt 1
+    INFO     job <id> of <task> is done: attempt 1, 0.012 s
+    WARNING  job <id> of <task> failed: attempt 1, 0.012 s, tried again in 5 s: ValueError: text
+    ERROR    job <id> of <task> failed for good: attempt 2, 0.012 s: ValueError: text
+
+A final failure has the traceback too. A try that ends otherwise (its lease is lost, it is given
+back) has a line as well. Each record has the same facts as the attribute ``job``, a dict; the JSON
+format shows them as fields.
+
+Handlers of the log are the user's code. So nothing is logged while a lock is held or a transaction
+is open, and what a handler raises is dropped: it cannot fail a job or end a worker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvstream.errors import described, stored_text, traced
+from kvstream.logs import LEVELS, NOTICE
+from kvstream.types.clock import monotonic
+
+if TYPE_CHECKING:
+    from kvstream.jobs.job import Job
+
+_ERROR_MAX = 1000
+"""Characters of an exception's text in a line."""
+_NAME_MAX = 200
+"""The same of an ID or a task, which any program may have written."""
+_logger = logging.getLogger(__name__)
+
+
+class Failure(NamedTuple):
+    """An exception that ended a try, with its texts: its own code makes them, so they are kept."""
+
+    error: BaseException
+    text: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Return an exception with its texts; a long one is cut."""
+        text = stored_text(described(error)).decode()
+        return cls(error, text, stored_text(traced(error), keep_end=True).decode())
+
+
+class SafeLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose calls never raise what a handler raises."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        with suppress(Exception):
+            self.logger.log(level, msg, *args, stacklevel=2, **kwargs)
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        return msg, kwargs
+
+
+def logger_of(name: str) -> SafeLogger:
+    """Return the logger of a module that runs jobs."""
+    return SafeLogger(logging.getLogger(name))
+
+
+def show(shows: bool, level: str) -> None:
+    """Set whether starts and successes are logged; ``level`` is that of the other lines.
+
+    Failures are shown unless ``level`` is ``nothing``; with ``warning`` nothing else is.
+    """
+    if LEVELS[level] <= NOTICE:
+        _logger.setLevel(logging.INFO if shows else logging.WARNING)
+
+
+def seconds_of(job: Job) -> float:
+    """Return how long a try took, or takes so far."""
+    if not job.begun:
+        return 0.0
+    return (monotonic() if job.returned is None else job.returned) - job.begun
+
+
+def log_begun(job: Job) -> None:
+    """Log that a try begins."""
+    _write(logging.INFO, job, "begun", "begins: attempt %d", job.attempt)
+
+
+def log_done(job: Job) -> None:
+    """Log that the result of a try is written."""
+    _ended(logging.INFO, job, "done", "is done", "")
+
+
+def log_retried(job: Job, failure: Failure, delay_s: float) -> None:
+    """Log that a try has failed and its job is tried again."""
+    rest = f", tried again in {delay_s:g} s"
+    _ended(logging.WARNING, job, "retry", "failed", rest, failure.text)
+
+
+def log_failed(job: Job, failure: Failure) -> None:
+    """Log that a job has failed and is not tried again, with the traceback."""
+    _ended(logging.ERROR, job, "failed", "failed for good", "", failure.text, failure)
+
+
+def log_late(job: Job, failure: Failure) -> None:
+    """Log that a task has raised after the end of its job, such as that of its transaction."""
+    _ended(logging.ERROR, job, "failed", "failed after its end", "", failure.text, failure)
+
+
+def log_lost(job: Job, why: str) -> None:
+    """Log that a try has ended without an outcome: its lease is lost, or it is given back."""
+    _ended(logging.WARNING, job, "lost", "ended without an outcome", f": {why}")
+
+
+def _ended(
+    level: int,
+    job: Job,
+    outcome: str,
+    verb: str,
+    rest: str,
+    error: str = "",
+    failure: Failure | None = None,
+) -> None:
+    if not _logger.isEnabledFor(level):
+        return
+    facts: dict[str, object] = {"seconds": round(seconds_of(job), 6)}
+    if error:
+        facts["error"] = _first(error, _ERROR_MAX)
+        rest += f": {facts['error']}"
+    text = f"{verb}: attempt %d, %.3f s%s"
+    _write(level, job, outcome, text, job.attempt, seconds_of(job), rest, failure=failure, **facts)
+
+
+def _write(
+    level: int,
+    job: Job,
+    outcome: str,
+    text: str,
+    *args: object,
+    failure: Failure | None = None,
+    **facts: object,
+) -> None:
+    if not _logger.isEnabledFor(level):
+        return
+    job_id, task = _first(job.id, _NAME_MAX) or "?", _first(job.task_name, _NAME_MAX) or "?"
+    facts = {"id": job_id, "task": task, "attempt": job.attempt, "outcome": outcome, **facts}
+    extra: dict[str, object] = {"job": facts}
+    raised, trace = None, None
+    if failure is not None:
+        error, trace = failure.error, failure.trace
+        raised = type(error), error, error.__traceback__
+        extra["traceback_text"] = trace
+    with suppress(Exception):
+        values = (job_id, task, *args)
+        where = (_logger.name, level, __file__, 0)
+        record = _logger.makeRecord(*where, f"job %s of %s {text}", values, raised, extra=extra)
+        record.exc_text = trace  # formatters show it in place of the exception, however long
+        _logger.handle(record)
+
+
+def _first(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
