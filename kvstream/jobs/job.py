@@ -170,7 +170,9 @@ def made_ms(job_id: str) -> int:
 class Job(Public):
     """One call of a task. ``current_job()`` returns it to the task, and middleware is given it."""
 
-    _internal = frozenset({"ending", "form", "of", "packed", "settled"})
+    _internal = frozenset(
+        {"begun", "done", "ending", "form", "of", "packed", "returned", "settled"}
+    )
 
     id: str
     task_name: str
