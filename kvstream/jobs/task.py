@@ -316,7 +316,8 @@ class Task(Public, Generic[P, R_co]):
                 if job.version != version
                 else f"version {version}"
             )
-            kind = Refused if job.version == version else UnknownTask
+            # A message without a version is of no worker: no other one can run it either.
+            kind = UnknownTask if job.version and job.version != version else Refused
             why = str(error) if isinstance(error, TypeError | ValueError) else described(error)
             raise kind(f"the arguments do not fit {self.name}: {why} ({which})") from None
 
