@@ -8,7 +8,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 MODULES = [
-    "kvstream.engine._contexts",
+    "kvstream.storage._contexts",
     "kvstream.layout._columns",
     "kvstream.layout._compiled",
     "kvstream.layout._packing",

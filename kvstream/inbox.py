@@ -17,9 +17,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from typing import Any, Protocol, Self
 
-from kvstream.engine.contexts import contextmanager
 from kvstream.errors import InvalidArgument, LeaseLost, shown
 from kvstream.queue import Message
+from kvstream.storage.contexts import contextmanager
 
 __all__ = ["AsyncInbox", "Inbox"]
 

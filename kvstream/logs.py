@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from traceback import format_tb
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvstream.errors import InvalidArgument
 from kvstream.types.clock import monotonic
@@ -54,8 +54,24 @@ _UNPRINTABLE = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)
 logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
 
-deferred: deque[logging.LogRecord] = deque()
-"""Records of DeferredLoggers that are still to be emitted, by any thread."""
+class _Line(NamedTuple):
+    """What a DeferredLogger has logged; the program's own code makes the record of it."""
+
+    at: float
+    logger: str
+    level: int
+    file: str
+    number: int
+    message: str
+    args: tuple[object, ...]
+    error: Any
+    function: str
+
+
+deferred: deque[_Line] = deque()
+"""What is still to be emitted, by any thread."""
+_emitting: set[int] = set()
+"""Threads that emit. A handler that calls kvstream begins no emission within its own."""
 
 
 class DeferredLogger:
@@ -70,16 +86,17 @@ class DeferredLogger:
     def log(
         self, level: int, message: str, *args: object, exc_info: BaseException | None = None
     ) -> None:
-        """Make a record, which ``emit_deferred`` emits."""
+        """Note a line, which ``emit_deferred`` emits."""
         if not self._logger.isEnabledFor(level):
             return
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_code.co_filename == __file__:
             frame = frame.f_back
         error = None if exc_info is None else (type(exc_info), exc_info, exc_info.__traceback__)
-        place = frame.f_code.co_filename, frame.f_lineno
-        name, function = self._logger.name, frame.f_code.co_name
-        deferred.append(logging.LogRecord(name, level, *place, message, args, error, func=function))
+        code, logger = frame.f_code, self._logger.name
+        place = code.co_filename, frame.f_lineno
+        line = _Line(time.time(), logger, level, *place, message, args, error, code.co_name)
+        deferred.append(line)
 
     def debug(self, message: str, *args: object) -> None:
         self.log(logging.DEBUG, message, *args)
@@ -95,19 +112,33 @@ class DeferredLogger:
 
 
 def emit_deferred() -> None:
-    """Emit the records that were made under a lock; the caller has none.
+    """Emit what was logged under a lock; the caller has none.
 
-    The work that made them is done, so a handler that raises is reported as logging does.
+    The work that logged it is done, so a handler that raises is reported as logging does.
     """
-    while deferred:
-        try:
-            record = deferred.popleft()
-        except IndexError:  # another thread was quicker
-            return
-        try:
-            logging.getLogger(record.name).handle(record)
-        except Exception:
-            logging.Handler().handleError(record)
+    thread = threading.get_ident()
+    if not deferred or thread in _emitting:
+        return
+    _emitting.add(thread)
+    try:
+        while deferred:
+            try:
+                line = deferred.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            _emit(line)
+    finally:
+        _emitting.discard(thread)
+
+
+def _emit(line: _Line) -> None:
+    logger = logging.getLogger(line.logger)
+    try:  # a program may have set its own class of loggers, and its factory of records
+        record = logger.makeRecord(*line[1:])
+        record.created, record.msecs = line.at, line.at % 1 * 1000
+        logger.handle(record)
+    except Exception:
+        logging.Handler().handleError(logging.makeLogRecord({"msg": line.message}))
 
 
 atexit.register(emit_deferred)

@@ -19,7 +19,6 @@ from typing import Any, Generic, cast
 
 from kvstream.engine.blocking_reads import group_read
 from kvstream.engine.coerce import Name, Seconds, at_least_1, name_bytes, optional, wait_of
-from kvstream.engine.contexts import contextmanager
 from kvstream.engine.decoding import Decoder, dead_letter_of
 from kvstream.engine.interface import AnyEngine
 from kvstream.engine.listening import Lease, Outages, Stop, stop_check
@@ -63,6 +62,7 @@ from kvstream.operations.queues import leases, policy, redrive, retention
 from kvstream.operations.queues.info import queue_info
 from kvstream.operations.queues.redrive import Job
 from kvstream.operations.reply_limits import Budget
+from kvstream.storage.contexts import contextmanager
 from kvstream.store import Store
 from kvstream.stream import Stream
 from kvstream.surface import Public

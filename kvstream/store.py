@@ -26,7 +26,6 @@ from kvstream.engine.coerce import (
     unix_ms,
     whole,
 )
-from kvstream.engine.contexts import contextmanager
 from kvstream.engine.decoding import BYTES, Decoder, decoder_of
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
@@ -36,6 +35,7 @@ from kvstream.operations import append, checks, keyspace
 from kvstream.operations.append import BulkResult
 from kvstream.operations.images import copy, dump, load, staged_loads
 from kvstream.operations.images.load import Loaded, StreamImage
+from kvstream.storage.contexts import contextmanager
 from kvstream.stream import Stream
 from kvstream.surface import Public
 from kvstream.types.clock import Clock

@@ -569,7 +569,7 @@ class OfTask:
 
     def _get(self) -> Any:
         if self._open:
-            task = _running_task()
+            task = running_task()
             if task in self._open:
                 return self._open[task]
             owner = _inside.get()
@@ -587,7 +587,7 @@ class OfTask:
     server = property(_get, _set)
 
 
-def _running_task() -> object:
+def running_task() -> object:
     """Return the running task; None in a thread without a loop."""
     try:
         return asyncio.current_task()

@@ -20,6 +20,7 @@ from kvstream.aio.engines import (
     in_thread,
     open_in_thread,
     pause,
+    running_task,
     suspends,
     wait,
 )
@@ -72,6 +73,7 @@ class LoopSharedEngine(RemoteCalls, SharedEngine):
     server_type = LoopRemoteEngine
     sleep = staticmethod(pause)
     _new_lock: Callable[[], Any] = staticmethod(TaskLock)
+    _opener: Callable[[], object] = staticmethod(running_task)
     _new_local: Callable[[], Any] = OfTask
     _calls = 0
     """Calls since one last gave way to other tasks: an owner's calls do not wait."""

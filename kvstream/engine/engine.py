@@ -19,7 +19,6 @@ from time import sleep
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from kvstream.engine.coerce import warn_of_block
-from kvstream.engine.contexts import contextmanager
 from kvstream.engine.disk_watch import DiskWatch
 from kvstream.engine.expiry import EXPIRE_STEP_PAUSE_S, Expiry
 from kvstream.engine.listening import every_in_thread
@@ -46,6 +45,7 @@ from kvstream.operations.images import staged_loads
 from kvstream.operations.queues import retention
 from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch
+from kvstream.storage.contexts import contextmanager
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
 from kvstream.types.clock import Clock, SystemClock, monotonic, perf_counter

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 
-from kvstream.engine.contexts import contextmanager
+from kvstream.storage.contexts import contextmanager
 from kvstream.types.clock import monotonic
 
 HANDOVER_S = 0.005

@@ -21,7 +21,6 @@ from typing import NoReturn, Protocol, cast
 
 from kvstream.commands.args import Argv
 from kvstream.commands.command import Answer, Command, Container, Session
-from kvstream.engine.contexts import contextmanager
 from kvstream.engine.engine import Engine
 from kvstream.engine.lock import CallLock
 from kvstream.engine.waiters import Signal
@@ -34,6 +33,7 @@ from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor
 from kvstream.storage import directory
+from kvstream.storage.contexts import contextmanager
 from kvstream.types.options import ENTRY_BYTES_MAX
 
 OPTIONS = ServerOptions(

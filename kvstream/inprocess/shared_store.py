@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.engine.coerce import path_of, store_options
-from kvstream.engine.contexts import contextmanager
-from kvstream.errors import InvalidArgument, KVStreamError, StoreClosed
+from kvstream.engine.lock import CallLock
+from kvstream.errors import InvalidArgument, KVStreamError, ReentrantCall, StoreClosed
 from kvstream.inprocess.host import CLOSED, Host
 from kvstream.storage import directory
+from kvstream.storage.contexts import contextmanager
 from kvstream.store import Store
 from kvstream.types.urls import AnyPath
 
@@ -42,7 +43,7 @@ class SharedStore:
         self._handles: set[Handle] = set()
         self._released: deque[Handle] = deque()
         # Reentrant: the garbage collector may close a client at any point.
-        self._lock = threading.RLock()
+        self._lock = CallLock()
 
     def set_options(self, options: Mapping[str, Any]) -> None:
         """Set the options to open with; InvalidArgument if the store is open with other ones."""
@@ -61,7 +62,12 @@ class SharedStore:
                     )
 
     def acquire(self, handle: "Handle") -> Host:
-        """Add a client's handle; open the store if it is closed."""
+        """Add a client's handle; open the store if it is closed.
+
+        Raises ReentrantCall while this thread opens or closes the store.
+        """
+        if self._lock.is_held_here():
+            raise ReentrantCall
         with self._held():
             self._handles.add(handle)
             try:
@@ -81,8 +87,13 @@ class SharedStore:
             return Host(self._borrowed.engine, self._release_queued)
         if ended is not None and ended.ended != directory.FORKED:  # a forked one is the parent's
             self._close()
-        self._owned = Store.open(self.name, **self._options)
-        return Host(self._owned.engine, self._release_queued)
+        store = self._owned = Store.open(self.name, **self._options)
+        try:
+            return Host(store.engine, self._release_queued)
+        except BaseException:  # an interrupt: no client would close it
+            self._owned = None
+            store.close()
+            raise
 
     def release(self, handle: "Handle", waits: bool = True) -> None:
         """Remove a client's handle, and close the store with the last one.
@@ -105,7 +116,8 @@ class SharedStore:
                 return
             try:
                 while self._released:
-                    self._discard(self._released.popleft())
+                    with contextlib.suppress(IndexError):  # a release within this one took it
+                        self._discard(self._released.popleft())
             finally:
                 self._lock.release()
 
@@ -153,7 +165,7 @@ class SharedStore:
 
     def renew_lock(self) -> None:
         """Replace, in a forked child, the lock that a thread of the parent may hold."""
-        self._lock = threading.RLock()
+        self._lock = CallLock()
 
 
 class Handle:

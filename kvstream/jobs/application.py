@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 import kvstream
 from kvstream.engine.coerce import whole
-from kvstream.engine.contexts import contextmanager
 from kvstream.engine.queue_arguments import checked_priorities, one_of, rules_of
 from kvstream.errors import (
     AccessDenied,
@@ -34,6 +33,7 @@ from kvstream.jobs.schedules import SCHEDULED, Schedule
 from kvstream.jobs.task import Task
 from kvstream.operations.queues.schedules import refuse_most
 from kvstream.queue import Message, Queue
+from kvstream.storage.contexts import contextmanager
 from kvstream.surface import Public
 from kvstream.types.clock import now_ms
 from kvstream.types.cron import parse

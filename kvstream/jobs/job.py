@@ -13,10 +13,10 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from kvstream.engine.contexts import contextmanager
 from kvstream.engine.queue_arguments import Duration, span_ms
 from kvstream.errors import InvalidArgument, LeaseLost, described, quoted, shown
 from kvstream.operations.queues.schedules import AT_FIELD, NAME_FIELD
+from kvstream.storage.contexts import contextmanager
 from kvstream.surface import Public
 
 if TYPE_CHECKING:

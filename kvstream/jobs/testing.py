@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from kvstream.engine import timing
-from kvstream.engine.contexts import contextmanager
 from kvstream.engine.engine import Engine
 from kvstream.engine.queue_arguments import span_ms
 from kvstream.jobs.execution import finish, job_of, run_async, run_sync
 from kvstream.jobs.job import AnyJobs, Job
 from kvstream.meta.txn import Txn
 from kvstream.queue import take
+from kvstream.storage.contexts import contextmanager
 from kvstream.store import Store
 from kvstream.types.clock import ManualClock
 from kvstream.types.records import Entry

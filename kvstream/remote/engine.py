@@ -23,7 +23,6 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead, read_new, rest_of
 from kvstream.engine.coerce import warn_of_block
-from kvstream.engine.contexts import contextmanager
 from kvstream.engine.listening import every_in_thread
 from kvstream.engine.lock import ENDS_ELSEWHERE
 from kvstream.errors import (
@@ -31,6 +30,7 @@ from kvstream.errors import (
     InvalidArgument,
     KVStreamError,
     NoSuchKey,
+    ReentrantCall,
     RequestError,
     ServerTooOld,
     ServerUnavailable,
@@ -66,6 +66,7 @@ from kvstream.remote.connection import (
 )
 from kvstream.remote.given_back import GivenBack
 from kvstream.remote.replies import group_info_of, sections_of, stream_info_of, unix_ms
+from kvstream.storage.contexts import contextmanager
 from kvstream.types.clock import Clock, SystemClock
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import DATABASES_MAX, StoreOptions
@@ -503,6 +504,7 @@ class Transaction:
         self._writes_all = False
         """A queued write concerns all keys."""
         self._queue: list[tuple[Call, Queued]] = []
+        self._taking = False
         self.ended = False
         """Its block has ended, perhaps in another thread."""
 
@@ -513,7 +515,16 @@ class Transaction:
         return Call(None, (), (), lambda replies: None, needs=tuple(needs))
 
     def take(self, call: Call) -> Any:
-        """Queue a write, or send a read at once."""
+        """Queue a write, or send a read at once; raise ReentrantCall in the middle of another."""
+        if self._taking:
+            raise ReentrantCall
+        self._taking = True
+        try:
+            return self._take(call)
+        finally:
+            self._taking = False
+
+    def _take(self, call: Call) -> Any:
         connection = self._engine.connection(call.db)
         if self._connection not in (None, connection):
             raise InvalidArgument("a transaction on a server works on one database")

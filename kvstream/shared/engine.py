@@ -34,7 +34,6 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead, read_new, rest_of
 from kvstream.engine.coerce import path_of, store_options, wait_of
-from kvstream.engine.contexts import contextmanager
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
 from kvstream.engine.listening import every_in_thread
@@ -43,6 +42,7 @@ from kvstream.errors import (
     Conflict,
     InvalidArgument,
     KVStreamError,
+    ReentrantCall,
     ServerUnavailable,
     StoreClosed,
     StoreError,
@@ -73,6 +73,7 @@ from kvstream.remote.connection import ConnectionLost, ReplyLost, require_client
 from kvstream.remote.engine import RemoteEngine
 from kvstream.shared.owner import GRACE_S, SOCKET, Owner, OwnerBusy, OwnerProcess, Place
 from kvstream.storage import directory as directories
+from kvstream.storage.contexts import contextmanager
 from kvstream.types.clock import Clock, SystemClock, monotonic
 from kvstream.types.ids import MAX_ID, MIN_ID, AddID, StreamID
 from kvstream.types.options import StoreOptions
@@ -119,6 +120,8 @@ class _Adder:
         return Request(self._name, next(self._numbers))
 
 
+_changing: set[tuple[object, str]] = set()
+"""The threads, or tasks, that are opening or closing a store, with its directory."""
 _open: "weakref.WeakSet[SharedEngine]" = weakref.WeakSet()
 """Engines that are not closed."""
 
@@ -151,6 +154,8 @@ class SharedEngine(Unclosed):
     server_type: type[RemoteEngine] = RemoteEngine
     sleep: Callable[[float], None] = staticmethod(time.sleep)
     _new_lock: Callable[[], Any] = staticmethod(threading.RLock)
+    _opener: Callable[[], object] = staticmethod(threading.get_ident)
+    """Returns who opens a store: the thread, or the task."""
     _new_local: Callable[[], Any] = _Local
 
     def __init__(self, directory: Path, options: StoreOptions, wait_s: float) -> None:
@@ -214,6 +219,7 @@ class SharedEngine(Unclosed):
         if self._closed:
             return
         directories.leak((self._owner, self._current, self._to_itself))
+        _changing.clear()
         self._reset()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -231,10 +237,33 @@ class SharedEngine(Unclosed):
             if self._closed:
                 raise StoreClosed
             if self._current is None:
-                self._current = self._elect(deadline)
+                with self._changing_owner():
+                    self._current = self._elect(deadline)
             return self._current
 
+    @contextmanager
+    def _changing_owner(self) -> Iterator[None]:
+        """Raise ReentrantCall if this thread is in the middle of another call of the same store.
+
+        The inner call would wait for the outer one, which cannot go on meanwhile.
+        """
+        place = os.path.realpath(self._directory)
+        mark = self._opener(), place
+        if mark in _changing:
+            raise ReentrantCall
+        for other in list(_open):
+            own = other.own_engine
+            if own is not None and os.path.realpath(other._directory) == place:
+                own.refuse_within()
+        _changing.add(mark)
+        try:
+            yield
+        finally:
+            _changing.discard(mark)
+
     def _elect(self, deadline: float | None) -> Engine | RemoteEngine:
+        if self._owner is not None:  # an interrupt came right after it was made
+            return self._owner.engine
         begun, pause = monotonic(), PAUSE_S
         until = begun + self._wait_s if deadline is None else deadline
         alone = begun + GRACE_S
@@ -378,6 +407,7 @@ class SharedEngine(Unclosed):
         engine = self._elected(None)
         if isinstance(engine, RemoteEngine):
             return engine
+        engine.refuse_within()
         with self._lock:
             if self._to_itself is None:
                 self._to_itself = self.server_type(self._place.url, reply_s=self._reply_s)
@@ -385,6 +415,11 @@ class SharedEngine(Unclosed):
 
     def close(self, discard: bool = False) -> None:
         """Close this engine; the owner completes its requests and releases the store."""
+        if not self._closed:
+            with self._changing_owner():
+                self._close()
+
+    def _close(self) -> None:
         with self._lock:
             if self._closed:
                 return

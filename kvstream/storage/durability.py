@@ -13,13 +13,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from operator import methodcaller
 from typing import NamedTuple
 
 from kvstream.errors import StoreClosed, StoreError, UnknownOutcome
 from kvstream.storage import directory
+from kvstream.storage.contexts import contextmanager
 from kvstream.storage.database import Database
 from kvstream.types.clock import perf_counter
 from kvstream.types.options import Durability

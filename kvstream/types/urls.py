@@ -18,8 +18,8 @@ _SERVERS = {
     "valkeys": "rediss",
 }
 """The URL schemes of servers, and redis-py's scheme for each."""
-_MISTYPED = re.compile(rf"({'|'.join(_SERVERS)}):/", re.IGNORECASE)
-"""The start of the URL of a server with one slash instead of two: it may have a password."""
+_MISTYPED = re.compile(rf"({'|'.join(_SERVERS)}):/.*@", re.IGNORECASE | re.DOTALL)
+"""The URL of a server with one slash instead of two, and with a user or a password."""
 _SHORTENED = re.compile(rf"({'|'.join(_SERVERS)}|file|https?|s3[an]?|hdfs|gs):/")
 """The start of a ``Path`` made from a URL, which has one slash instead of two."""
 

@@ -22,18 +22,30 @@ SOME = 9
 """Every ninth point of a long call."""
 
 
+def _keeping(kept: list[BaseException], call: Callable[[], object]) -> None:
+    """Call, and keep the interrupt: its frames may hold what they should have released."""
+    try:
+        call()
+    except KeyboardInterrupt as error:
+        kept.append(error)
+        raise
+
+
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NO])
 def test_the_next_close_completes_an_interrupted_one(
     tmp_path: Path, durability: Durability
 ) -> None:
     written = 0
+    kept: list[BaseException] = []
     for point in count(1, SOME):
         store = Store.open(tmp_path, durability=durability)
         assert len(store.stream("s")) == written
         store.stream("s").add({"f": "v"})
         written += 1
-        interrupted = interrupted_at(point, store.close)
-        Call(store.close).result()
+        kept.clear()
+        interrupted = interrupted_at(point, lambda: _keeping(kept, store.close))  # noqa: B023
+        store.close() if point % 2 else Call(store.close).result()
+        kept.clear()
         if not interrupted:
             break
     assert written > 10
@@ -133,17 +145,12 @@ def test_an_interrupted_call_leaves_the_store_to_other_threads(
     """Also while somebody keeps the exception, and with it the frames of the call."""
     kept: list[BaseException] = []
     with Store.open(tmp_path / "store", durability=durability) as store:
-
-        def called() -> None:
-            try:
-                CALLS[call](store)
-            except KeyboardInterrupt as error:
-                kept.append(error)
-                raise
-
         step = SOME if call in ("message_transaction", "compact") else 3
         for point in count(1, step):
-            interrupted = interrupted_at(point, called)
+            interrupted = interrupted_at(
+                point,
+                lambda: _keeping(kept, lambda: CALLS[call](store)),
+            )
             Call(lambda: store.stream("other").add({"f": "v"})).result()
             assert store.stream("other").add({"f": "v"})
             if not interrupted:

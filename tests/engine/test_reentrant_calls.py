@@ -19,6 +19,7 @@ import pytest
 
 import kvstream
 from kvstream import Durability, InvalidArgument, Queue, ReentrantCall, Store, StoreClosed
+from kvstream.logs import DeferredLogger
 from tests.engine.waiting import Call
 
 STEP = 23
@@ -204,6 +205,70 @@ def test_a_call_within_a_call_of_a_shared_owner_is_refused_or_whole(tmp_path: Pa
         assert opened.check() == []
 
 
+def test_a_client_within_the_opening_of_another_leaves_no_store_open(tmp_path: Path) -> None:
+    refused = 0
+
+    def use() -> None:
+        client = kvstream.connect(tmp_path / "store")
+        try:
+            client.xadd("s", {"f": "v"})
+        finally:
+            client.close()
+
+    for at in count(1, 701):
+        made = called_within(at, use, use)
+        refused += made.refused
+        Store.open(tmp_path / "store").close()  # not locked
+        if made.left > 0:
+            break
+    assert refused
+    with Store.open(tmp_path / "store") as store:
+        assert store.check() == []
+
+
+def test_an_opening_within_the_opening_of_a_shared_store_is_refused(tmp_path: Path) -> None:
+    refused = 0
+
+    def use() -> None:
+        with kvstream.open(tmp_path / "store", shared=True) as store:
+            store.stream("s").add({"f": "v"})
+
+    for at in count(1, 701):
+        made = called_within(at, use, use)
+        refused += made.refused
+        if made.left > 0:
+            break
+    assert refused
+    with Store.open(tmp_path / "store") as store:
+        assert store.check() == []
+
+
+def test_a_call_within_a_transaction_on_a_shared_store_is_refused_or_part_of_it(
+    tmp_path: Path,
+) -> None:
+    """Its reads and writes go to the server over one connection."""
+    done = refused = 0
+    with kvstream.open(tmp_path / "store", shared=True) as store:
+        stream = store.stream("s")
+        stream.add({"f": "v"})
+
+        def outer() -> None:
+            with store.transaction():
+                stream.range(count=1)
+                stream.add({"outer": 1})
+
+        for at in count(1, 41):
+            before = len(stream)
+            made = called_within(at, outer, lambda: stream.range(count=1))
+            done += made.done
+            refused += made.refused
+            assert len(stream) == before + 1
+            if made.left > 0:
+                break
+    assert done
+    assert refused
+
+
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.EVERYSEC])
 def test_signal_handlers_that_add_lose_no_entry(tmp_path: Path, durability: Durability) -> None:
     ids = []
@@ -253,6 +318,32 @@ def test_a_handler_between_the_calls_of_a_transaction_is_part_of_it(store: Store
         store.stream("s").add({"n": 1})
         store.stream("s").add({"handler": 1})
     assert len(store.stream("s")) == 2
+
+
+def test_deferred_records_are_made_by_the_factory_of_the_program(store: Store) -> None:
+    lines: list[str] = []
+
+    class ToList(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(f"{record.trace} {record.getMessage()}")  # type: ignore[attr-defined]
+            log.error("within")  # emitted after this one, not within it
+
+    def record(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        made = before(*args, **kwargs)
+        made.trace = "t1"
+        return made
+
+    log, logger = DeferredLogger("kvstream.test"), logging.getLogger("kvstream.test")
+    before, handler = logging.getLogRecordFactory(), ToList()
+    logging.setLogRecordFactory(record)
+    logger.addHandler(handler)
+    try:
+        log.warning("first %d", 1)
+        store.stream("s").add({"f": "v"})
+    finally:
+        logging.setLogRecordFactory(before)
+        logger.removeHandler(handler)
+    assert lines[0] == "t1 first 1"
 
 
 def test_a_log_handler_may_write_to_a_stream_while_others_log(store: Store) -> None:

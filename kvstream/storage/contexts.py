@@ -21,7 +21,7 @@ from kvstream.layout import compiled
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_twin: Any = compiled("kvstream.engine._contexts")
+_twin: Any = compiled("kvstream.storage._contexts")
 
 
 def contextmanager(
