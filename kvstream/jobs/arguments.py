@@ -18,7 +18,7 @@ import re
 import types
 import typing
 from asyncio import CancelledError
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
@@ -544,25 +544,35 @@ class Signature:
 
     def check_template(self, template: str) -> None:
         """Raise InvalidArgument if a template names something else than parameters."""
+        if not _has_braces(template):
+            return
         try:
-            named = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+            named = list(_names_in(template))
         except ValueError as error:
-            raise InvalidArgument(f"unique={shown(template)} is no template: {error}") from None
+            raise InvalidArgument(
+                f"unique={shown(template)} is no template: {error}; a brace is written twice"
+            ) from None
         for name in named:
             if re.split(r"[.\[]", name)[0] not in self.names:
                 known = ", ".join(self.names) or "none"
                 raise InvalidArgument(
-                    f"unique={shown(template)} names no parameter; there are: {known}"
+                    f"unique={shown(template)} names no parameter; there are: {known}; a brace "
+                    "is written twice"
                 )
 
     def formatted(self, template: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Return a template with the arguments of a call in place of their names."""
+        """Return a template with the arguments of a call in place of their names.
+
+        TypeError if an argument has no such part or form.
+        """
+        if not _has_braces(template):
+            return template
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         try:
             return template.format(**bound.arguments)
-        except (LookupError, AttributeError) as error:
-            raise TypeError(f"unique={template!r} names no argument: {error}") from None
+        except (LookupError, AttributeError, ValueError, TypeError) as error:
+            raise TypeError(f"unique={template!r} does not fit the arguments: {error}") from None
 
     def _dumped(self, name: str, value: Any) -> Any:
         try:
@@ -615,6 +625,19 @@ class Signature:
     def load_result(self, plain: Any) -> Any:
         """Return the result that ``dump_result`` has made plain."""
         return None if plain is None else self._codecs["return"].load(plain)
+
+
+def _has_braces(template: str) -> bool:
+    return "{" in template or "}" in template
+
+
+def _names_in(template: str) -> Iterator[str]:
+    """Yield the names in a template, those in its formats too; ValueError if it is none."""
+    for _, name, form, _ in Formatter().parse(template):
+        if name is not None:
+            yield name
+        if form:
+            yield from _names_in(form)
 
 
 def function_of(function: Callable[..., Any]) -> Any:

@@ -60,7 +60,9 @@ OPTIONS = frozenset(Options._fields)
 class Task(Public, Generic[P, R_co]):
     """A function of a ``Jobs``; calling it runs the function here and now."""
 
-    _internal = frozenset({"delay_s", "limits", "load", "max_deliveries", "signature"})
+    _internal = frozenset(
+        {"check_unique", "delay_s", "limits", "load", "max_deliveries", "signature"}
+    )
 
     def __init__(
         self,
@@ -108,12 +110,16 @@ class Task(Public, Generic[P, R_co]):
             raise InvalidArgument(f"timeout must be above 0, not {self.timeout:g}")
         if self.dead_letter not in (None, False):
             _text(self.dead_letter, "dead_letter")
-        if isinstance(self._unique, str):
-            self.signature.check_template(self._unique)
-        elif type(self._unique) is not bool:
-            raise InvalidArgument(f"unique is True or a template, not {shown(self._unique)}")
+        self.check_unique(self._unique)
         if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
             raise InvalidArgument(f"{self.name} is a generator: a task returns its result")
+
+    def check_unique(self, unique: str | bool) -> None:
+        """Raise InvalidArgument for what is neither True or False nor a template of parameters."""
+        if isinstance(unique, str):
+            self.signature.check_template(unique)
+        elif type(unique) is not bool:
+            raise InvalidArgument(f"unique is True or a template, not {shown(unique)}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return self.function(*args, **kwargs)
@@ -156,6 +162,8 @@ class Task(Public, Generic[P, R_co]):
             send_mail.enqueue("a@b.c")
             send_mail.with_options(delay=60).enqueue("a@b.c")
         """
+        if unique is not None:
+            self.check_unique(unique)
         options = Options(delay, at, key, unique, window, on_conflict, priority, ttl)
         return self._enqueue(options, args, kwargs)
 
@@ -175,10 +183,13 @@ class Task(Public, Generic[P, R_co]):
 
         ``delay`` (seconds or timedelta) or ``at`` (datetime or Unix seconds): not before then.
         ``key``: jobs of one key run in order, one at a time. ``unique``: no second job of this name
-        for the ``window``; True makes the name of the arguments. ``on_conflict``: "skip" returns
+        for the ``window``; ``"mail:{to}"`` has the argument ``to`` in it (``{{`` is a brace), True
+        makes the name of all arguments. ``on_conflict``: "skip" returns
         the handle of the first, "replace", "debounce", or "after" (once more, after the first).
         ``priority``: one of those of the Jobs. ``ttl``: not after so many seconds.
         """
+        if unique is not None:
+            self.check_unique(unique)
         options = Options(delay, at, key, unique, window, on_conflict, priority, ttl)
         return TaskWithOptions(self, options)
 
@@ -292,13 +303,14 @@ class Task(Public, Generic[P, R_co]):
     def _unique_name(
         self, unique: str | bool | None, args: Any, kwargs: Any, job: Job
     ) -> str | None:
+        """Return the unique name of a job; None if it is not to be unique."""
         wanted = self._unique if unique is None else unique
         if wanted is True:
             plain = self.signature.without_defaults(unpack(job.packed, job.form))
             return f"{self.name}:{digest(plain)}"
         if wanted is False:
             return None
-        return wanted if unique is not None else self.signature.formatted(wanted, args, kwargs)
+        return self.signature.formatted(wanted, args, kwargs)
 
     # --- running --------------------------------------------------------------------------------
 

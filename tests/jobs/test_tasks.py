@@ -597,6 +597,31 @@ def test_an_empty_unique_name_is_refused(jobs: Jobs) -> None:
     assert send.with_options(unique=False).enqueue("").id != first.id
 
 
+def test_a_unique_template_is_formatted_wherever_it_is_given(jobs: Jobs) -> None:
+    @jobs.task
+    def run(x: int, *, of: dict[str, int] | None = None) -> None: ...
+
+    by_option = run.with_options(unique="w:{x}")
+    one, two = by_option.enqueue(1), by_option.enqueue(2)
+    assert (by_option.enqueue(1), by_option.enqueue(x=2)) == (one, two)
+    assert one.id != two.id
+    assert asyncio.run(by_option.aenqueue(1)) == one
+    among: Any = run.enqueue
+    assert [among(x, unique="w:{x}") for x in (1, 2)] == [one, two]
+    assert [among(x, unique="w:1") for x in (1, 2)] == [one, one]
+    assert among(3, unique="{{x}}") == among(4, unique="{{x}}")
+    for wrong in ("{y}", "{}", "{0}", "{x:{y}}", "{x", "x}"):
+        with pytest.raises(InvalidArgument, match=r"unique=.* a brace is written twice"):
+            run.with_options(unique=wrong)
+        with pytest.raises(InvalidArgument, match=r"unique=.* a brace is written twice"):
+            among(1, unique=wrong)
+    for wrong in ("{x.y}", "{x:s}", "{x[0]}", "{of[a]}"):
+        with pytest.raises(TypeError, match="does not fit the arguments"):
+            run.with_options(unique=wrong).enqueue(1)
+    with pytest.raises(InvalidArgument, match="unique is True or a template, not 5"):
+        run.with_options(unique=5)  # type: ignore[arg-type]
+
+
 def test_names_of_tasks_and_parameters_must_be_clear() -> None:
     jobs = Jobs("unused")
 
