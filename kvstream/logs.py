@@ -160,7 +160,7 @@ class Throttle:
 
     def log(
         self,
-        logger: logging.Logger | DeferredLogger,
+        logger: logging.Logger | logging.LoggerAdapter[logging.Logger] | DeferredLogger,
         level: int,
         message: str,
         *args: object,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -45,6 +46,7 @@ from kvstream.jobs.job_log import (
     log_failed,
     log_late,
     log_lost,
+    log_problem,
     log_retried,
     logger_of,
 )
@@ -400,4 +402,5 @@ def _note_lost(job: Job) -> None:
 
 
 def _note_unwritten(job: Job, outcome: str, problem: BaseException) -> None:
-    _log.error("job %s of %s was not %s", job.id, job.task_name, outcome, exc_info=problem)
+    words = (job.id, job.task_name, outcome)
+    log_problem(_log, logging.ERROR, "job %s of %s was not %s", *words, error=problem)

@@ -22,7 +22,7 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvstream.errors import described, stored_text, traced
+from kvstream.errors import KVStreamError, described, stored_text, traced
 from kvstream.logs import LEVELS, NOTICE
 from kvstream.types.clock import monotonic
 
@@ -61,6 +61,23 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
         return msg, kwargs
+
+
+def log_problem(
+    logger: logging.Logger | SafeLogger,
+    level: int,
+    message: str,
+    *args: object,
+    error: BaseException,
+) -> None:
+    """Log a line that ends with the message of a KVStreamError, which says what there is to know.
+
+    Another exception is a fault, so it comes with its traceback.
+    """
+    if isinstance(error, KVStreamError):
+        logger.log(level, f"{message}: %s", *args, error)
+    else:
+        logger.log(level, message, *args, exc_info=error)
 
 
 def logger_of(name: str) -> SafeLogger:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import signal
 import socket
@@ -349,7 +350,8 @@ class Supervisor:
                     try:
                         renewal.renew(beats, child.kill)
                     except Exception as error:  # this thread keeps the leases of all children
-                        _log.error("leases are not renewed as they should be", exc_info=error)
+                        text = "leases are not renewed as they should be"
+                        job_log.log_problem(_log, logging.ERROR, text, error=error)
 
     def _stop_children(self, signals: Signals, renewal: Renewal) -> None:
         """Stop the children as they are to be stopped by signals; kill those that are late."""

@@ -168,7 +168,7 @@ class Renewal:
                 kill()
                 self._end(held, late, late_s)
         except KVStreamError as error:
-            _log.warning("the leases of a worker that hangs are not renewed", exc_info=error)
+            _log.warning("the leases of a worker that hangs are not renewed: %s", error)
 
     def give_back(self, beats: Beats) -> None:
         """Give back the jobs of a child that was killed as the workers stop, as not tried."""
@@ -176,7 +176,7 @@ class Renewal:
             for message in self._held(beats.consumer):
                 message.queue._give_back(message)
         except KVStreamError as error:
-            _log.warning("the jobs of a killed worker are not given back", exc_info=error)
+            _log.warning("the jobs of a killed worker are not given back: %s", error)
 
     def _held(self, consumer: bytes) -> list[Message]:
         """Return what a child has in work, with its tokens."""

@@ -1,7 +1,8 @@
 """The start of workers while their store is away: they wait for it.
 
 A server may start later than its workers, and the owner of a shared directory may be gone or about
-to close it. What no time mends ends the worker at once: a wrong password, or a wrong URL.
+to close it. What no time mends ends the worker at once: a wrong password or URL, and a certificate
+that is refused.
 """
 
 import logging
@@ -11,6 +12,7 @@ from typing import TypeVar
 
 from kvstream.errors import ServerUnavailable, StoreLocked, UnknownOutcome
 from kvstream.logs import NOTICE, Throttle
+from kvstream.remote.connection import is_tls_refusal
 from kvstream.types.clock import monotonic
 
 T = TypeVar("T")
@@ -34,6 +36,8 @@ def begin(call: Callable[[], T], is_stopped: Callable[[], bool]) -> T | None:
         try:
             done = call()
         except _AWAY as error:
+            if is_tls_refusal(error):
+                raise
             lines.log(_log, logging.WARNING, "the store is away, and is waited for: %s", error)
         else:
             if pause > PAUSE_S:

@@ -49,7 +49,7 @@ def is_left_to_others(jobs: AnyJobs, job: Job, error: UnknownTask) -> bool:
     except LeaseLost:
         return True
     except KVStreamError as problem:  # it comes again when its lease ends
-        _log.warning("job %s of %s was not given back", job.id, job.task_name, exc_info=problem)
+        _log.warning("job %s of %s was not given back: %s", job.id, job.task_name, problem)
         return True
     error.args = (f"{error}; {_worker(jobs, grace_s)}",)
     return False

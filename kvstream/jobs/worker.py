@@ -12,6 +12,7 @@ did it is in the process.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +34,9 @@ from kvstream.jobs.execution import (
     was_cut_short,
 )
 from kvstream.jobs.job import checked_seconds
-from kvstream.jobs.job_log import log_lost, logger_of
+from kvstream.jobs.job_log import log_lost, log_problem, logger_of
+from kvstream.jobs.starting import LINE_S
+from kvstream.logs import Throttle
 from kvstream.queue import take
 from kvstream.surface import Public
 from kvstream.types.clock import monotonic
@@ -121,6 +124,8 @@ class Worker(Public):
         self._changed = threading.Condition()
         self._poll_s = POLL_FIRST_S
         self._threads = Threads()
+        self._lines = Throttle(1, LINE_S)
+        """Lines about reads that fail while the store is away."""
         self._returned: SimpleQueue[Run | None] = SimpleQueue()
         """Jobs whose results are to be written; None ends the thread that does it."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -173,7 +178,7 @@ class Worker(Public):
         except KVStreamError as error:
             if isinstance(error, StoreClosed):
                 raise
-            _log.warning("no jobs can be taken for now", exc_info=error)
+            self._lines.log(_log, logging.WARNING, "no jobs can be taken for now: %s", error)
             self._ended.wait(FAILED_PAUSE_S)
             return
         self._poll_s = POLL_FIRST_S if messages else min(POLL_S, 2 * self._poll_s)
@@ -272,7 +277,13 @@ class Worker(Public):
             try:
                 finish(self.jobs, [run.job for run in runs])
             except Exception as error:  # the results of other jobs need this thread
-                _log.error("the results of %d jobs were not written", len(runs), exc_info=error)
+                log_problem(
+                    _log,
+                    logging.ERROR,
+                    "the results of %d jobs were not written",
+                    len(runs),
+                    error=error,
+                )
             self._end(runs)
 
     def _end(self, runs: Sequence[Run]) -> None:
@@ -369,7 +380,12 @@ class Worker(Public):
                     due = now + every_s
                     self._extend([run for run in runs if not run.abandoned])
             except Exception as error:  # this thread keeps all leases, so it must go on
-                _log.error("the leases of jobs are not kept as they should be", exc_info=error)
+                log_problem(
+                    _log,
+                    logging.ERROR,
+                    "the leases of jobs are not kept as they should be",
+                    error=error,
+                )
 
     def _extend(self, runs: Sequence[Run]) -> None:
         by_queue: dict[Any, list[Run]] = {}
@@ -379,7 +395,7 @@ class Worker(Public):
             try:
                 outcomes = queue.extend(*(run.message for run in some))
             except KVStreamError as error:
-                _log.warning("the leases of %d jobs were not extended", len(some), exc_info=error)
+                _log.warning("the leases of %d jobs were not extended: %s", len(some), error)
                 continue
             for run, outcome in zip(some, outcomes, strict=True):
                 if outcome != 1 and not run.job.ending:

@@ -1,5 +1,6 @@
 """``kvstream work`` at its start: it waits for a store that is away, and not for a wrong one."""
 
+import logging
 import os
 import runpy
 import signal
@@ -14,10 +15,14 @@ import pytest
 
 from kvstream import Jobs, Store
 from kvstream.cli.exit_codes import ExitCode
+from kvstream.errors import ServerUnavailable
+from kvstream.jobs.job_log import log_problem, logger_of
 from kvstream.jobs.starting import begin
 from tests import forking
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
+from tests.server.conftest import Served
+from tests.server.net.authorities import Authority
 from tests.serving import ServerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +129,55 @@ def test_workers_do_not_wait_for_what_no_time_mends(
     assert says in log
     assert "away" not in log
     server.stop(warned="wrong name or password")
+
+
+def test_workers_do_not_wait_for_a_server_that_tls_does_not_reach(
+    work: Callable[..., Process], tmp_path: Path
+) -> None:
+    host = Authority(tmp_path / "authority").certify("localhost")
+    files = {"tls_cert_file": Path(host.certificate), "tls_key_file": Path(host.key)}
+    served = Served(tmp_path / "store", tls=True, tls_auth_clients="no", **files)
+    try:
+        plain, untrusted = (
+            work(f"rediss://localhost:{port}") for port in (served.port, served.tls_port)
+        )
+        for process, says in ((plain, "SSL"), (untrusted, "CERTIFICATE_VERIFY_FAILED")):
+            code, log = ended(process)
+            assert (code, log.startswith("Error: ")) == (ExitCode.UNAVAILABLE, True), log
+            assert says in log
+            assert "away" not in log
+    finally:
+        served.stop()
+
+
+def test_a_server_that_goes_away_is_one_line_of_the_log(
+    work: Callable[..., Process], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ServerProcess(tmp_path / "store")
+    url = f"redis://127.0.0.1:{server.port}"
+    process = work(url)
+    with job_on(monkeypatch, url)["jobs"] as jobs:
+        assert jobs.tasks["pid"].enqueue().result(PATIENCE_S) > 0
+    server.kill()
+    line = line_with(process, "WARNING jobs.worker: no jobs can be taken for now: ")
+    assert "server" in line or "no connection" in line
+    process.send_signal(signal.SIGTERM)
+    code, log = ended(process)
+    assert (code, "Traceback" in log) == (0, False), log
+
+
+def test_the_log_has_the_message_of_an_error_and_the_traceback_of_a_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    logger = logger_of("kvstream.jobs.test")
+    for error in (ServerUnavailable("the server is away"), ValueError("a value")):
+        log_problem(logger, logging.ERROR, "%d jobs were not written", 2, error=error)
+    first, second = caplog.records
+    assert (first.getMessage(), first.exc_info) == (
+        "2 jobs were not written: the server is away",
+        None,
+    )
+    assert (second.getMessage(), second.exc_info is None) == ("2 jobs were not written", False)
 
 
 def test_a_call_is_not_made_once_it_is_stopped() -> None:
