@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.json_values import dumps, jsonable
@@ -169,6 +170,26 @@ def _tell(
     fail_unless(len(done) == len(wanted))
 
 
+def _unused_options(ctx: click.Context, target: str) -> tuple[str, ...]:
+    """Return the variables of the environment that set global options, which workers do not use.
+
+    UsageError if the command line has a global option: it would have no effect.
+    """
+    given = [option for option in ctx.command.params if isinstance(option, click.Option)]
+    sources = {option: ctx.get_parameter_source(option.name or "") for option in given}
+    for option, source in sources.items():
+        if source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"work takes no {option.opts[0]}: the place is that of the Jobs in "
+                f"{target.partition(':')[0]}, the first argument of Jobs(...)"
+            )
+    return tuple(
+        str(option.envvar)
+        for option, source in sources.items()
+        if source is ParameterSource.ENVIRONMENT
+    )
+
+
 @click.command(
     short_help="Run the jobs of an application.",
     epilog=example(
@@ -221,7 +242,10 @@ def _tell(
     default=True,
     help="Whether a line is logged when a job begins and when it is done. Failures always are.",
 )
+@click.pass_context
 def work(
+    ctx: click.Context,
+    /,
     target: str,
     processes: int,
     concurrency: int,
@@ -234,11 +258,13 @@ def work(
 ) -> None:
     """Run the jobs of the Jobs at MODULE:JOBS, such as app:jobs, until SIGTERM or Ctrl-C.
 
-    The place is that of the Jobs, not that of --store or --url. On a directory this process owns
+    The place is that of the Jobs: --store, --url and the other global options are refused, and
+    their variables of the environment have no effect. On a directory this process owns
     the store, unless another program of the Jobs does; it needs redis-py. Logs go to stderr. After
     a signal no job is begun, and those in work may finish within --grace; the rest is given back to
     other workers. A second signal gives back at once.
     """
+    unused = _unused_options(ctx.find_root(), target)
     from kvstream.jobs.processes import WorkOptions, queue_list, supervise
 
     supervise(
@@ -254,4 +280,5 @@ def work(
         ),
         processes,
         reload=reload,
+        unused=unused,
     )

@@ -401,13 +401,20 @@ class Sources:
         return before != self._times
 
 
-def supervise(options: WorkOptions, processes: int, *, reload: bool = False) -> None:
-    """Run workers in ``processes`` children until SIGTERM or Ctrl-C; the program ends then."""
+def supervise(
+    options: WorkOptions, processes: int, *, reload: bool = False, unused: Sequence[str] = ()
+) -> None:
+    """Run workers in ``processes`` children until SIGTERM or Ctrl-C; the program ends then.
+
+    ``unused``: variables of the environment that name another place, which the log tells.
+    """
     fill_streams()
     signals = Signals()
     signals.receive()
     with logging_to(None, options.log_format, options.log_level):
         job_log.show(options.job_log, options.log_level)
+        for name in unused:
+            _log.log(NOTICE, "the place is that of %s, not that of %s", options.target, name)
         Supervisor(options, processes, reload=reload).run(signals)
         for number in _SIGNALS:  # a late one must not end the program with an error
             signal.signal(number, signal.SIG_IGN)

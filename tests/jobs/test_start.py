@@ -180,6 +180,31 @@ def test_the_log_has_the_message_of_an_error_and_the_traceback_of_a_fault(
     assert (second.getMessage(), second.exc_info is None) == ("2 jobs were not written", False)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("--url", "redis://h"), ("--store", "x"), ("--db", "1"), ("--wait", "3s")],
+)
+def test_a_place_of_the_command_line_is_refused(name: str, value: str) -> None:
+    for words in ([name, value, "work", "app:jobs"], ["work", "app:jobs", f"{name}={value}"]):
+        command = [sys.executable, "-m", "kvstream", *words]
+        done = forking.run(command, text=True, timeout=PATIENCE_S)
+        assert done.returncode == ExitCode.USAGE
+        assert f"work takes no {name}: the place is that of the Jobs in app" in done.stderr
+
+
+def test_the_log_says_that_a_variable_does_not_choose_the_place(
+    work: Callable[..., Process], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVSTREAM_URL", "redis://:pw@nowhere.invalid")
+    process = work(str(tmp_path / "data"))
+    line = line_with(process, "KVSTREAM_URL")
+    assert "the place is that of tests.jobs.program:jobs, not that of KVSTREAM_URL" in line
+    line_with(process, "workers of jobs begin")
+    process.send_signal(signal.SIGTERM)
+    code, log = ended(process)
+    assert (code, "pw" in log) == (0, False)
+
+
 def test_a_call_is_not_made_once_it_is_stopped() -> None:
     assert begin(lambda: 1, lambda: True) is None
     assert begin(lambda: Jobs("nowhere").name, lambda: False) == "jobs"
