@@ -89,13 +89,16 @@ def declare(jobs: AnyJobs, declared: set[Place]) -> None:
     for stream in _streams(jobs, {key for key, _ in wanted}):
         for found in stream.schedules():
             place = stream.key, found.name
-            if place in wanted or not found.name.startswith(_CRON):
+            if place in wanted:
                 continue
-            if place in declared or _is_own(jobs, application, found):
+            is_declared = found.name.startswith(_CRON)
+            if is_declared and (place in declared or _is_own(jobs, application, found)):
                 _remove(stream, found, application)
                 declared.discard(place)
-            elif _is_of_task(jobs, found):
-                _note_other(stream, found)
+            elif _text(found.fields.get(TASK, b"")) not in jobs.tasks:
+                _note(stream, found, "is for a task that this application does not have")
+            elif is_declared and _is_of_task(jobs, found):
+                _note(stream, found, "is for a task of this application")
     for (key, _), schedule in wanted.items():
         jobs.store.stream(key).schedule(
             schedule.name,
@@ -134,12 +137,14 @@ def _remove(stream: Stream, found: records.Schedule, application: str) -> None:
     stream.delete_schedule(found.name)
 
 
-def _note_other(stream: Stream, found: records.Schedule) -> None:
+def _note(stream: Stream, found: records.Schedule, why: str) -> None:
+    """Log that a schedule of another application stays: it may be left over, or fire in vain."""
+    key, name = _text(stream.key), _text(found.name)
+    owner = _text(found.fields.get(APP, b"")) or "an unknown program"
     _log.warning(
-        "the schedule %s of queue %s is for a task of this application, but %s has declared it, so "
-        "it stays: kvstream schedule rm %s '%s' removes it",
-        *(_text(found.name), _text(stream.key), _text(found.fields[APP])),
-        *(_text(stream.key), _text(found.name)),
+        "the schedule %s of queue %s (task: %s) %s, but %s has declared it, so it stays: "
+        "kvstream schedule rm %s '%s' removes it",
+        *(name, key, _text(found.fields.get(TASK, b"none")), why, owner, key, name),
     )
 
 

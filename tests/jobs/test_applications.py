@@ -98,6 +98,28 @@ def test_the_same_task_of_another_application_keeps_its_times(
     assert "kvstream schedule rm jobs 'cron:clean:@daily'" in caplog.text
 
 
+def test_a_worker_warns_of_schedules_whose_task_it_does_not_have(
+    make_jobs: Make, working: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    billing, images = make_jobs(application="billing"), make_jobs(application="images")
+    billing.cron("@daily", name="invoices")(lambda: None)
+    billing.cron("@daily", name="shared")(lambda: None)
+    billing.declare()
+    images.use(billing.store)
+    images.task(name="shared")(lambda: None)
+    by_hand = {"mine": "shared", "theirs": "resize"}
+    for name, task in by_hand.items():
+        images.store.stream("jobs").schedule(name, "@daily", {"task": task, "args": "[[],{}]"})
+    working(images).stop()
+    lines = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(lines) == 2
+    assert "cron:invoices:@daily of queue jobs (task: invoices)" in lines[0]
+    assert "does not have, but billing has declared it, so it stays" in lines[0]
+    assert "theirs of queue jobs (task: resize)" in lines[1]
+    names = {b"cron:invoices:@daily", b"cron:shared:@daily", *map(str.encode, by_hand)}
+    assert {*names_of(images)} == names
+
+
 def test_a_schedule_without_an_application_goes_with_a_new_time_of_its_task_alone(
     jobs: Jobs,
 ) -> None:
