@@ -432,9 +432,10 @@ class Signature:
     have a default.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], name: str = "") -> None:
+        """``name`` is that of the task, which errors tell; by default that of the function."""
         self._function = function
-        self._name = getattr(function, "__qualname__", type(function).__name__)
+        self._name = name or getattr(function, "__qualname__", type(function).__name__)
         self._signature = inspect.signature(function)
         self.names = tuple(self._signature.parameters)
         self.by_name = tuple(
@@ -475,7 +476,10 @@ class Signature:
         """
         if (given := self._plain_call(args, kwargs)) is not None:
             return [[], {name: self._dumped(name, value) for name, value in given.items()}]
-        bound = self._signature.bind(*args, **kwargs)
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"the arguments do not fit {self._name}: {error}") from None
         placed: list[Any] = []
         named: dict[str, Any] = {}
         for name, value in bound.arguments.items():

@@ -48,20 +48,30 @@ class Options(NamedTuple):
     key: str | None = None
     unique: str | bool | None = None
     window: float | timedelta | None = None
-    on_conflict: str = "skip"
+    on_conflict: str | None = None
     priority: str | None = None
     ttl: float | timedelta | None = None
 
+    def updated(self, given: Mapping[str, Any]) -> Options:
+        """Return the options with those that are ``given``, and not None, in place of these."""
+        new = {name: value for name, value in given.items() if value is not None}
+        if not WHEN.isdisjoint(new):
+            new = {**dict.fromkeys(WHEN), **new}
+        return self._replace(**new)
+
 
 OPTIONS = frozenset(Options._fields)
-"""Arguments of ``enqueue`` that are not the function's."""
+"""Arguments of ``enqueue`` that are not the function's, unless it has a parameter of the name."""
+WHEN = frozenset({"delay", "at"})
+"""Options that take each other's place."""
+_NONE = Options()
 
 
 class Task(Public, Generic[P, R_co]):
     """A function of a ``Jobs``; calling it runs the function here and now."""
 
     _internal = frozenset(
-        {"check_unique", "delay_s", "limits", "load", "max_deliveries", "signature"}
+        {"_check_unique", "delay_s", "limits", "load", "max_deliveries", "signature"}
     )
 
     def __init__(
@@ -93,13 +103,10 @@ class Task(Public, Generic[P, R_co]):
         self.limits: dict[str, Any] = {}
         """Rules of its queue: rate, max_in_flight, dead_letter."""
         self._backoff = _backoff(backoff)
-        self.signature = Signature(function)
+        self.signature = Signature(function, self.name)
+        self._options = OPTIONS.difference(self.signature.by_name)
+        """Those that may stand among the arguments of ``enqueue``."""
         self.is_async = inspect.iscoroutinefunction(function_of(function))
-        if taken := sorted(OPTIONS.intersection(self.signature.by_name)):
-            raise InvalidArgument(
-                f"the parameter {taken[0]!r} of {name} has the name of an option of enqueue: "
-                "rename it, or make it positional-only"
-            )
         self._check()
 
     def _check(self) -> None:
@@ -110,11 +117,11 @@ class Task(Public, Generic[P, R_co]):
             raise InvalidArgument(f"timeout must be above 0, not {self.timeout:g}")
         if self.dead_letter not in (None, False):
             _text(self.dead_letter, "dead_letter")
-        self.check_unique(self._unique)
+        self._check_unique(self._unique)
         if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
             raise InvalidArgument(f"{self.name} is a generator: a task returns its result")
 
-    def check_unique(self, unique: str | bool) -> None:
+    def _check_unique(self, unique: str | bool) -> None:
         """Raise InvalidArgument for what is neither True or False nor a template of parameters."""
         if isinstance(unique, str):
             self.signature.check_template(unique)
@@ -137,35 +144,22 @@ class Task(Public, Generic[P, R_co]):
 
     @overload
     def enqueue(
-        self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+        self: Task[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> JobHandle[T]: ...
     @overload
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
-    def enqueue(  # type: ignore[misc]  # the options of old are no parameters of the function
-        self,
-        *args: Any,
-        delay: float | timedelta | None = None,
-        at: float | datetime | None = None,
-        key: str | None = None,
-        unique: str | bool | None = None,
-        window: float | timedelta | None = None,
-        on_conflict: str = "skip",
-        priority: str | None = None,
-        ttl: float | timedelta | None = None,
-        **kwargs: Any,
-    ) -> JobHandle[Any]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
+    def enqueue(self, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
         """Enqueue a call; return its handle. Arguments that do not fit raise TypeError.
 
         The options of ``with_options`` may stand among the arguments, but no type checker knows
-        them there. ::
+        them there. A parameter of the function that has the name of an option gets its argument:
+        then that option is one of ``with_options`` alone. ::
 
             send_mail.enqueue("a@b.c")
             send_mail.with_options(delay=60).enqueue("a@b.c")
         """
-        if unique is not None:
-            self.check_unique(unique)
-        options = Options(delay, at, key, unique, window, on_conflict, priority, ttl)
-        return self._enqueue(options, args, kwargs)
+        given = {name: kwargs.pop(name) for name in self._options.intersection(kwargs)}
+        return self._enqueue(self._updated(_NONE, given) if given else _NONE, args, kwargs)
 
     def with_options(
         self,
@@ -175,7 +169,7 @@ class Task(Public, Generic[P, R_co]):
         key: str | None = None,
         unique: str | bool | None = None,
         window: float | timedelta | None = None,
-        on_conflict: OnConflict = "skip",
+        on_conflict: OnConflict | None = None,
         priority: str | None = None,
         ttl: float | timedelta | None = None,
     ) -> TaskWithOptions[P, R_co]:
@@ -184,14 +178,26 @@ class Task(Public, Generic[P, R_co]):
         ``delay`` (seconds or timedelta) or ``at`` (datetime or Unix seconds): not before then.
         ``key``: jobs of one key run in order, one at a time. ``unique``: no second job of this name
         for the ``window``; ``"mail:{to}"`` has the argument ``to`` in it (``{{`` is a brace), True
-        makes the name of all arguments. ``on_conflict``: "skip" returns
-        the handle of the first, "replace", "debounce", or "after" (once more, after the first).
+        makes the name of all arguments. ``on_conflict``: "skip" (the default) returns the handle of
+        the first, "replace", "debounce", or "after" (once more, after the first).
         ``priority``: one of those of the Jobs. ``ttl``: not after so many seconds.
         """
-        if unique is not None:
-            self.check_unique(unique)
-        options = Options(delay, at, key, unique, window, on_conflict, priority, ttl)
-        return TaskWithOptions(self, options)
+        return TaskWithOptions(self, _NONE).with_options(
+            delay=delay,
+            at=at,
+            key=key,
+            unique=unique,
+            window=window,
+            on_conflict=on_conflict,
+            priority=priority,
+            ttl=ttl,
+        )
+
+    def _updated(self, options: Options, given: Mapping[str, Any]) -> Options:
+        """Return options with those that are given; InvalidArgument for a wrong template."""
+        if (unique := given.get("unique")) is not None:
+            self._check_unique(unique)
+        return options.updated(given)
 
     def _enqueue(
         self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -205,18 +211,18 @@ class Task(Public, Generic[P, R_co]):
             ttl=options.ttl,
             unique=self._unique_name(options.unique, args, kwargs, job),
             window=options.window,
-            on_conflict=options.on_conflict,
+            on_conflict="skip" if options.on_conflict is None else options.on_conflict,
             priority=options.priority or self.default_priority,
         )
         return handle
 
     @overload
     async def aenqueue(
-        self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+        self: Task[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> JobHandle[T]: ...
     @overload
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
+    async def aenqueue(self, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
         """Enqueue a call as ``enqueue`` does, without blocking the event loop."""
         return await asyncio.to_thread(functools.partial(self.enqueue, *args, **kwargs))
 
@@ -354,26 +360,55 @@ class TaskWithOptions(Generic[P, R_co]):
         self._task, self._options = task, options
 
     def __repr__(self) -> str:
-        given = [f"{name}={value!r}" for name, value in self._options._asdict().items()]
-        return f"<Task {self._task.name} with {', '.join(given)}>"
+        options = self._options._asdict().items()
+        given = [f"{name}={value!r}" for name, value in options if value is not None]
+        return f"<Task {self._task.name} with {', '.join(given) or 'no options'}>"
+
+    def with_options(
+        self,
+        *,
+        delay: float | timedelta | None = None,
+        at: float | datetime | None = None,
+        key: str | None = None,
+        unique: str | bool | None = None,
+        window: float | timedelta | None = None,
+        on_conflict: OnConflict | None = None,
+        priority: str | None = None,
+        ttl: float | timedelta | None = None,
+    ) -> TaskWithOptions[P, R_co]:
+        """Return the task with these options, and those of before that are not given anew.
+
+        ``delay`` and ``at`` take each other's place. See ``Task.with_options``.
+        """
+        given = {
+            "delay": delay,
+            "at": at,
+            "key": key,
+            "unique": unique,
+            "window": window,
+            "on_conflict": on_conflict,
+            "priority": priority,
+            "ttl": ttl,
+        }
+        return TaskWithOptions(self._task, self._task._updated(self._options, given))
 
     @overload
     def enqueue(
-        self: TaskWithOptions[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+        self: TaskWithOptions[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> JobHandle[T]: ...
     @overload
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
-    def enqueue(self, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
+    def enqueue(self, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
         """Enqueue a call; all arguments are the function's. See ``Task.enqueue``."""
         return self._task._enqueue(self._options, args, kwargs)
 
     @overload
     async def aenqueue(
-        self: TaskWithOptions[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+        self: TaskWithOptions[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> JobHandle[T]: ...
     @overload
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
+    async def aenqueue(self, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
         """Enqueue a call as ``enqueue`` does, without blocking the event loop."""
         return await asyncio.to_thread(functools.partial(self.enqueue, *args, **kwargs))
 

@@ -630,8 +630,6 @@ def test_names_of_tasks_and_parameters_must_be_clear() -> None:
 
     with pytest.raises(InvalidArgument, match="two tasks are called run"):
         jobs.task(name="run")(lambda: None)
-    with pytest.raises(InvalidArgument, match=r"'key' .* has the name of an option"):
-        jobs.task(name="other")(lambda key: None)
     with pytest.raises(TypeError):
         jobs.cron("* * * * *")(lambda needed: None)
 
@@ -890,6 +888,81 @@ def test_options_are_given_before_the_arguments_or_among_them(jobs: Jobs) -> Non
         send.enqueue("a", dealy=1)  # type: ignore[call-arg]
     assert any_of.enqueue(delay=3600).status == "scheduled"
     assert any_of.with_options(ttl=5).enqueue(delay=3600).status == "queued"  # the function's own
+
+
+def test_a_parameter_with_the_name_of_an_option_gets_its_argument(
+    jobs: Jobs, working: Start
+) -> None:
+    @jobs.task
+    def store(
+        key: str,
+        delay: int = 0,
+        *,
+        at: int = 0,
+        ttl: int = 0,
+        priority: int = 0,
+        unique: int = 0,
+        window: int = 0,
+        on_conflict: str = "",
+    ) -> str:
+        return f"{key} {delay} {at} {ttl} {priority} {unique} {window} {on_conflict}"
+
+    @jobs.task
+    def odd(self: int, key: str) -> str:
+        return f"{self} {key}"
+
+    named: dict[str, Any] = {"at": 2, "ttl": 3, "priority": 4, "unique": 5, "window": 6}
+    handles = [
+        store.enqueue("a", 1, **named, on_conflict="c"),
+        store.enqueue(key="a", delay=1, **named, on_conflict="c"),
+        asyncio.run(store.aenqueue("a", delay=1, **named, on_conflict="c")),
+        store.with_options(key="b", priority="high").enqueue("a", 1, **named, on_conflict="c"),
+        *store.enqueue_many([{"key": "a", "delay": 1, **named, "on_conflict": "c"}]),
+    ]
+    swapped = odd.enqueue(self=1, key="a")
+    later = odd.enqueue(2, "b", delay=3600)  # type: ignore[call-arg]
+    working(jobs)
+    assert {handle.result(PATIENCE_S) for handle in handles} == {"a 1 2 3 4 5 6 c"}
+    assert (swapped.result(PATIENCE_S), later.status) == ("1 a", "scheduled")
+
+
+def test_options_of_options_are_merged(jobs: Jobs) -> None:
+    @jobs.task
+    def send(to: str) -> None: ...
+
+    first = send.with_options(delay=60, key="k", unique="mail:{to}", on_conflict="replace")
+    second = first.with_options(at=4_000_000_000, ttl=5)
+    text = (
+        "<Task send with at=4000000000, key='k', unique='mail:{to}', on_conflict='replace', ttl=5>"
+    )
+    assert repr(second) == text
+    assert "delay=60" in repr(first)
+    assert "at=" not in repr(second.with_options(delay=1))
+    assert repr(send.with_options()) == "<Task send with no options>"
+    with pytest.raises(InvalidArgument, match="names no parameter"):
+        first.with_options(unique="{x}")
+    with pytest.raises(InvalidArgument):
+        send.with_options(delay=1, at=4_000_000_000).enqueue("a")
+    handle = first.enqueue("a")
+    assert first.with_options(on_conflict="skip").enqueue("a") == handle
+    assert send.with_options(delay=60).with_options(unique="mail:{to}").enqueue("a") == handle
+
+
+def test_errors_of_arguments_name_the_task(jobs: Jobs) -> None:
+    send: Any = jobs.task(name="mail.send")(lambda to: None)
+    typed: Any = jobs.task(name="count")(_count)
+    for args, named in (((), {}), ((1, 2), {}), ((1,), {"dealy": 1})):
+        with pytest.raises(TypeError, match=r"the arguments do not fit mail\.send: "):
+            send.enqueue(*args, **named)
+        with pytest.raises(TypeError, match=r"the arguments do not fit mail\.send: "):
+            send.with_options(delay=1).enqueue(*args, **named)
+    with pytest.raises(TypeError, match=r"the arguments do not fit mail\.send: "):
+        send.enqueue_many([()])
+    with pytest.raises(TypeError, match="argument 'n' of count: 'x' is not int"):
+        typed.enqueue("x")
+
+
+def _count(n: int) -> None: ...
 
 
 @pytest.mark.parametrize(
