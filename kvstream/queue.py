@@ -19,7 +19,7 @@ from typing import Any, Generic, cast
 
 from kvstream.engine.blocking_reads import group_read
 from kvstream.engine.coerce import Name, Seconds, at_least_1, name_bytes, optional, wait_of
-from kvstream.engine.decoding import Decoder, dead_letter_of
+from kvstream.engine.decoding import BYTES, Decoder, LetterCounts, dead_letter_of
 from kvstream.engine.interface import AnyEngine
 from kvstream.engine.listening import Lease, Outages, Stop, stop_check
 from kvstream.engine.queue_arguments import (
@@ -605,7 +605,15 @@ class Queue(Public, Generic[S]):
     # --- looking --------------------------------------------------------------------------------
 
     def info(self) -> QueueInfo:
-        """Return how many messages there are, by their state; each priority is read by itself."""
+        """Return how many messages there are, by their state; each priority is read by itself.
+
+        ``dead`` are its own letters. If other queues may have some in their stream, it is read.
+        """
+        return self._info(
+            LetterCounts(lambda key: Stream(self._engine, self.store._name(key), BYTES).scan())
+        )
+
+    def _info(self, letters: LetterCounts) -> QueueInfo:
         ready = delayed = leased = waiting = held = dead = oldest_ms = 0
         paused = False
         for name in self._names:
@@ -625,7 +633,8 @@ class Queue(Public, Generic[S]):
             ready += of_group.backlog() if group.ready is None else group.ready
             leased, waiting = leased + group.leased, waiting + group.waiting
             held += group.held
-            dead, oldest_ms = max(dead, group.dead), max(oldest_ms, group.oldest_ms)
+            oldest_ms = max(oldest_ms, group.oldest_ms)
+            dead += letters.of(key_of(name), group, figures.groups)
             paused |= group.policy is not None and group.policy.paused
         age = oldest_ms / 1000 if ready + leased + waiting + held else None
         return QueueInfo(ready, delayed, leased, waiting, held, dead, age, paused)
@@ -775,9 +784,6 @@ def _purge(stream: Stream[S], group: Group[S]) -> int:
     while delayed := stream.delayed(count=_PAGE):
         cancelled += stream.cancel(*[each.ticket for each in delayed])
     return cancelled
-
-
-# --- arguments ------------------------------------------------------------------------------------
 
 
 _WHY = {

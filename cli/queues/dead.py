@@ -23,7 +23,7 @@ from kvstream.cli.parameters import (
 )
 from kvstream.cli.queues.delayed import fields_text
 from kvstream.cli.queues.policy import Rate, chosen_group, group_option
-from kvstream.cli.queues.queue import is_queue, queue_of
+from kvstream.cli.queues.queue import is_of_dead_letters, is_queue, queue_of
 from kvstream.cli.session import Session
 from kvstream.cli.tables import (
     Column,
@@ -81,6 +81,23 @@ def _key_of(store: Store, stream: bytes, group: bytes | None) -> bytes:
         rules = chosen_group(store, stream, group).policy()
         key = key if rules is None else rules.dead_key(stream)
     return key
+
+
+def _listed_key(store: Store, stream: bytes, group: bytes | None) -> bytes:
+    """Return the key of dead letters, which need not exist if a queue may have some there.
+
+    A priority has those of its queue, also before a message has come with it.
+    """
+    from kvstream.jobs.application import PRIORITIES
+
+    queue, _, last = stream.rpartition(b":")
+    if is_queue(store, stream):
+        return _key_of(store, stream, group)
+    if is_of_dead_letters(store, stream):
+        return stream
+    if not store.exists(stream) and last.decode("utf-8", "replace") in PRIORITIES:
+        return _listed_key(store, queue, group)
+    return _dead_key(store, stream, group)
 
 
 def _has_letters(store: Store, stream: bytes) -> bool:
@@ -171,7 +188,7 @@ def list_dead(
     The exit code is 1 if --where selects none.
     """
     with session.reading() as store:
-        key = (_key_of if is_queue(store, stream) else _dead_key)(store, stream, group)
+        key = _listed_key(store, stream, group)
         letters = map(_row, store.stream(key).scan())
         chosen = islice((row for row in letters if row and _matches(row, where)), count)
         rows = map(_json, chosen) if out.for_programs else chosen

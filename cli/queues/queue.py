@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
@@ -45,11 +44,11 @@ from kvstream.cli.tables import (
 from kvstream.errors import ServerTooOld
 from kvstream.types.ids import Ticket
 from kvstream.types.options import CONFLICTS
-from kvstream.types.records import QueueInfo
 
 if TYPE_CHECKING:
+    from kvstream.engine.decoding import LetterCounts
     from kvstream.group import Group
-    from kvstream.meta.policy import GroupPolicy, Retention
+    from kvstream.meta.policy import Retention
     from kvstream.queue import Queue
     from kvstream.store import Store
     from kvstream.stream import Stream
@@ -110,7 +109,7 @@ def list_queues(session: Session, out: Output, /, pattern: bytes | None, everyth
 
 
 def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
-    letters = Letters(store)
+    letters = letters_of(store)
     for info in store.key_infos(pattern):
         if info.type != "stream" or info.key.startswith(IMPORT_PREFIX):
             continue
@@ -122,32 +121,9 @@ def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dic
         for group in (stream.group(each.name) for each in stream.groups()):
             rules = group.policy()
             if everything or rules is not None:
-                counts = jsonable(figures_of(store, info.key, group))
-                counts |= letters.counted(info.key, group.name, rules)
+                found = queue_of(store, info.key, group=group.name)
+                counts = jsonable(found._info(letters))
                 yield {"queue": info.key, "group": group.name, **counts}
-
-
-class Letters:
-    """Counts the dead letters of each queue: queues may share a stream of them."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._by_key: dict[bytes, Counter[tuple[bytes, bytes]]] = {}
-
-    def counted(self, stream: bytes, group: bytes, rules: GroupPolicy | None) -> dict[str, int]:
-        """Return the number of a queue, by its name; nothing if its stream is its own."""
-        if rules is None or not rules.dead_letter:
-            return {}
-        found = self._by_key.get(rules.dead_letter)
-        if found is None:
-            found = self._by_key[rules.dead_letter] = self._of_stream(rules.dead_letter)
-        return {"dead": found[stream, group]}
-
-    def _of_stream(self, key: bytes) -> Counter[tuple[bytes, bytes]]:
-        from kvstream.engine.decoding import dead_letter_of  # not for a help text
-
-        letters = map(dead_letter_of, self._store.stream(key).scan())
-        return Counter((each.origin, each.group) for each in letters if each is not None)
 
 
 def is_queue(store: Store, stream: bytes) -> bool:
@@ -157,6 +133,22 @@ def is_queue(store: Store, stream: bytes) -> bool:
     stored = store.stream(stream)
     groups = (stored.group(each.name) for each in stored.groups())
     return any(group.policy() is not None for group in groups) or _was_put_into(stored)
+
+
+def is_of_dead_letters(store: Store, key: bytes) -> bool:
+    """Return whether a queue moves its dead letters to the stream ``key``, if there is one yet."""
+    from kvstream.meta.policy import DEAD_SUFFIX  # not for a help text
+
+    for info in store.key_infos():
+        if info.type != "stream":
+            continue
+        stream = store.stream(info.key)
+        rules = [stream.group(each.name).policy() for each in stream.groups()]
+        if any(each is not None and each.dead_key(info.key) == key for each in rules):
+            return True
+        if not rules and key == info.key + DEAD_SUFFIX and _was_put_into(stream):
+            return True
+    return False
 
 
 def _was_put_into(stream: Stream) -> bool:
@@ -177,9 +169,11 @@ def _chosen(store: Store, stream: bytes, name: bytes | None) -> tuple[Queue, Gro
     return queue_of(store, stream, group=group.name), group
 
 
-def figures_of(store: Store, stream: bytes, group: Group) -> QueueInfo:
-    """Return how many messages a queue has, by their state."""
-    return queue_of(store, stream, group=group.name).info()
+def letters_of(store: Store) -> LetterCounts:
+    """Return the counts of dead letters for many queues of a store."""
+    from kvstream.engine.decoding import LetterCounts  # not for a help text
+
+    return LetterCounts(lambda key: store.stream(key).scan())
 
 
 def queue_of(store: Store, stream: bytes, **options: Any) -> Queue:
@@ -200,8 +194,6 @@ def info(session: Session, out: Output, /, stream: bytes, group: bytes | None) -
         found, chosen = _chosen(store, stream, group)
         rules = None if chosen is None else chosen.policy()
         counts = jsonable(found.info())
-        if chosen is not None:
-            counts |= Letters(store).counted(stream, chosen.name, rules)
     name = None if chosen is None else chosen.name
     if out.for_programs:
         out.object(queue=stream, group=name, **counts, policy=policy_values(rules))

@@ -5,7 +5,8 @@ through the ``Decoder`` of their store, which returns it unchanged if the store 
 """
 
 import codecs
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Any, Generic, Literal, cast, overload
 from kvstream.errors import InvalidArgument, NotText, quoted, shown
 from kvstream.layout.keys import key_of
 from kvstream.operations.delivery import dead
+from kvstream.operations.queues.info import GroupQueue
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.records import (
     ConsumerDetail,
@@ -272,3 +274,34 @@ def decoder_of(decode: bool, errors: str) -> Decoder[Any]:
     if not decode and errors != "strict":
         raise InvalidArgument(f"errors={errors!r} needs decode=True: without it fields are bytes")
     return Decoder(errors) if decode else BYTES
+
+
+# --- dead letters of several queues -------------------------------------------------------------
+
+
+class LetterCounts:
+    """Counts the dead letters of each queue: queues may share a stream of them.
+
+    Each stream is read once, at the first question.
+    """
+
+    def __init__(self, scan: Callable[[bytes], Iterable[Entry[bytes]]]) -> None:
+        """``scan`` yields the entries of a stream."""
+        self._scan = scan
+        self._by_key: dict[bytes, Counter[tuple[bytes, bytes]]] = {}
+
+    def of(self, key: bytes, group: GroupQueue, others: Sequence[GroupQueue]) -> int:
+        """Return how many letters come from a group of the stream ``key``, which has ``others``.
+
+        A stream of letters that no other group can have is not read: all in it count.
+        """
+        policy = group.policy
+        if policy is None or not group.dead or not (policy.dead_letter or len(others) > 1):
+            return group.dead
+        dead_key = policy.dead_key(key)
+        counts = self._by_key.get(dead_key)
+        if counts is None:
+            letters = map(dead_letter_of, self._scan(dead_key))
+            counts = Counter((each.origin, each.group) for each in letters if each is not None)
+            self._by_key[dead_key] = counts
+        return counts[key, group.name]

@@ -401,7 +401,7 @@ class QueueInfo:
     held: int
     """Behind another one of their key, if the queue has ``order_by``."""
     dead: int
-    """In the stream of the dead letters."""
+    """In the stream of the dead letters; those of other queues there do not count."""
     oldest_age: float | None
     """Seconds since the oldest message that is not done was added; None if there is none."""
     paused: bool

@@ -1,13 +1,14 @@
 """Queues from the command line: messages, rules, dead letters, delayed messages and schedules."""
 
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
-from kvstream import ManualClock, Store
+from kvstream import Jobs, ManualClock, Store
 from kvstream.cli import main
 from kvstream.cli.session import DirectorySession
 from kvstream.cli.tables import cells
@@ -22,6 +23,7 @@ from kvstream.cli.top.samples import (
     with_rates,
 )
 from kvstream.cli.top.screen import Screen
+from kvstream.jobs import Worker
 from kvstream.remote.connection import Connection, connect
 from kvstream.types.ids import StreamID
 from tests.cli.program import Program, RemoteProgram
@@ -342,6 +344,43 @@ def test_dead_letters_of_a_shared_stream_are_those_of_each_queue(emails: Program
     rows = {row["queue"]: row["dead"] for row in emails.json("queue", "ls")}
     assert rows == {"a": 2, "b": 1, "c": 0, "emails": 2}
     assert emails.one("queue", "info", "a")["dead"] == 2
+
+
+def test_dead_ls_of_none_takes_the_name_of_priorities_and_of_dead_letters(emails: Program) -> None:
+    emails("queue", "put", "new", "to=ann")
+    emails("queue", "policy", "own", "--dead-letter", "lost", "--create")
+    emails("queue", "policy", "plain", "--max-deliveries", "3", "--create")
+    for name in ("new", "new:dead", "new:high", "own", "lost", "own:low", "plain:dead"):
+        listed = emails("dead", "ls", name)
+        assert (listed.stdout, listed.stderr.strip()) == ("", "no dead letters")
+        assert emails.json("dead", "ls", name) == []
+    for name in ("missing:dead", "missing:high", "own:other", "orders", "emails:dead:dead"):
+        emails("dead", "ls", name, code=1)
+    assert len(emails.json("dead", "ls", "emails:high")) == 2  # those of its queue
+
+
+def test_the_library_and_queue_ls_count_the_same_dead_letters(emails: Program) -> None:
+    with Jobs(emails.place[1]) as jobs:
+        plain = jobs.task(name="plain")(_fail)
+        own = jobs.task(name="own", max_in_flight=1)(_fail)
+        jobs.task(name="none", max_in_flight=1, dead_letter="jobs:other")(_fail)
+        stop = threading.Event()
+        worker = threading.Thread(target=Worker(jobs).run, args=(stop,))
+        worker.start()
+        plain.with_options(priority="high").enqueue()
+        for task in (plain, plain, own):
+            task.enqueue()
+        until(lambda: len(jobs.store.stream("jobs:dead").range()) == 4)
+        stop.set()
+        worker.join()
+        assert [queue.info().dead for queue in jobs.queues()] == [3, 1, 0]
+    rows = {row["queue"]: row["dead"] for row in emails.json("queue", "ls") if row["dead"]}
+    assert rows == {"emails": 2, "jobs": 2, "jobs:high": 1, "jobs:own": 1}
+    assert emails.one("queue", "info", "jobs")["dead"] == 2
+
+
+def _fail() -> None:
+    raise ValueError
 
 
 # --- delayed messages and schedules ---------------------------------------------------------------
