@@ -13,7 +13,6 @@ from kvstream.errors import (
     BadPayload,
     Corruption,
     DataError,
-    IDTooSmall,
     InvalidArgument,
     KVStreamError,
     LostWrites,
@@ -81,7 +80,6 @@ _CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
 """The exit code of each error; the first match counts."""
 
 _ADVICE: tuple[tuple[type[Exception], str], ...] = (
-    (IDTooSmall, "the last ID is shown by: kvstream info STREAM"),
     (NoGroup, "list the groups with: kvstream group ls STREAM"),
     (NoSuchStore, "name another one, or create a store with add or import"),
     (

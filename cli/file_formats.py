@@ -45,13 +45,30 @@ LINE_BYTES_MAX = 1 << 30
 """The longest line: an entry of the maximum size, with room for escapes."""
 
 
+BYTES = "bytes"
+"""Stands for no encoding: text is kept byte by byte."""
+
 _MARKS = {
+    codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark it begins with
     codecs.BOM_UTF32_BE: "utf-32-be",
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
 """Encodings by the byte order mark that a file begins with."""
+
+_BINARY = {
+    b"\x1f\x8b": "compressed by gzip: give what gunzip -c writes",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd: give what zstd -dc writes",
+    b"\xfd7zXZ\0": "compressed by xz: give what xz -dc writes",
+    b"BZh91AY&SY": "compressed by bzip2: give what bunzip2 -c writes",
+    b"PK\x03\x04": "a ZIP archive or a workbook (xlsx): unpack it, or save the sheet as CSV",
+    b"\xd0\xcf\x11\xe0": "a workbook (xls): save the sheet as CSV",
+    b"PAR1\x15": "a Parquet file: give --format parquet",
+    b"ARROW1\0\0": "an Arrow file: give --format arrow",
+}
+"""What is no text, by how it begins, and what to do."""
+_BEGINNINGS = (*_MARKS, *_BINARY)
 
 
 def is_utf8(encoding: str) -> bool:
@@ -63,7 +80,8 @@ class Source:
     """A file or a pipe, line by line, in UTF-8.
 
     Another encoding is decoded while it is read: positions are those in the text as UTF-8. If
-    ``encoding`` is empty, a byte order mark chooses it.
+    ``encoding`` is empty, a byte order mark chooses it; a mark of another encoding is refused, but
+    not if ``encoding`` is BYTES. So is what is no text, such as a compressed file.
     """
 
     def __init__(
@@ -81,6 +99,8 @@ class Source:
         self._pipe: int | None = None
         """The descriptor of a pipe; None for a file."""
         self._encoding = encoding
+        self.is_guided = bool(encoding) and encoding != BYTES and not is_utf8(encoding)
+        """Whether it is decoded from an encoding that its user has named."""
         self._decoder: codecs.IncrementalDecoder | None = None
         self._decoded = 0
         """Bytes that were decoded so far."""
@@ -130,14 +150,23 @@ class Source:
         """Read the first bytes, and choose the decoder."""
         self._is_new = False
         chunk = self._read(CHUNK)
-        if not self._encoding:
-            # Most input does not begin as a mark does, so a short line of a pipe is not waited for.
-            while len(chunk) < 4 and any(mark.startswith(chunk) for mark in _MARKS):
-                if not (more := self._read(CHUNK)):
-                    break
-                chunk += more
-            known = (name for mark, name in _MARKS.items() if chunk.startswith(mark))
-            self._encoding = next(known, "utf-8")
+        # Most input does not begin as these do, so a short line of a pipe is not waited for.
+        while any(len(chunk) < len(each) and each.startswith(chunk) for each in _BEGINNINGS):
+            if not (more := self._read(CHUNK)):
+                break
+            chunk += more
+        for beginning, what in _BINARY.items():
+            if chunk.startswith(beginning):
+                raise RequestError(f"{self.label} is {what}")
+        if self._encoding == BYTES:
+            return chunk
+        marked = next((name for mark, name in _MARKS.items() if chunk.startswith(mark)), "")
+        if self._encoding and marked and not _agree(marked, self._encoding):
+            raise RequestError(
+                f"{self.label} begins with the byte order mark of {marked}, so it is not "
+                f"{self._encoding}: leave --encoding out, or give --encoding {marked}"
+            )
+        self._encoding = self._encoding or marked or "utf-8"
         if not is_utf8(self._encoding):
             self._decoder = codecs.getincrementaldecoder(self._encoding)()
             self.size = None
@@ -198,6 +227,12 @@ class Source:
             return False
         readable, _, _ = select.select([self._pipe], [], [], 0)
         return not readable
+
+
+def _agree(marked: str, encoding: str) -> bool:
+    """Return whether text with the byte order mark of one encoding can be of another one."""
+    name = codecs.lookup(encoding).name
+    return name in (marked, f"{marked}-sig") or marked in (f"{name}-le", f"{name}-be")
 
 
 def _descriptor_of(stream: BinaryIO) -> int | None:
@@ -307,7 +342,12 @@ class _Lines:
 
 
 _NUL = "a NUL byte: if the file is UTF-16, give --encoding utf-16-le or utf-16-be"
-_ENCODING_ADVICE = "give the --encoding of the file, such as cp1252, or --encoding bytes"
+_ENCODING_ADVICE = "give the --encoding of the file, such as cp1252"
+_RETURNS = r"the lines end with \r alone: convert them, as with: tr '\r' '\n'"
+
+
+def _has_bare_returns(line: bytes) -> bool:
+    return b"\r" in line.rstrip(b"\r\n")
 
 
 class JsonRows:
@@ -334,11 +374,20 @@ class JsonRows:
             try:
                 row.eid, row.pairs = loads_entry(line)
             except Unreadable as error:
-                row.error = _NUL if b"\0" in line else str(error)
+                row.error = _unreadable(line, str(error))
             yield row
         if (rest := lines.row()).raw:
             rest.pairs = []
             yield rest
+
+
+def _unreadable(line: bytes, problem: str) -> str:
+    """Return what is wrong with a line of JSON, and what to do about it if that is known."""
+    if b"\0" in line:
+        return _NUL
+    if problem.startswith("not UTF-8"):
+        return f"{problem}; {_ENCODING_ADVICE}"
+    return _RETURNS if _has_bare_returns(line) else problem
 
 
 class CsvRows:
@@ -368,10 +417,14 @@ class CsvRows:
         try:
             names = next(self._reader, [])
         except csv.Error as problem:
-            self._error = self._error or f"not CSV: {problem}"
+            self._error = self._error or self._reason(problem)
         if self._error:
             raise RequestError(f"{source.label}: line 1: {self._error}")
         self.header = self._lines.row()
+        if source.is_guided and self.header.raw and not self.header.raw.endswith(b"\n"):
+            raise RequestError(
+                f"{source.label}: all of it is one header without a line end: is this its encoding?"
+            )
         self.names = names = list(map(without_guard, names)) if guarded else names
         self._fields = [name.encode(**_TEXT) for name in names]
         self._id_at = names.index(ID_COLUMN) if ID_COLUMN in names else None
@@ -392,10 +445,17 @@ class CsvRows:
                 text = line.decode(**_TEXT)
                 if not self._as_bytes:
                     at = error.start + 1
-                    self._error = self._error or f"not UTF-8 at byte {at}; {_ENCODING_ADVICE}"
+                    advice = f"{_ENCODING_ADVICE}, or --encoding {BYTES}"
+                    self._error = self._error or f"not UTF-8 at byte {at}; {advice}"
             if "\0" in text:
                 self._error = _NUL
             yield text
+
+    def _reason(self, problem: csv.Error) -> str:
+        """Return what is wrong with the lines since the last row."""
+        if "new-line character" in str(problem) and any(map(_has_bare_returns, self._lines.kept)):
+            return _RETURNS
+        return f"not CSV: {problem}"
 
     def __iter__(self) -> Iterator[Row]:
         lines, reader = self._lines, self._reader
@@ -404,7 +464,7 @@ class CsvRows:
             try:
                 cells = next(reader, None)
             except csv.Error as problem:
-                self._error = self._error or f"not CSV: {problem}"
+                self._error = self._error or self._reason(problem)
             row = lines.row()
             if not row.raw:
                 return

@@ -6,7 +6,7 @@ means the same in both places.
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +16,7 @@ from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import example
 from kvstream.cli.session import DirectorySession, ServerSession, Session
 from kvstream.cli.tables import printable
-from kvstream.errors import ClientMissing
+from kvstream.errors import ClientMissing, IDTooSmall, KVStreamError, naming_stream
 
 if TYPE_CHECKING:
     from kvstream.store import Store
@@ -41,15 +41,30 @@ def cmd(session: Session, out: Output, /, words: tuple[str, ...]) -> None:
     and a client for SUBSCRIBE. The exit code is 1 for an error reply.
     """
     argv = [os.fsencode(word) for word in words]
-    if isinstance(session, ServerSession):
-        reply = session.connection().do(*argv)
-    else:
-        reply = _ask_store(session, argv)
+    try:
+        if isinstance(session, ServerSession):
+            reply = session.connection().do(*argv)
+        else:
+            reply = _ask_store(session, argv)
+    except IDTooSmall as error:
+        raise _naming_the_stream(error, session, argv) from None
     if out.for_programs:
         out.object(reply=jsonable(reply))
     else:
         for line in reply_lines(reply):
             click.echo(line)
+
+
+def _naming_the_stream(error: IDTooSmall, session: Session, argv: Sequence[bytes]) -> IDTooSmall:
+    """Add the stream of a command and its last ID to an error, if they are known."""
+    from kvstream.commands.table import COMMANDS, command_of
+
+    command = command_of(argv, COMMANDS)
+    keys = [] if command is None else command.keys_of(argv)
+    if len(keys) == 1:
+        with suppress(KVStreamError), session.reading() as store:
+            naming_stream(error, keys[0], store.stream(keys[0]).info().last_generated_id)
+    return error
 
 
 def _ask_store(session: DirectorySession, argv: Sequence[bytes]) -> Any:

@@ -59,6 +59,7 @@ from types import FrameType
 from typing import Any, ClassVar, Self, TypeVar
 
 T = TypeVar("T")
+E = TypeVar("E", bound="KVStreamError")
 
 _UNKNOWN = object()
 _SHOWN_MAX = 60
@@ -185,7 +186,8 @@ class KVStreamError(Exception):
         return str(self.args[0]) if self.args else ""
 
     def __str__(self) -> str:
-        return f"{self._message()}: {self.detail}" if self.detail else self._message()
+        message = self._message()
+        return f"{message.rstrip('.')}: {self.detail}" if self.detail else message
 
     @property
     def reply(self) -> str:
@@ -223,6 +225,18 @@ class NoSuchKey(RequestError, KeyError):
 
 class IDTooSmall(RequestError):
     """The ID is not above the last ID of the stream."""
+
+
+def with_more(error: E, detail: str) -> E:
+    """Add to the detail of an error, and return the error."""
+    return error.with_detail(f"{error.detail}; {detail}" if error.detail else detail)
+
+
+def naming_stream(error: IDTooSmall, key: bytes, last: object) -> IDTooSmall:
+    """Add the stream and its last ID to the detail of an error, and return the error."""
+    return with_more(
+        error, f"the last ID of stream {quoted(key)} is {last}; give a greater one, or '*'"
+    )
 
 
 class IDsExhausted(RequestError):

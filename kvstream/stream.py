@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import (
     TYPE_CHECKING,
@@ -51,6 +50,7 @@ from kvstream.errors import (
     InvalidArgument,
     KVStreamError,
     NoSuchKey,
+    naming_stream,
     optional_package,
     quoted,
     shown,
@@ -241,8 +241,7 @@ class Stream(Public, Generic[S]):
                 append.add, self._name, value, names, eid, trimming, nomkstream, once
             )
         except IDTooSmall as error:
-            end = self._where_it_ends()
-            raise error.with_detail(f"{end}; give a greater one, or '*'") from None
+            raise naming_stream(error, key_of(self._name), self._last_id()) from None
 
     @overload
     def add_many(
@@ -282,7 +281,8 @@ class Stream(Public, Generic[S]):
         """Append entries in one atomic commit and return their IDs; trim once, after the last.
 
         ``ids`` has the ``id`` of ``add`` for each entry, by default "*": if one is not above the
-        one before it, IDTooSmall is raised and nothing is added; on a server the others are.
+        one before it, IDTooSmall is raised and nothing is added; on a server the others are, and
+        the error says which.
         ``delay``, ``at`` and ``ttl`` are those of ``add``, for all entries.
         """
         trimming = trim_of(maxlen, minid, approximate, limit, None, self._now)
@@ -296,14 +296,17 @@ class Stream(Public, Generic[S]):
             return self._engine.run(delayed.add_many, self._name, encoded, at_ms, ttl_ms)
         if wanted is None:
             return self._engine.run(append.add_many, self._name, encoded, trimming)
-        return self._engine.run(append.add_under, self._name, wanted, encoded, trimming)
+        try:
+            return self._engine.run(append.add_under, self._name, wanted, encoded, trimming)
+        except IDTooSmall as error:
+            raise naming_stream(error, key_of(self._name), self._last_id()) from None
 
-    def _where_it_ends(self) -> str:
-        """Return the last ID of the stream, for the errors of IDs."""
-        last: object = "unknown"
-        with suppress(KVStreamError):
-            last = self._engine.run(read.resolve, self._name, read.Position.LAST)
-        return f"the last ID of stream {quoted(key_of(self._name))} is {last}"
+    def _last_id(self) -> StreamID | str:
+        """Return the last ID of the stream, for errors; a word if it cannot be read."""
+        try:
+            return self._engine.run(read.resolve, self._name, read.Position.LAST)
+        except KVStreamError:
+            return "unknown"
 
     # --- delayed messages -----------------------------------------------------------------------
 
@@ -474,7 +477,8 @@ class Stream(Public, Generic[S]):
         try:
             self._known(append.set_id, last, added, deleted)
         except InvalidArgument as error:
-            raise error.with_detail(f"{last}: {self._where_it_ends()}") from None
+            end = f"the last ID of stream {quoted(key_of(self._name))} is {self._last_id()}"
+            raise error.with_detail(f"{last}: {end}") from None
 
     def configure(
         self, *, idmp_duration: int | None = None, idmp_maxsize: int | None = None

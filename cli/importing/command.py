@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from kvstream.cli.file_formats import CsvRows, JsonRows, Rows, Source, identity_of
+from kvstream.cli.file_formats import BYTES, CsvRows, JsonRows, Rows, Source, identity_of
 from kvstream.cli.importing.batches import TIME_FORMATS, BadRow, Import, RowIDs, time_parser
 from kvstream.cli.output import Output, progress_bar, summary_options
 from kvstream.cli.parameters import Name, Type, example, stream_argument
@@ -49,10 +49,6 @@ meta_prefix_option = click.option(
     help="Begins the columns id and timestamp of parquet and arrow, if entries have such fields.",
 )
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Do not show progress.")
-
-
-BYTES = "bytes"
-"""Stands for no encoding: cells are stored byte by byte."""
 
 
 class Encoding(Type):
@@ -284,7 +280,7 @@ def _source_and_rows(file: BinaryIO, options: dict[str, Any]) -> tuple[Source, R
     as_bytes = encoding == BYTES
     if as_bytes and kind != "csv":
         raise click.UsageError(f"--encoding {BYTES} is for csv, not for {kind}")
-    source = Source(file, label, identity, "utf-8" if as_bytes else encoding)
+    source = Source(file, label, identity, encoding)
     if kind == "csv":
         how = {"as_bytes": as_bytes, "guarded": options["guard_formulas"]}
         return source, CsvRows(source, delimiter, options["keep_empty"], **how)

@@ -32,6 +32,8 @@ class Call:
     """The commands and options of ``SINCE`` that it uses."""
     missing: Any = REQUIRED
     """The result if the key does not exist; REQUIRED: an error."""
+    part: Callable[[int], str] | None = None
+    """Names the part of the operation that one of several commands does, for an error."""
     guards: bool = False
     """In a transaction it is sent at once, and makes EXEC do nothing if a lease is lost by then."""
 

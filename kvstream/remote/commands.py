@@ -100,8 +100,11 @@ def _add_words(
     key: bytes, value: bytes, options: Words = (), eid: AddID = None, command: str = "XADD"
 ) -> Words:
     """Return the words of XADD for an entry as the store would write it."""
-    wanted = "*" if eid is None else f"{eid}-*" if isinstance(eid, int) else str(eid)
-    return (command, key, *options, wanted, *flat_of(decode_fields(value)))
+    return (command, key, *options, _id_word(eid), *flat_of(decode_fields(value)))
+
+
+def _id_word(eid: AddID) -> str:
+    return "*" if eid is None else f"{eid}-*" if isinstance(eid, int) else str(eid)
 
 
 def _add(
@@ -149,6 +152,7 @@ def _add_under(
         commands,
         lambda added: list(map(replies.id_of, added)),
         writes=True,
+        part=lambda at: f"entry {at + 1}" + ("" if ids[at] is None else f" ({_id_word(ids[at])})"),
     )
 
 

@@ -27,6 +27,7 @@ from kvstream.engine.listening import every_in_thread
 from kvstream.engine.lock import ENDS_ELSEWHERE
 from kvstream.errors import (
     Conflict,
+    IDTooSmall,
     InvalidArgument,
     KVStreamError,
     NoSuchKey,
@@ -38,9 +39,11 @@ from kvstream.errors import (
     StoreError,
     UnknownOutcome,
     WrongType,
+    naming_stream,
     quoted,
+    with_more,
 )
-from kvstream.layout.keys import database_of
+from kvstream.layout.keys import database_of, qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import ack, claim, info, read, readgroup
 from kvstream.operations import range as ranges
@@ -200,7 +203,12 @@ class RemoteEngine:
             raise self._explained(error, call) from None
 
     def _explained(self, error: RequestError, call: Call) -> RequestError:
-        """Return an error; ServerTooOld if the server lacks what a call needs."""
+        """Return an error; ServerTooOld, with its detail, if the server lacks what a call needs."""
+        cause = self._cause(error, call)
+        return cause if cause is error or not error.detail else with_more(cause, error.detail)
+
+    def _cause(self, error: RequestError, call: Call) -> RequestError:
+        """Return an error, or what the server lacks."""
         if not call.needs or isinstance(error, Conflict):
             return error
         try:
@@ -437,9 +445,36 @@ def _sender(connection: Connection, call: Call) -> Callable[[], list[Any]]:
         return lambda: checked(connection.ask_all([*commands, ("UNWATCH",)]))
     if not commands:
         return list
+    if len(commands) > 1 and call.writes:
+        noun = "writes" if call.part is None else "entries"
+        return lambda: _written(connection.try_all(commands), noun, call.part)
     if len(commands) > 1:
-        return partial(connection.do_all if call.writes else connection.ask_at_once, commands)
+        return partial(connection.ask_at_once, commands)
     return lambda: [(connection.do if call.writes else connection.ask)(*commands[0])]
+
+
+_NAMED_MAX = 5
+"""The most refused writes that an error names."""
+
+
+def _written(replies: list[Any], noun: str, part: Callable[[int], str] | None) -> list[Any]:
+    """Return the replies of a MULTI; raise its first error, which says what stays.
+
+    ``noun`` is what the commands add or write, and ``part`` names one of them.
+    """
+    wrong = [at for at, reply in enumerate(replies) if isinstance(reply, Exception)]
+    if not wrong:
+        return replies
+    error = replies[wrong[0]]
+    done = len(replies) - len(wrong)
+    if done and isinstance(error, KVStreamError):
+        verb = "were added" if noun == "entries" else "were done"
+        text = f"a server undoes nothing: {done} of {len(replies)} {noun} {verb} and stay"
+        if part is not None:
+            more = f" and {len(wrong) - _NAMED_MAX} more" if len(wrong) > _NAMED_MAX else ""
+            text += f"; refused: {', '.join(map(part, wrong[:_NAMED_MAX]))}{more}"
+        with_more(error, text)
+    raise error
 
 
 class Queued:
@@ -604,11 +639,23 @@ class Transaction:
             at += len(some)
             if not any(isinstance(reply, Exception) for reply in some):
                 queued._value, queued._known = call.result(some), True
+        calls = [call for call, _ in self._queue for _ in call.commands]
         try:
-            checked(replies)
-        except RequestError as error:
-            error.add_note("a server undoes nothing: the other writes of the transaction stay")
+            _written(
+                replies,
+                "writes of the transaction",
+                lambda at: " ".join([str(words[at][0]), *map(quoted, calls[at].keys)]),
+            )
+        except IDTooSmall as error:
+            self._name_last_id(error, calls[replies.index(error)])
             raise
+
+    def _name_last_id(self, error: IDTooSmall, call: Call) -> None:
+        """Let an error name the stream of a call and its last ID, if the server tells it."""
+        (key,) = call.keys
+        with suppress(KVStreamError):
+            name = qualified(call.db or 0, key)
+            naming_stream(error, key, self._engine.run(read.resolve, name, read.Position.LAST))
 
     def _refuse_lost_leases(self, connection: Connection) -> None:
         """Raise LeaseLost if that is why EXEC has done nothing."""

@@ -1,5 +1,6 @@
 """Imports of files in other encodings than UTF-8: they are read or refused, and never garbled."""
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,59 @@ def test_tables_have_no_encoding(kvstream: Program, tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").touch()
     words = ("import", "s", str(tmp_path / "rows.parquet"), "--encoding", "utf-16")
     assert "--encoding is for jsonl and csv" in kvstream(*words, code=2).stderr
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
+@pytest.mark.parametrize(
+    ("marked", "given"),
+    [
+        ("utf-16-le", "utf-16-be"),
+        ("utf-16-be", "utf-16-le"),
+        ("utf-32-le", "utf-16"),
+        ("utf-8", "latin-1"),
+        ("utf-8", "cp1252"),
+        ("utf-16-le", "utf-8"),
+    ],
+)
+def test_a_mark_that_contradicts_the_encoding_is_refused(
+    kvstream: Program, tmp_path: Path, marked: str, given: str, name: str
+) -> None:
+    path = write(tmp_path / name, marked, MARKED[marked])
+    said = kvstream("import", "s", path, "--encoding", given, code=1).stderr
+    assert f"{name} begins with the byte order mark of {marked}, so it is not {given}" in said
+    kvstream("import", "s", path, "--encoding", marked)
+    assert fields_of(kvstream, "s") == FIELDS
+
+
+def test_a_header_without_an_end_is_probably_another_encoding(
+    kvstream: Program, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "rows.csv", "utf-16-le")
+    said = kvstream("import", "s", path, "--encoding", "utf-16-be", code=1).stderr
+    assert "rows.csv: all of it is one header without a line end: is this its encoding?" in said
+    (tmp_path / "even.csv").write_text("ab,c\n1,2\n34\n")
+    words = ("import", "s", str(tmp_path / "even.csv"), "--encoding", "utf-16-le")
+    assert "is this its encoding?" in kvstream(*words, code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (gzip.compress(b"a,b\n1,2\n"), "rows.csv is compressed by gzip: give what gunzip -c"),
+        (b"PK\x03\x04\x14\0\x06\0", "rows.csv is a ZIP archive or a workbook (xlsx)"),
+        (b"a,b\r1,2\r", r"line 1: the lines end with \r alone: convert them"),
+    ],
+)
+def test_what_is_no_text_is_named(
+    kvstream: Program, tmp_path: Path, content: bytes, said: str
+) -> None:
+    (tmp_path / "rows.csv").write_bytes(content)
+    assert said in kvstream("import", "s", str(tmp_path / "rows.csv"), code=1).stderr
+
+
+def test_a_line_of_json_is_refused_with_advice(kvstream: Program) -> None:
+    rows = '{"a": "ä"}\n'.encode("latin-1")
+    said = kvstream("import", "s", input=rows, code=1).stderr
+    assert "not UTF-8 at byte 8; give the --encoding of the file, such as cp1252" in said
+    rows = b'{"a": "1"}\r{"a": "2"}\r'
+    assert "the lines end with" in kvstream("import", "s", input=rows, code=1).stderr

@@ -355,7 +355,9 @@ def test_a_wrong_schema_is_wrong_usage(
 
 def test_a_value_unfit_for_its_type_ends_the_export(orders: Program, tmp_path: Path) -> None:
     words = ("export", "orders", str(tmp_path / "o.parquet"), "--schema", "sku:int64")
-    assert "the field sku is not a valid int64: 'a0'" in orders(*words, code=4).stderr
+    said = orders(*words, code=1).stderr
+    assert "of stream 'orders': the field sku is not a valid int64: 'a0'" in said
+    assert orders.json("range", "orders", "--count", "1")[0]["id"] in said
     assert list(tmp_path.glob("*o.parquet*")) == []
 
 

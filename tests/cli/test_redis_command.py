@@ -79,3 +79,10 @@ def test_the_process_that_shares_a_directory_runs_the_command(orders: Program) -
 )
 def test_a_reply_is_shown_as_by_redis_cli(reply: object, lines: list[str]) -> None:
     assert list(reply_lines(reply)) == lines
+
+
+def test_an_id_that_is_too_small_names_the_stream_and_its_last_id(orders: Program) -> None:
+    said = orders("cmd", "XADD", "orders", "0-1", "a", "1", code=1).stderr
+    last = orders.one("info", "orders")["last_generated_id"]
+    assert f"the last ID of stream 'orders' is {last}" in said
+    assert "STREAM" not in said

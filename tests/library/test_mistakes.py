@@ -56,6 +56,11 @@ ERRORS: dict[str, tuple[Call, str]] = {
         "The ID specified in XADD is equal or smaller than the target stream top item: the last "
         "ID of stream 'orders' is 1700000000000-0; give a greater one, or '*'",
     ),
+    "IDs of many entries that do not ascend": (
+        lambda s: s.add_many([{"a": "1"}, {"a": "2"}], ids=["*", "5-0"]),
+        "The ID specified in XADD is equal or smaller than the target stream top item: the last "
+        "ID of stream 'orders' is 1700000000000-0; give a greater one, or '*'",
+    ),
     "a last ID below the last entry": (
         lambda s: s.set_id("5-0"),
         "The ID specified in XSETID is smaller than the target stream top item: 5-0: the last ID "
@@ -72,7 +77,7 @@ ERRORS: dict[str, tuple[Call, str]] = {
     "a group of no stream": (
         lambda s: other_of(s, "order").create_group("g", mkstream=False),
         "The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use "
-        "the MKSTREAM option to create an empty stream automatically.: there is no stream 'order'",
+        "the MKSTREAM option to create an empty stream automatically: there is no stream 'order'",
     ),
     "a limit of an exact trim": (
         lambda s: s.trim(maxlen=5, limit=3),
@@ -91,7 +96,7 @@ ERRORS: dict[str, tuple[Call, str]] = {
     "the sign of a consumer's read": (
         lambda s: s.read(">"),
         "The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> "
-        "option.: in the library, read as group.consumer(name).read() does",
+        "option: in the library, read as group.consumer(name).read() does",
     ),
     "a page of nothing": (
         lambda s: s.scan(page=0),

@@ -1,6 +1,8 @@
 """``transaction()``: its common behaviour on every place, and the differences of servers."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,14 +150,38 @@ def test_a_refused_write_is_raised_and_the_others_stay(server: str) -> None:
                 store.stream("other").add({"n": 1})
                 bad.append(stream.add({"n": 2}, id="4-0"))
 
-        with pytest.raises(IDTooSmall) as found:
+        text = (
+            "a server undoes nothing: 1 of 2 writes of the transaction were done and stay; "
+            "refused: XADD 's'; the last ID of stream 's' is 5-0; give a greater one, or '*'"
+        )
+        with pytest.raises(IDTooSmall, match=f": {re.escape(text)}$"):
             refused()
-        assert found.value.__notes__ == [
-            "a server undoes nothing: the other writes of the transaction stay"
-        ]
         assert store.exists("other")
         with pytest.raises(InvalidArgument):
             str(bad[0])
+
+
+def test_a_refused_id_of_a_shared_store_names_the_stream(tmp_path: Path) -> None:
+    with kvstream.open(tmp_path / "d", shared=True) as store:
+        stream = store.stream("s")
+        stream.add({"n": 1}, id="5-0")
+        with pytest.raises(IDTooSmall, match="stream 's' is 5-0"), store.transaction():
+            stream.add({"n": 2}, id="4-0")
+
+
+def test_entries_under_ids_that_are_refused_in_part_are_named(server: str) -> None:
+    with kvstream.open(server) as store:
+        stream = store.stream("s")
+        rows = [{"n": at} for at in range(4)]
+        text = (
+            "a server undoes nothing: 3 of 4 entries were added and stay; refused: entry 3 (4-0); "
+            "the last ID of stream 's' is 7-0; give a greater one, or '*'"
+        )
+        with pytest.raises(IDTooSmall, match=re.escape(text)):
+            stream.add_many(rows, ids=["3-0", "5-0", "4-0", "7-0"])
+        assert [str(entry.id) for entry in stream.range()] == ["3-0", "5-0", "7-0"]
+        with pytest.raises(IDTooSmall, match="top item: the last ID of stream 's' is 7-0"):
+            stream.add_many(rows, ids=["1-0", "2-0", "3-0", "4-0"])
 
 
 def test_an_unsupported_command_undoes_it(old: str) -> None:
