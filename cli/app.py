@@ -240,18 +240,22 @@ def _hint(error: click.UsageError, has_place: bool) -> str:
     wrong = _UNKNOWN.match(message)
     if wrong is None or error.ctx is None or not isinstance(error.ctx.command, click.Group):
         return ""
-    if error.ctx.parent is None and _is_of_redis(wrong[1]):
-        return f": for a command of Redis use kvstream cmd {wrong[1]} ..."
+    if error.ctx.parent is None and (hint := _hint_of_redis(wrong[1])):
+        return hint
     return nearest(wrong[1], error.ctx.command.commands)
 
 
 _UNKNOWN = re.compile(r"No such command '([^']+)'")
 
 
-def _is_of_redis(word: str) -> bool:
-    from kvstream.commands.table import COMMANDS  # for this error alone
+def _hint_of_redis(word: str) -> str:
+    """Return how a command of Redis is run, or why there is none; empty for other words."""
+    from kvstream.commands.absent import reason_of  # for this error alone
+    from kvstream.server.commands import TABLE
 
-    return word.lower().encode() in COMMANDS
+    if os.fsencode(word.lower()) in TABLE:
+        return f": for a command of Redis use kvstream cmd {word} ..."
+    return reason_of(word)
 
 
 def _command_at(args: list[str], options: Mapping[str, click.Option]) -> int:

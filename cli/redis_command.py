@@ -5,7 +5,7 @@ means the same in both places.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +37,11 @@ def cmd(session: Session, out: Output, /, words: tuple[str, ...]) -> None:
 
     The reply is shown as by redis-cli, and with --json as {"reply": ...}. Options go before
     COMMAND, since all words after it belong to it. A directory needs no server: the command runs in
-    this process, with redis-py (kvstream[server]). One reply is shown, so use `monitor` for MONITOR
-    and a client for SUBSCRIBE. The exit code is 1 for an error reply.
+    this process, with redis-py (kvstream[server]). One reply is shown and the connection ends, so
+    MONITOR, SUBSCRIBE, MULTI and the like are refused. The exit code is 1 for an error reply.
     """
     argv = [os.fsencode(word) for word in words]
+    _refuse_more_than_a_reply(words)
     try:
         if isinstance(session, ServerSession):
             reply = session.connection().do(*argv)
@@ -53,6 +54,37 @@ def cmd(session: Session, out: Output, /, words: tuple[str, ...]) -> None:
     else:
         for line in reply_lines(reply):
             click.echo(line)
+
+
+_CLIENT = "use a client, such as redis-cli, on a server (kvstream serve)"
+_CONNECTION = "its effect would end with the connection"
+_REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"),
+        f"messages come after the reply: {_CLIENT}; kvstream monitor shows the requests of clients",
+    ),
+    "MONITOR": "its lines come after the reply: use kvstream monitor, for a server with --url",
+    **dict.fromkeys(
+        ("MULTI", "WATCH", "UNWATCH"),
+        f"{_CONNECTION}: {_CLIENT}, or transaction() of the library",
+    ),
+    **dict.fromkeys(
+        ("RESET", "QUIT", "CLIENT REPLY", "READONLY", "READWRITE"), f"{_CONNECTION}: {_CLIENT}"
+    ),
+    "HELLO": f"{_CONNECTION}: cmd INFO server describes a server; for its protocol {_CLIENT}",
+    "SELECT": f"{_CONNECTION}: give --db N",
+}
+"""Commands that one reply does not answer, or that concern a connection alone, and what to do."""
+
+
+def _refuse_more_than_a_reply(words: Sequence[str]) -> None:
+    """Raise UsageError for a command that would wait for ever, or do nothing."""
+    name, both = words[0].upper(), " ".join(words[:2]).upper()
+    for each in (name, both):
+        if each in _REFUSED:
+            raise click.UsageError(
+                f"cmd shows one reply, so it does not run {each}: {_REFUSED[each]}"
+            )
 
 
 def _naming_the_stream(error: IDTooSmall, session: Session, argv: Sequence[bytes]) -> IDTooSmall:

@@ -190,6 +190,12 @@ def test_every_error_has_an_exit_code() -> None:
         (["help", "exprot"], "No such command 'exprot': did you mean 'export'?"),
         (["XLEN", "orders"], "for a command of Redis use kvstream cmd XLEN ..."),
         (["xadd"], "for a command of Redis use kvstream cmd xadd ..."),
+        (["publish", "a", "b"], "for a command of Redis use kvstream cmd publish ..."),
+        (["PUBLISH", "a", "b"], "for a command of Redis use kvstream cmd PUBLISH ..."),
+        (["config", "get", "x"], "for a command of Redis use kvstream cmd config ..."),
+        (["hset", "a", "b", "c"], "(kvstream has no hashes: its types are streams and strings)"),
+        (["lpush", "a", "b"], "(kvstream has no lists: its types are streams and strings)"),
+        (["json.set"], "(kvstream has no JSON documents: its types are streams and strings)"),
     ],
 )
 def test_a_wrong_command_names_the_nearest_one(

@@ -86,3 +86,26 @@ def test_an_id_that_is_too_small_names_the_stream_and_its_last_id(orders: Progra
     last = orders.one("info", "orders")["last_generated_id"]
     assert f"the last ID of stream 'orders' is {last}" in said
     assert "STREAM" not in said
+
+
+@everywhere
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("SUBSCRIBE x", "kvstream monitor shows"),
+        ("psubscribe x", "redis-cli"),
+        ("UNSUBSCRIBE", "redis-cli"),
+        ("MONITOR", "use kvstream monitor"),
+        ("MULTI", "transaction()"),
+        ("WATCH a", "transaction()"),
+        ("RESET", "end with the connection"),
+        ("QUIT", "end with the connection"),
+        ("HELLO 3", "cmd INFO server"),
+        ("client reply off", "does not run CLIENT REPLY"),
+        ("SELECT 1", "give --db N"),
+    ],
+)
+def test_a_command_of_more_than_one_reply_is_refused(
+    orders: Program, words: str, said: str
+) -> None:
+    assert said in orders("cmd", *words.split(), code=2).stderr

@@ -157,3 +157,10 @@ def _without_readline(orders: Program) -> str:
     folder.mkdir()
     (folder / "readline.py").write_text("raise ImportError\n")
     return f"{folder}:{Path(__file__).parents[2]}"
+
+
+@pytest.mark.parametrize(("line", "code"), [("hset a b c", 2), ("HSET a b c", 1)])
+def test_a_line_with_a_command_that_is_absent_says_why(
+    orders: Program, line: str, code: int
+) -> None:
+    assert "kvstream has no hashes" in orders("shell", input=line, code=code).stderr
