@@ -175,7 +175,7 @@ class Application(click.Group):
         known = {
             name: option
             for name, option in _options_of(self, deep=False).items()
-            if not option.is_flag
+            if not option.is_eager  # as --help is
         }
         at = _command_at(args, known)
         if (
@@ -194,7 +194,7 @@ class Application(click.Group):
             if word == "--" or not (mixed or word.startswith("-")):
                 rest += [word, *words]
             elif name in moving:
-                first += [word] if sign else [word, *islice(words, 1)]
+                first += [word] if sign or known[name].is_flag else [word, *islice(words, 1)]
             else:
                 rest.append(word)
         return first + rest
@@ -262,7 +262,7 @@ def _command_at(args: list[str], options: Mapping[str, click.Option]) -> int:
     """Return the index of the command in ``args``, their number if there is none."""
     at = 0
     while at < len(args) and args[at].startswith("-") and args[at] != "--":
-        at += 2 if args[at] in options else 1
+        at += 2 if args[at] in options and not options[args[at]].is_flag else 1
     return min(at, len(args))
 
 
@@ -314,6 +314,14 @@ def _command_at(args: list[str], options: Mapping[str, click.Option]) -> int:
     default=Durability.EVERYSEC.value,
     help="When writes are synced to disk while a command runs. A command that succeeds has synced "
     "all of them.",
+)
+@click.option(
+    "--trust-group",
+    is_flag=True,
+    envvar="KVSTREAM_TRUST_GROUP",
+    show_envvar=True,
+    help="Open a directory to which the group of its files can write; a command that writes takes "
+    "that permission away. For volumes of Kubernetes with fsGroup.",
 )
 @click.version_option(VERSION, message="kvstream %(version)s")
 @click.pass_context

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.cli.confirmation import confirm, destroying_options, must_ask, yes_option
-from kvstream.cli.exit_codes import fail_unless
+from kvstream.cli.exit_codes import fail_for_missing, fail_unless
 from kvstream.cli.groups import GROUP_COLUMNS, group_rows
 from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output, output_options
@@ -230,7 +230,8 @@ def rm(
             found = [each for name in dict.fromkeys(streams) if (each := _contents(store, name))]
         if dry_run:
             out.table(_CONTENTS, found, nothing="no streams")
-            fail_unless(len(found) == len(set(streams)))
+            known = {each["stream"] for each in found}
+            fail_for_missing([quoted(each) for each in dict.fromkeys(streams) if each not in known])
             return
         if found:
             more = f" and {plural(len(found) - _NAMED_MAX, 'more stream')}"

@@ -20,9 +20,10 @@ import click
 from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.output import Output, output_options, polled_progress
 from kvstream.cli.parameters import PathOnly, example
-from kvstream.cli.session import Scratch, ServerSession, Session, wait_for_store
+from kvstream.cli.session import DirectorySession, Scratch, ServerSession, Session, wait_for_store
 from kvstream.cli.tables import Column, count_column, number, plural, size
 from kvstream.types.clock import perf_counter
+from kvstream.types.options import StoreOptions
 from kvstream.version import VERSION
 
 if TYPE_CHECKING:
@@ -160,8 +161,10 @@ def recover(session: Session, out: Output, /, accept_loss: bool) -> None:
     from kvstream.storage.database import recover as recover_store  # not for a help text
 
     path = session.path
+    assert isinstance(session, DirectorySession)  # a server has no path
+    options = StoreOptions(trust_group=session.trust_group)
     report = wait_for_store(
-        path, session.wait_s, lambda: recover_store(path, accept_loss=accept_loss)
+        path, session.wait_s, lambda: recover_store(path, accept_loss=accept_loss, options=options)
     )
     if out.for_programs:
         out.object(**_values(report))

@@ -401,6 +401,7 @@ def serve(
     SIGTERM stops the server after all requests are answered and all writes are durable; a second
     SIGTERM stops it at once, whatever it does. SIGHUP reloads the TLS certificates.
     """
+    from kvstream.engine import server_address
     from kvstream.server.options import ServerOptions
     from kvstream.server.serving import run
 
@@ -411,10 +412,11 @@ def serve(
 
     def started(places: Places) -> None:
         host, port, tls_port, unixsocket, metrics_url = places
-        served = [f"{host}:{port}"] if port else []
-        served += [f"{host}:{tls_port} with TLS"] if tls_port else []
+        shown = f"[{host}]" if ":" in host else host
+        served = [f"{shown}:{port}"] if port else []
+        served += [f"{shown}:{tls_port} with TLS"] if tls_port else []
         served += [str(unixsocket)] if unixsocket else []
-        how = f"-h {host} -p {port or tls_port}{'' if port else ' --tls'}"
+        how = f"-h {server_address.reachable(host)} -p {port or tls_port}{'' if port else ' --tls'}"
         if not (port or tls_port):
             how = f"-s {unixsocket}"
         click.echo(f"kvstream {__version__} serves {directory} at {' and '.join(served)}")
@@ -425,6 +427,9 @@ def serve(
 
     options = ServerOptions(**settings, config_file=config)
     store = StoreOptions(
-        durability=level, databases=databases, rocksdb=rocksdb, trust_group=trust_group
+        durability=level,
+        databases=databases,
+        rocksdb=rocksdb,
+        trust_group=trust_group or ctx.find_root().params["trust_group"],
     )
     run(directory, store, options, started, partial(wait_for_store, directory, session.wait_s))

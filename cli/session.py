@@ -94,6 +94,8 @@ class DirectorySession:
     wait_s: float = 1.0
     """How long to wait for a store that another process has open."""
     durability: Durability = Durability.EVERYSEC
+    trust_group: bool = False
+    """Whether the group of the files may have write permission."""
 
     @property
     def path(self) -> Path:
@@ -130,7 +132,12 @@ class DirectorySession:
         def attempt() -> Store:
             try:
                 return Store.open(
-                    path, durability=self.durability, db=self.db, read_only=read_only, create=create
+                    path,
+                    durability=self.durability,
+                    db=self.db,
+                    read_only=read_only,
+                    create=create,
+                    trust_group=self.trust_group,
                 )
             except StoreLocked:
                 if (engine := self.shared_engine()) is None:
@@ -153,7 +160,7 @@ class DirectorySession:
         from kvstream.remote.engine import RemoteEngine
         from kvstream.shared.owner import SOCKET, Place
 
-        place = Place(self.path)
+        place = Place(self.path, self.trust_group)
         if not (place.directory / SOCKET).exists():
             return None
         place.check()
@@ -340,9 +347,9 @@ def session_of(ctx: click.Context) -> Session:
     apply_profile(ctx)
     options = ctx.params
     if not _names_server(ctx):
-        return DirectorySession(
-            options["store"], options["db"] or 0, options["wait"], Durability(options["durability"])
-        )
+        durability = Durability(options["durability"])
+        how = options["wait"], durability, options["trust_group"]
+        return DirectorySession(options["store"], options["db"] or 0, *how)
     if ctx.get_parameter_source("durability") is ParameterSource.COMMANDLINE:
         raise click.UsageError(
             "--durability is for a store in a directory: a server's was chosen when it started"
@@ -374,11 +381,14 @@ def names_in(ctx: click.Context, find: Callable[[Store], Iterator[bytes]]) -> li
     try:
         apply_profile(ctx)
         url, directory, db = (ctx.params[name] for name in ("url", "store", "db"))
+        trusts = bool(ctx.params["trust_group"])
         session: AbstractContextManager[Session]
         if _names_server(ctx):
             session = ServerSession(url, db, 0, COMPLETION_S)
         else:
-            session = nullcontext(DirectorySession(directory, db or 0, wait_s=0.0))
+            session = nullcontext(
+                DirectorySession(directory, db or 0, wait_s=0.0, trust_group=trusts)
+            )
         with session as opened, opened.reading() as store:
             names = list(islice(find(store), NAMES_MAX))
     except (click.UsageError, KVStreamError, OSError):

@@ -205,6 +205,8 @@ def _options_of(root: click.Context) -> list[str]:
         source = root.get_parameter_source(name)
         if source is ParameterSource.COMMANDLINE:
             options += [f"--{name}", str(root.params[name])]
+    if root.get_parameter_source("trust_group") is ParameterSource.COMMANDLINE:
+        options.append("--trust-group")
     return options
 
 

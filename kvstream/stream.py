@@ -80,7 +80,7 @@ from kvstream.types.ids import (
     IDLike,
     StreamID,
     Ticket,
-    id_or_time,
+    after_bound,
     parse_add_id,
     range_end,
     range_start,
@@ -545,8 +545,8 @@ class Stream(Public, Generic[S]):
         return self._engine.run(ranges.count, self._name, *self._bounds(start, end))
 
     def count_after(self, id: BoundLike) -> int:
-        """Return the exact number of entries after an ID or a time, as ``count`` does."""
-        return self._engine.run(info.count_after, self._name, id_or_time(id, now_ms=self._now))
+        """Return the exact number of entries after a bound, an ID or a time, as ``count`` does."""
+        return self._engine.run(info.count_after, self._name, after_bound(id, self._now))
 
     def scan(
         self, start: BoundLike = "-", end: BoundLike = "+", *, page: int = _SCAN_PAGE
@@ -576,14 +576,14 @@ class Stream(Public, Generic[S]):
 
     def read(
         self,
-        after: IDLike = "$",
+        after: BoundLike = "$",
         count: int | None = None,
         block: Seconds | None = None,
         *,
         max_count: int | None = None,
         max_size: int | None = None,
     ) -> list[Entry[S]]:
-        """Return the entries after an ID, as XREAD does; [] if there are none.
+        """Return the entries after an ID, or from a time on, as XREAD does; [] if there are none.
 
         ``"$"`` is the last ID at the time of the call, ``"+"`` returns the last entry. Waits at
         most ``block`` seconds: 0 is for ever, None not at all. ``max_size`` is in bytes of a reply.
@@ -597,14 +597,14 @@ class Stream(Public, Generic[S]):
         )
         return self._decoded(reply[0][1]) if reply else []
 
-    def tail(self, after: IDLike = "$", *, poll: Seconds = 1.0) -> Iterator[Entry[S]]:
-        """Yield the entries after an ID, and new ones as they come, for ever.
+    def tail(self, after: BoundLike = "$", *, poll: Seconds = 1.0) -> Iterator[Entry[S]]:
+        """Yield the entries after an ID or from a time on, and new ones as they come, for ever.
 
         ``"$"`` is the last ID at the time of this call. ``poll`` is the longest single wait in
         seconds.
         """
         wait_of(poll, "poll")
-        position = self._engine.run(read.resolve, self._name, read_position(after))
+        position = self._engine.run(read.resolve, self._name, read_position(after, self._now))
         return self._following(position, poll)
 
     def _following(self, position: StreamID, poll: Seconds) -> Iterator[Entry[S]]:

@@ -19,7 +19,14 @@ from kvstream.operations.groups import text
 from kvstream.operations.read import Position, Reply
 from kvstream.operations.reply_limits import Budget
 from kvstream.types.clock import monotonic
-from kvstream.types.ids import IDLike, StreamID, seconds_hint
+from kvstream.types.ids import (
+    ID_OR_TIME,
+    BoundLike,
+    NowMs,
+    StreamID,
+    position,
+    seconds_hint,
+)
 from kvstream.types.records import Entry, HistoryEntry
 
 _NAMES_MAX = 1000
@@ -28,7 +35,7 @@ _DECADE_MS = 10 * 365 * 86_400_000
 
 _POSITIONS = {position.value: position for position in Position}
 
-Wanted = Sequence[tuple[bytes, IDLike]]
+Wanted = Sequence[tuple[bytes, BoundLike]]
 """The (qualified name, start) of each stream."""
 
 Lists = list[tuple[bytes, list[Entry]]]
@@ -41,14 +48,14 @@ BudgetOf = Callable[[], Budget | None]
 """Returns new limits of a reply, for each attempt."""
 
 
-def _sign(after: IDLike) -> str | None:
+def _sign(after: BoundLike) -> str | None:
     if isinstance(after, bytes):
         return after.decode("ascii", "replace")
     return after if isinstance(after, str) else None
 
 
-def read_position(after: IDLike) -> StreamID | Position:
-    """Return the start of an XREAD: an ID, ``$`` or ``+``."""
+def read_position(after: BoundLike, now_ms: NowMs) -> StreamID | Position:
+    """Return the start of an XREAD: an ID, a time, ``$`` or ``+``."""
     sign = _sign(after)
     if sign == ">":
         raise read.new_only()
@@ -56,17 +63,17 @@ def read_position(after: IDLike) -> StreamID | Position:
         return _POSITIONS[sign]
     if (hint := seconds_hint(after)) is not None:
         advise(hint)
-    return StreamID.parse(after)
+    return position(after, now_ms, f"give '$', '+', {ID_OR_TIME}")
 
 
-def group_position(after: IDLike) -> StreamID | None:
+def group_position(after: BoundLike) -> StreamID | None:
     """Return the start of an XREADGROUP: an ID, or NEW for ``>``."""
     sign = _sign(after)
     if sign == ">":
         return readgroup.NEW
     if sign in _POSITIONS:
         raise readgroup.no_history_from(sign)
-    return StreamID.parse(after)
+    return StreamID.parse(after)  # type: ignore[arg-type]  # it refuses a timedelta
 
 
 @dataclass(slots=True, eq=False)
@@ -165,7 +172,9 @@ def plain_read(
 ) -> Lists:
     """Read the entries after each position; return [] if none came within ``block`` seconds."""
     count = count_of(count)
-    attempt = PlainRead([(name, read_position(after)) for name, after in wanted], count, budget)
+    attempt = PlainRead(
+        [(name, read_position(after, engine.clock.now_ms)) for name, after in wanted], count, budget
+    )
     if count == 0:  # which means no limit to a server
         return []
     if block is None:

@@ -30,9 +30,14 @@ class Address(NamedTuple):
     run_id: str
 
 
+def reachable(host: str) -> str:
+    """Return the host by which clients on the same machine reach a server that listens on one."""
+    return _ANYWHERE.get(host, host)
+
+
 def url_of(host: str, port: int, tls: bool) -> str:
     """Return the URL of a server that listens on ``host`` for clients on the same machine."""
-    host = _ANYWHERE.get(host, host)
+    host = reachable(host)
     shown = f"[{host}]" if ":" in host else host
     return f"{'rediss' if tls else 'redis'}://{shown}:{port}"
 

@@ -102,6 +102,8 @@ def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     of_store: dict[str, Any] = {}
     of_client: dict[str, Any] = {}
     for name, value in options.items():
+        if name == "decode":
+            raise TypeError("no such option: decode: did you mean 'decode_responses'?")
         if name in _REFUSED:
             raise InvalidArgument(f"{name}: {_REFUSED[name]}")
         if name in _OF_STORES:

@@ -248,7 +248,7 @@ class JobHandle(Generic[R]):
                 loop.call_soon_threadsafe(settle, outcome)
 
         name = self._jobs.store._name(self._jobs.result_key(self.id))
-        read = PlainRead([(name, read_position(after))], None, lambda: None)
+        read = PlainRead([(name, read_position(after, engine.clock.now_ms))], None, lambda: None)
         reply, waiter = engine.submit([name], read, deliver)
         if waiter is not None:
             timer = None if block is None else call_later(loop, block, settle, None)

@@ -30,7 +30,15 @@ from kvstream.errors import (
     quoted,
     shown,
 )
-from kvstream.types.ids import MIN_ID, StreamID, duration_ms, position, range_end, range_start
+from kvstream.types.ids import (
+    BOUNDS,
+    MIN_ID,
+    StreamID,
+    duration_ms,
+    position,
+    range_end,
+    range_start,
+)
 from kvstream.types.urls import shown_url
 
 Options = Mapping[str, str]
@@ -274,7 +282,7 @@ def after_id(options: Options) -> StreamID | None:
     if text.lower() in ("latest", "$", "+"):
         return None
     with _naming("startingId"):
-        return position(text)
+        return position(text, wanted=BOUNDS)
 
 
 def is_stream(key: bytes, kind: str) -> bool:

@@ -714,11 +714,12 @@ def refuse_foreign(path: Path, status: os.stat_result, trusts_group: bool = Fals
     writers = status.st_mode & _FOREIGN_WRITERS
     if not writers or (trusts_group and writers == stat.S_IWGRP):
         return
-    mode = f"{path} can be written to by others (mode {status.st_mode & 0o777:o})"
+    mode = f"{path} can be written to by others (mode {status.st_mode & 0o7777:o})"
     if writers == stat.S_IWGRP:
         mode += (
-            ": if Kubernetes' fsGroup has done that, open the store with trust_group=True or "
-            "`kvstream serve --trust-group`, or set fsGroupChangePolicy: OnRootMismatch and keep "
-            "the store in a folder of the volume; else find out who it was, and take it away"
+            ": if Kubernetes' fsGroup has done that, open the store with trust_group=True, or on "
+            "the command line with --trust-group (KVSTREAM_TRUST_GROUP=1), or set "
+            "fsGroupChangePolicy: OnRootMismatch and keep the store in a folder of the volume; "
+            "else find out who it was, and take it away"
         )
     raise UnsafeDirectory(mode)

@@ -286,10 +286,24 @@ def seconds_hint(value: object) -> str | None:
     )
 
 
-def id_or_time(value: BoundLike, missing_seq: int = 0, now_ms: NowMs = _system_ms) -> StreamID:
+_TIMES = (
+    "a time: a datetime, date or timedelta, '2026-01-31T12:00' (UTC), 'now-15m', '1h ago' or "
+    "'yesterday'"
+)
+ID_OR_TIME = f"an ID such as '1700000000000-0', or {_TIMES}"
+BOUNDS = f"a bound is '-', '+', {ID_OR_TIME}"
+
+
+def id_or_time(
+    value: BoundLike,
+    missing_seq: int = 0,
+    now_ms: NowMs = _system_ms,
+    wanted: str = f"give {ID_OR_TIME}",
+) -> StreamID:
     """Return the ID that ``value`` names, which may be a time; raise InvalidID for any other value.
 
-    Times before 1970 count as 1970. Warns about an int that can only be seconds.
+    ``wanted`` is what its message asks for. Times before 1970 count as 1970. Warns about an int
+    that can only be seconds.
     """
     try:
         eid = StreamID.parse(value, missing_seq)  # type: ignore[arg-type]
@@ -298,7 +312,7 @@ def id_or_time(value: BoundLike, missing_seq: int = 0, now_ms: NowMs = _system_m
         if ms is not None:
             return StreamID(max(0, ms), missing_seq)
         if isinstance(value, str) or value is None:
-            error.detail = f"{shown(value)} ({_BOUNDS})"
+            error.detail = f"{shown(value)} ({wanted})"
         raise
     hint = seconds_hint(value)
     if hint is not None:
@@ -306,18 +320,14 @@ def id_or_time(value: BoundLike, missing_seq: int = 0, now_ms: NowMs = _system_m
     return eid
 
 
-_BOUNDS = (
-    "a bound is '-', '+', an ID such as '1700000000000-0', or a time: a datetime, date or "
-    "timedelta, '2026-01-31T12:00' (UTC), 'now-15m'"
-)
-
-
-def position(value: IDLike) -> StreamID:
+def position(
+    value: BoundLike, now_ms: NowMs = _system_ms, wanted: str = f"give {ID_OR_TIME}"
+) -> StreamID:
     """Return the ID after which reading starts: an ID, or a time, whose own entries are read."""
     try:
-        return StreamID.parse(value)
+        return StreamID.parse(value)  # type: ignore[arg-type]
     except InvalidID:
-        first = id_or_time(value)
+        first = id_or_time(value, now_ms=now_ms, wanted=wanted)
         return first.previous() if first.ms else first
 
 
@@ -332,12 +342,12 @@ def _bound(value: BoundLike, missing_seq: int, now_ms: NowMs) -> tuple[StreamID,
     """Return the ID of a bound, and whether it is excluded."""
     if isinstance(value, str | bytes):
         if value[:1] in ("(", b"("):
-            return id_or_time(value[1:], missing_seq, now_ms), True
+            return id_or_time(value[1:], missing_seq, now_ms, BOUNDS), True
         if _is(value, "-"):
             return MIN_ID, False
         if _is(value, "+"):
             return MAX_ID, False
-    return id_or_time(value, missing_seq, now_ms), False
+    return id_or_time(value, missing_seq, now_ms, BOUNDS), False
 
 
 def range_start(value: BoundLike, now_ms: NowMs = _system_ms) -> StreamID:
@@ -358,6 +368,11 @@ def range_end(value: BoundLike, now_ms: NowMs = _system_ms) -> StreamID:
     if bound == MIN_ID:
         raise InvalidArgument("invalid end ID for the interval")
     return bound.previous()
+
+
+def after_bound(value: BoundLike, now_ms: NowMs = _system_ms) -> StreamID:
+    """Return the ID of a bound after which entries are meant: ``-`` is below all of them."""
+    return _bound(value, 0, now_ms)[0]
 
 
 AddID = StreamID | int | None

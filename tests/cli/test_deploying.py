@@ -15,6 +15,7 @@ from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.serve import serve
 from kvstream.server.runtime.limits import DESCRIPTORS
 from kvstream.types.options import MAXCLIENTS, SHUTDOWN_TIMEOUT_S
+from tests.cli.program import Program
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "docs" / "deploy"
 OPTIONS = {
@@ -106,3 +107,29 @@ def test_options_of_rocksdb_reach_the_store_from_a_file(tmp_path: Path) -> None:
             "max_background_jobs": "5",
             "messages.write_buffer_size": "9M",
         }
+
+
+def test_every_command_opens_a_store_that_a_group_can_write_to_when_told(orders: Program) -> None:
+    def mounted() -> None:
+        orders.directory.chmod(0o2770)
+        for path in orders.directory.iterdir():
+            path.chmod(0o660)
+
+    mounted()
+    said = orders("ls", code=5).stderr
+    assert "(mode 2770)" in said
+    assert "--trust-group (KVSTREAM_TRUST_GROUP=1)" in said
+    for words in (("--trust-group", "ls"), ("ls", "--trust-group"), ("recover", "--trust-group")):
+        mounted()
+        orders(*words)
+    mounted()
+    orders("len", "orders", env={"KVSTREAM_TRUST_GROUP": "1"})
+    assert orders.directory.stat().st_mode & 0o070
+    orders("add", "--trust-group", "orders", "a=1")
+    assert not orders.directory.stat().st_mode & 0o077
+    orders("ls")
+
+
+def test_a_shell_passes_its_trust_on(orders: Program) -> None:
+    orders.directory.chmod(0o2770)
+    orders("--trust-group", "shell", input="len orders\n")

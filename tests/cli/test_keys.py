@@ -108,6 +108,13 @@ def test_rm_deletes_streams_and_reports_missing_ones(orders: Program) -> None:
     assert orders.json("ls") == []
 
 
+def test_a_dry_run_of_rm_names_the_missing_streams(orders: Program) -> None:
+    result = orders("rm", "--dry-run", "orders", "nosuch", "nosuch", code=1)
+    assert "orders" in result.stdout
+    assert result.stderr == "not found: 'nosuch'\n"
+    orders("rm", "--dry-run", "orders")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["rename", "x", "y"], ["expire", "x", "1h"], ["persist", "x"], ["ttl", "x"], ["len", "x"]],

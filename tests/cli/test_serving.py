@@ -80,6 +80,19 @@ def test_the_first_line_names_the_store_the_port_and_the_durability(tmp_path: Pa
         assert lines[2] == f"connect with: redis-cli -h 127.0.0.1 -p {port_of(lines)}"
 
 
+@pytest.mark.parametrize(
+    ("host", "shown", "named"), [("0.0.0.0", "0.0.0.0", "127.0.0.1"), ("::", "[::]", "::1")]
+)
+def test_the_first_lines_name_an_address_that_clients_can_use(
+    tmp_path: Path, host: str, shown: str, named: str
+) -> None:
+    words = ("--dir", str(tmp_path / "data"), "--host", host, "--requirepass", "secret")
+    with served(*words, "--port", "0") as (_, lines):
+        port = port_of(lines)
+        assert lines[0].endswith(f"/data at {shown}:{port}")
+        assert lines[2] == f"connect with: redis-cli -h {named} -p {port}"
+
+
 def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     config = tmp_path / "kvstream.toml"
     config.write_text('durability = "always"\nport = 0\nhost = "127.0.0.2"\n')

@@ -262,3 +262,8 @@ def test_an_interrupt_as_a_command_is_packed_is_raised(tmp_path: Path) -> None:
         assert r.get("k") == b"7.5"
         with pytest.raises(redis.DataError):
             r.set("k", True)
+
+
+def test_the_option_for_text_is_that_of_redis(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="'decode_responses'"):
+        kvstream.connect(tmp_path / "data", decode=True)

@@ -269,7 +269,11 @@ def test_information_on_a_group_is_that_of_xinfo(group: Group, clock: ManualCloc
 
 
 @pytest.mark.parametrize(
-    ("after", "expected"), [("0", 4), ("1-0", 3), ("3-0", 1), ((4, 0), 1), ("5-0", 0), ("9", 0)]
+    ("after", "expected"),
+    [
+        *[("0", 4), ("1-0", 3), ("3-0", 1), ((4, 0), 1), ("5-0", 0), ("9", 0)],
+        *[("-", 4), ("+", 0), (b"-", 4)],
+    ],
 )
 def test_entries_after_an_id_are_counted(five: Stream, after: Any, expected: int) -> None:
     five.delete("4-0")

@@ -174,13 +174,25 @@ ERRORS: dict[str, tuple[Call, str]] = {
         lambda s: s.range("tomorrow"),
         "Invalid stream ID specified as stream command argument: 'tomorrow' (a bound is '-', '+', "
         "an ID such as '1700000000000-0', or a time: a datetime, date or timedelta, "
-        "'2026-01-31T12:00' (UTC), 'now-15m')",
+        "'2026-01-31T12:00' (UTC), 'now-15m', '1h ago' or 'yesterday')",
     ),
     "None as a bound": (
         lambda s: s.range("now-15m", None),
         "Invalid stream ID specified as stream command argument: None (a bound is '-', '+', "
         "an ID such as '1700000000000-0', or a time: a datetime, date or timedelta, "
-        "'2026-01-31T12:00' (UTC), 'now-15m')",
+        "'2026-01-31T12:00' (UTC), 'now-15m', '1h ago' or 'yesterday')",
+    ),
+    "a bound that has no signs": (
+        lambda s: s.trim(minid="-"),
+        "Invalid stream ID specified as stream command argument: '-' (give an ID such as "
+        "'1700000000000-0', or a time: a datetime, date or timedelta, '2026-01-31T12:00' (UTC), "
+        "'now-15m', '1h ago' or 'yesterday')",
+    ),
+    "no start of a read": (
+        lambda s: s.read("-"),
+        "Invalid stream ID specified as stream command argument: '-' (give '$', '+', an ID such "
+        "as '1700000000000-0', or a time: a datetime, date or timedelta, '2026-01-31T12:00' (UTC), "
+        "'now-15m', '1h ago' or 'yesterday')",
     ),
     "a time where there must be an ID": (
         lambda s: s.get("now-15m"),

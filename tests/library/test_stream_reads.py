@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -13,6 +13,7 @@ from kvstream import (
     Entry,
     InvalidArgument,
     InvalidID,
+    ManualClock,
     NoSuchKey,
     RequestError,
     Store,
@@ -264,3 +265,16 @@ def test_an_existing_group_is_returned_unchanged_with_exist_ok(stream: Stream) -
 def test_an_idempotent_id_must_be_a_pair(stream: Stream, idmp: object) -> None:
     with pytest.raises(InvalidArgument, match="idmp is a pair"):
         stream.add({"f": "v"}, idmp=idmp)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("after", ["1h ago", "now-1h", timedelta(hours=1)])
+def test_a_read_starts_at_a_time(store: Store, clock: ManualClock, after: Any) -> None:
+    stream = store.stream("s")
+    stream.add({"n": "old"})
+    clock.advance(3_600_000)
+    at = stream.add({"n": "at"})
+    clock.advance(3_600_000)
+    new = stream.add({"n": "new"})
+    assert [entry.id for entry in stream.read(after)] == [at, new]
+    assert [entry.id for entry in store.read({"s": after})[b"s"]] == [at, new]
+    assert [entry.id for entry in islice(stream.tail(after), 2)] == [at, new]
