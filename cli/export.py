@@ -354,6 +354,7 @@ def _write_table(
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
+    batches = _refusing_misfits(batches)
     first = next(batches)
     new = ParquetWriter if kind == "parquet" else pa.ipc.new_file
     written = 0
@@ -363,6 +364,19 @@ def _write_table(
             written += sum(map(len, group))
             advance(written, written)
     return written
+
+
+def _refusing_misfits(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+    """Yield the batches; RequestError for a value that does not fit a type of --schema.
+
+    The library's error is a DataError, but here the types were asked for: nothing is damaged.
+    """
+    from kvstream.arrow.batches import MalformedEntry
+
+    try:
+        yield from batches
+    except MalformedEntry as error:
+        raise RequestError(f"{error}: give its column another type, such as string") from None
 
 
 def _columns(options: Mapping[str, Any]) -> "Mapping[str, pa.DataType] | None":

@@ -28,7 +28,7 @@ from kvstream.arrow.schema import (
     too_many_names,
 )
 from kvstream.engine.interface import AnyEngine
-from kvstream.errors import InvalidArgument, RequestError, quoted
+from kvstream.errors import DataError, InvalidArgument, quoted
 from kvstream.layout.columns import Columns
 from kvstream.layout.keys import key_of
 from kvstream.operations import range as ranges
@@ -39,7 +39,7 @@ _PER_MS = {"s": 1, "ms": 1, "us": 1000, "ns": 1_000_000}
 """By how much the units of Arrow's times multiply milliseconds, at most."""
 
 
-class MalformedEntry(RequestError):
+class MalformedEntry(DataError):
     """An entry has a value that does not fit its column's type, and the mode is FAILFAST."""
 
 
