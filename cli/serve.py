@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from kvstream import __version__
 from kvstream.cli.parameters import PathOnly, Type, example
@@ -159,15 +160,27 @@ class EventFlags(Type):
 
 
 _VARIABLES = "KVSTREAM_SERVE_"
+_NEVER_EMPTY = ("requirepass", "tls_port")
+"""Options, besides all paths, whose variables must not be empty."""
 
 
-def _warn_of_variables(ctx: click.Context) -> None:
-    """Warn of variables of the environment that look like options and are none."""
-    known = {str(each.envvar) for each in ctx.command.params if each.envvar is not None}
+def _check_variables(ctx: click.Context) -> None:
+    """Refuse variables of the environment that look like options and set none.
+
+    Such a server would start without the password that its owner believes it has. An empty variable
+    is no value for click: it is refused where an option of that name needs one to be safe.
+    """
+    options = {str(each.envvar): each for each in ctx.command.params if each.envvar is not None}
     for name in sorted(os.environ):
-        if name.startswith(_VARIABLES) and name not in known:
-            text = f"Warning: the environment variable {name} sets no option{nearest(name, known)}"
-            click.echo(text, err=True)
+        option = options.get(name)
+        if option is None and name.upper().startswith(_VARIABLES):
+            near = nearest(name.upper(), options)
+            ctx.fail(f"the environment variable {name} sets no option{near}")
+        if option is None or os.environ[name] or option.name is None:
+            continue
+        is_needed = isinstance(option.type, PathOnly) or option.name in _NEVER_EMPTY
+        if is_needed and ctx.get_parameter_source(option.name) != ParameterSource.COMMANDLINE:
+            ctx.fail(f"the environment variable {name} is empty: give it a value, or unset it")
 
 
 def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
@@ -407,7 +420,7 @@ def serve(
 
     session: Session = ctx.obj
     directory = dir or session.path
-    _warn_of_variables(ctx)
+    _check_variables(ctx)
     level = Durability(durability)
 
     def started(places: Places) -> None:

@@ -22,10 +22,12 @@ OPEN = "user default on nopass ~* &* +@all\n"
 CLOSED = "user default on >secret ~* &* +@all\n"
 
 
-def refused(kvstream: Program, tmp_path: Path, *options: str) -> str:
+def refused(
+    kvstream: Program, tmp_path: Path, *options: str, env: dict[str, str | None] | None = None
+) -> str:
     """Return the error of a server that does not start, and has made no store."""
     store = tmp_path / "made"
-    shown = kvstream("serve", "--dir", str(store), "--port", "0", *options, code=2).stderr
+    shown = kvstream("serve", "--dir", str(store), "--port", "0", *options, code=2, env=env).stderr
     assert not store.exists()
     return shown.splitlines()[-1]
 
@@ -187,11 +189,45 @@ def test_certificates_without_a_tls_port_are_reported(tmp_path: Path) -> None:
         pass
 
 
-def test_a_variable_of_the_environment_that_is_no_option_is_reported(tmp_path: Path) -> None:
-    warned = "KVSTREAM_SERVE_REQUIREPAS sets no option: did you mean 'KVSTREAM_SERVE_REQUIREPASS'?"
-    options = ("--dir", str(tmp_path), "--port", "0")
-    with served(*options, warned=warned, KVSTREAM_SERVE_REQUIREPAS="x"):
-        pass
+@pytest.mark.parametrize(
+    ("variable", "near"),
+    [
+        ("KVSTREAM_SERVE_REQUIREPAS", "did you mean 'KVSTREAM_SERVE_REQUIREPASS'?"),
+        ("KVSTREAM_SERVE_ACL_FILE", "did you mean 'KVSTREAM_SERVE_ACLFILE'?"),
+        ("kvstream_serve_requirepass", "did you mean 'KVSTREAM_SERVE_REQUIREPASS'?"),
+        ("KVSTREAM_SERVE_CONFIG", ""),
+    ],
+)
+def test_a_variable_of_the_environment_that_is_no_option_is_refused(
+    kvstream: Program, tmp_path: Path, variable: str, near: str
+) -> None:
+    shown = refused(kvstream, tmp_path, env={variable: "hidden"})
+    assert f"{variable} sets no option" in shown
+    assert near in shown
+    assert "hidden" not in shown
+
+
+NEVER_EMPTY = [
+    *("ACLFILE", "REQUIREPASS", "TLS_CERT_FILE", "TLS_KEY_FILE", "TLS_CA_CERT_FILE", "TLS_PORT"),
+    *("CHECKPOINT_DIR", "LOGFILE", "UNIXSOCKET"),
+]
+
+
+@pytest.mark.parametrize("option", NEVER_EMPTY)
+def test_an_empty_variable_of_an_option_that_protects_is_refused(
+    kvstream: Program, tmp_path: Path, option: str
+) -> None:
+    variable = f"KVSTREAM_SERVE_{option}"
+    assert f"{variable} is empty" in refused(kvstream, tmp_path, env={variable: ""})
+
+
+def test_an_empty_variable_counts_neither_beside_an_argument_nor_for_other_options(
+    tmp_path: Path,
+) -> None:
+    options = ("--dir", str(tmp_path), "--port", "0", "--requirepass", "secret")
+    empty = {"KVSTREAM_SERVE_REQUIREPASS": "", "KVSTREAM_SERVE_HOST": ""}
+    with served(*options, **empty) as (_, lines), Asker(port_of(lines)) as asker:
+        assert asker.ask("PING").startswith("NOAUTH")
 
 
 def test_the_error_of_a_served_store_shows_the_server_without_its_password(
