@@ -18,18 +18,26 @@ _SERVERS = {
     "valkeys": "rediss",
 }
 """The URL schemes of servers, and redis-py's scheme for each."""
-_MISTYPED = re.compile(rf"({'|'.join(_SERVERS)}):/.*@", re.IGNORECASE | re.DOTALL)
-"""The URL of a server with one slash instead of two, and with a user or a password."""
+_MISTYPED = re.compile(
+    rf"""(?:[^/]*[\s"'`<(=])?({"|".join(_SERVERS)})(?:://|\s*(?:[:;]|//).*(?:@|password=))""",
+    re.IGNORECASE | re.DOTALL,
+)
+"""The URL of a server after quotes or other text, or one that lacks slashes or the colon and has a
+user or a password."""
 _SHORTENED = re.compile(rf"({'|'.join(_SERVERS)}|file|https?|s3[an]?|hdfs|gs):/")
 """The start of a ``Path`` made from a URL, which has one slash instead of two."""
 
 
+def _text_of(place: AnyPath) -> str:
+    """Return a place as text, without the white space that is left around a copied URL."""
+    return os.fsdecode(place).strip()
+
+
 def _url_match(path: AnyPath) -> re.Match[str] | None:
-    """Match the scheme of a URL, also of one in a ``Path``, or of a server with one slash."""
-    text = os.fsdecode(path)
-    if isinstance(path, PurePath):
-        return _SHORTENED.match(text)
-    return _URL.match(text) or _MISTYPED.match(text)
+    """Match the scheme of a URL, also of one in a ``Path``, or of a mistyped one of a server."""
+    text = _text_of(path)
+    whole = _SHORTENED if isinstance(path, PurePath) else _URL
+    return whole.match(text) or _MISTYPED.match(text)
 
 
 def refuse_url(path: AnyPath) -> None:
@@ -56,18 +64,18 @@ def refuse_url(path: AnyPath) -> None:
 
 def server_url(place: AnyPath) -> str | None:
     """Return the URL for redis-py if a place is the URL of a server, else None."""
-    match = _URL.match(os.fsdecode(place)) if isinstance(place, str | bytes) else None
+    match = _URL.match(_text_of(place)) if isinstance(place, str | bytes) else None
     scheme = None if match is None else _SERVERS.get(match[1].lower())
-    return scheme and f"{scheme}://" + os.fsdecode(place).partition("://")[2]
+    return scheme and f"{scheme}://" + _text_of(place).partition("://")[2]
 
 
 def shown_place(place: AnyPath) -> str:
     """Return a path as it is, or a URL as ``shown_url`` does."""
-    text = os.fsdecode(place)
+    text = _text_of(place)
     if _URL.match(text):
         return shown_url(text)
     match = _url_match(place)
-    return text if match is None else f"{match[1]}://..."
+    return os.fsdecode(place) if match is None else f"{match[1]}://..."
 
 
 def shown_url(url: str) -> str:

@@ -180,11 +180,20 @@ def test_an_invalid_path_is_refused_before_any_file_is_created(
         ("REDISS://ann:secret@host", 'redis.Redis.from_url("rediss://...")'),
         (b"unix:///run/redis.sock", "on the command line --url (KVSTREAM_URL)"),
         ("valkey://localhost", 'redis.Redis.from_url("redis://...")'),
+        (" redis://joe:secret@h:1", "is the URL of a server"),
+        ("redis://joe:secret@h:1\n", "is the URL of a server"),
+        ("redis//joe:secret@h", "is the URL of a server"),
+        ("redis:joe:secret@h", "is the URL of a server"),
+        ("redis:/joe:secret@h", "is the URL of a server"),
+        (b"unix:/run/a.sock?password=secret", "is the URL of a server"),
+        ("'redis://localhost'", "is the URL of a server"),
         ("http://localhost:6379", "give a path on this machine"),
         ("file:///data", "give the path alone, as in /path"),
         ("s3://bucket/key", "give a path on this machine"),
         ("hdfs://host/data", "give a path on this machine"),
         (Path("redis://localhost:6379/0"), "is the URL of a server"),
+        (Path(" redis://joe:secret@h"), "is the URL of a server"),
+        (Path("redis:joe:secret@h"), "is the URL of a server"),
         (Path("file:///data"), "give the path alone"),
     ],
 )
@@ -202,7 +211,13 @@ def test_a_url_is_no_path_and_the_right_call_is_named(
     assert os.listdir() == before
 
 
-@pytest.mark.parametrize("path", ["a:b", "redis:x", "redis:/x", "./redis://x", "a/s3://b", b"a:b"])
+PATHS_WITH_COLONS = [
+    *("a:b", "redis:x", "redis:/x", "./redis://x", "a/s3://b", b"a:b"),
+    *("redis@x", "redis/a@b", "a-redis:x@y", "./redis:x@y", " a:b "),
+]
+
+
+@pytest.mark.parametrize("path", PATHS_WITH_COLONS)
 def test_a_path_may_have_colons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | bytes
 ) -> None:

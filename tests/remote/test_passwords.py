@@ -46,7 +46,17 @@ WRONG = (
     f"redis://h:1/x?password={SECRET}@x",
     f"redsi://:{SECRET}@h",
     f"redis:/:{SECRET}@h",
+    f"redis//joe:{SECRET}@h",
+    f"REDIS:joe:{SECRET}@h",
+    f"unix:/run/a.sock?password={SECRET}",
+    f" redis://joe:{SECRET}@h:1/x",
+    f"\n rediss:/joe:{SECRET}@h\t",
+    f'"redis://joe:{SECRET}@h"',
+    f"url = valkey://:{SECRET}@h",
+    f"redis ://:{SECRET}@h",
     Path(f"redis://:{SECRET}@h"),
+    Path(f" redis://:{SECRET}@h"),
+    Path(f"redis:joe:{SECRET}@h"),
 )
 SHOWN = (
     ("redis://:pw@h:1/0", "redis://h:1/0"),
