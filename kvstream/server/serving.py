@@ -37,7 +37,7 @@ from kvstream.server.net.asyncio_server import Listener, listen, listen_unix, li
 from kvstream.server.net.tls import SecuredServer, listen_secured
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.executor import Executor
-from kvstream.server.runtime.limits import DESCRIPTORS, raise_open_files
+from kvstream.server.runtime.limits import require_open_files
 from kvstream.server.settings import change_of
 from kvstream.types.options import StoreOptions
 from kvstream.version import VERSION
@@ -230,7 +230,7 @@ def run(
     ``opened`` returns the engine of the attempt that it is given, and may repeat it.
     """
     tls = startup.check(options)
-    raise_open_files(options.maxclients + DESCRIPTORS)  # the store takes a part of what is allowed
+    require_open_files(options.maxclients)  # the store takes a part of what is allowed
     gc.freeze()  # what is loaded now stays loaded
     gc.set_threshold(*GARBAGE)
     with logging_to(options.logfile, options.log_format, options.loglevel) as set_level:

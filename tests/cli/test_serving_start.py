@@ -278,6 +278,18 @@ def test_few_open_files_lower_maxclients_and_are_reported(
     server.stop(warned=warned)
 
 
+@pytest.mark.parametrize("allowed", [16, 48, 63])
+def test_a_server_that_may_open_too_few_files_does_not_start(
+    kvstream: Program, tmp_path: Path, allowed: int
+) -> None:
+    limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (allowed, allowed))
+    store = tmp_path / "made"
+    done = kvstream.run("serve", "--dir", str(store), "--port", "0", preexec_fn=limit)
+    assert done.returncode == 2
+    assert f"may open {allowed} files, and a server needs at least 64" in done.stderr.decode()
+    assert not store.exists()
+
+
 def test_the_soft_limit_of_open_files_is_raised(tmp_path: Path) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < 100 + DESCRIPTORS:

@@ -15,6 +15,7 @@ from threading import Thread
 from typing import Protocol
 
 from kvstream.commands.replies import ErrorReply
+from kvstream.errors import InvalidArgument
 from kvstream.logs import DeferredLogger, Throttle
 from kvstream.resp.replies import encode
 from kvstream.server.options import OutputLimit
@@ -123,6 +124,9 @@ DESCRIPTORS = OPEN_FILES_MAX + OTHER_FILES
 """File descriptors reserved for the store and the server, beside those of clients."""
 CLIENTS_LEAST = 8
 """Clients that are allowed although the store may need their descriptors."""
+FILES_LEAST = 64
+"""File descriptors without which no server starts: those at rest, ``CLIENTS_LEAST`` and some for
+tables of the store."""
 FIRST_BYTES_A_SECOND = 1024
 """A client whose first request arrives more slowly than this is not a Redis client."""
 LOOKS_AT_CLIENTS = 16
@@ -390,6 +394,21 @@ def clients_possible(wanted: int) -> int:
     raise_open_files(wanted + DESCRIPTORS)
     left = _open_files_allowed() - OTHER_FILES - open_files_max()
     return min(wanted, max(left, CLIENTS_LEAST))
+
+
+def require_open_files(clients: int) -> None:
+    """Raise the limit of open files for so many clients; InvalidArgument if it is too low for any.
+
+    Such a server would accept no connection, or its store would fail.
+    """
+    raise_open_files(clients + DESCRIPTORS)
+    allowed = _open_files_allowed()
+    if allowed < FILES_LEAST:
+        raise InvalidArgument(
+            f"this process may open {allowed} files, and a server needs at least {FILES_LEAST}, or "
+            f"{clients + DESCRIPTORS} for {clients} clients: raise the limit (ulimit -n, "
+            "LimitNOFILE of systemd)"
+        )
 
 
 def raise_open_files(wanted: int) -> None:
