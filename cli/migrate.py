@@ -109,6 +109,8 @@ def ends_of(options: dict[str, Any], *, create: bool) -> Ends:
         file = options.pop(f"{side}_password_file")
         if file is not None:
             password = first_line(file)
+            if not password:
+                raise click.UsageError(f"{file}: the first line, the {side}'s password, is empty")
         if place.kind is not PlaceKind.SERVER and (user or file is not None):
             raise click.UsageError(f"the {side} is not a server: it needs no user and no password")
         if place.has_password:

@@ -533,9 +533,13 @@ class Acl:
         return [user for user in users if user is not None]
 
     def save(self, path: Path) -> None:
-        """Write all users to a file, atomically."""
+        """Write all users to a file, atomically; RequestError if that fails."""
         lines = [user.describe() + b"\n" for _, user in sorted(self.users.items())]
-        files.write(path, b"".join(lines))
+        try:
+            files.write(path, b"".join(lines))
+        except OSError as error:
+            reason = f"writing file '{path}': {error.strerror}"
+            raise RequestError(f"There was an error trying to save the ACLs, {reason}") from None
 
     def load(self, path: Path) -> list[User]:
         """Replace all users by those of a file; return the users that it does not have.

@@ -137,9 +137,13 @@ def write(path: Path, content: bytes) -> None:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(content)
         os.fsync(descriptor)
+        partial.rename(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
     finally:
         os.close(descriptor)
-    partial.rename(path)
     sync_directory(path.parent)
 
 

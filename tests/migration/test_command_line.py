@@ -91,6 +91,15 @@ def test_a_password_comes_from_the_environment_or_a_file(
     assert "secret" not in errors.stdout + errors.stderr
 
 
+@pytest.mark.parametrize("content", ["", "\n", "\nsecret\n"])
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_an_empty_file_of_a_password_is_refused(tmp_path: Path, side: str, content: str) -> None:
+    file, place = tmp_path / "password", "redis://127.0.0.1:1"
+    file.write_text(content)
+    done = run("run", place, "redis://127.0.0.1:2", f"--{side}-password-file", str(file), code=2)
+    assert f"{file}: the first line, the {side}'s password, is empty" in done.stderr
+
+
 def test_a_password_is_prompted_for_on_a_terminal(
     source: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -299,7 +299,11 @@ def test_a_file_of_users_that_cannot_be_read_or_written_changes_nothing(
         for reply, reason in zip(replies, reasons, strict=True):
             assert reply.startswith(f"ERR Error loading ACLs, opening file '{path}': {reason}")
             assert unchanged in reply
-        assert "No such file" in asker.ask("ACL SAVE")
+        failed = f"ERR There was an error trying to save the ACLs, writing file '{path}': "
+        assert asker.ask("ACL SAVE") == f"{failed}No such file or directory"
+        path.mkdir(parents=True)
+        assert asker.ask("ACL SAVE") == f"{failed}Is a directory"
+        assert [*folder.iterdir()] == [path]  # no part of it stays
         assert asker.ask("ACL USERS") == [b"ann", b"default"]
         assert asker.ask("SET k v") == b"OK"
 
