@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import signal
 import tomllib
 from collections.abc import Callable
 from functools import partial
@@ -446,3 +448,10 @@ def serve(
         trust_group=trust_group or ctx.find_root().params["trust_group"],
     )
     run(directory, store, options, started, partial(wait_for_store, directory, session.wait_s))
+    atexit.register(_ignore_signals)
+
+
+def _ignore_signals() -> None:
+    """Let the exit code tell of the server, which has stopped in order, and of no later signal."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)

@@ -225,8 +225,10 @@ def test_an_empty_variable_counts_neither_beside_an_argument_nor_for_other_optio
     tmp_path: Path,
 ) -> None:
     options = ("--dir", str(tmp_path), "--port", "0", "--requirepass", "secret")
-    empty = {"KVSTREAM_SERVE_REQUIREPASS": "", "KVSTREAM_SERVE_HOST": ""}
-    with served(*options, **empty) as (_, lines), Asker(port_of(lines)) as asker:
+    with (
+        served(*options, KVSTREAM_SERVE_REQUIREPASS="", KVSTREAM_SERVE_HOST="") as (_, lines),
+        Asker(port_of(lines)) as asker,
+    ):
         assert asker.ask("PING").startswith("NOAUTH")
 
 

@@ -234,6 +234,47 @@ def test_a_second_signal_ends_a_script_that_looks_at_no_clock(
         assert store.check() == []
 
 
+def test_two_signals_at_once_end_an_idle_server_without_damage(
+    started: list[Serving], tmp_path: Path
+) -> None:
+    """Whether it has read the first one when the second one comes, is a matter of time."""
+    server = start(started, tmp_path)
+    with Asker(server.port) as asker:
+        asker.ask("XADD s 1-1 f v")
+    server.signal()
+    server.signal()
+    assert server.end()[0] in (0, 1, -signal.SIGTERM)
+    with Store.open(tmp_path / "store") as store:
+        assert len(store.stream("s")) == 1
+        assert store.check() == []
+
+
+SIGNALLED_LATE = """
+import atexit, os, signal, sys
+from kvstream.cli import main
+
+@atexit.register
+def send():
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(os.getpid(), number)
+    print("sent", flush=True)
+
+main(["serve", "--port", "0", "--dir", sys.argv[1]], prog_name="kvstream")
+"""
+"""A server that gets signals while its process ends: Python runs the first of such hooks last."""
+
+
+def test_signals_after_an_end_in_order_do_not_change_the_exit_code(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SIGNALLED_LATE, str(tmp_path / "store")]
+    env = {**os.environ, **ENVIRONMENT}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdout is not None
+        assert "serves" in process.stdout.readline()
+        process.terminate()
+        assert process.communicate(timeout=PATIENCE_S)[0].endswith("sent\n")
+        assert process.returncode == 0
+
+
 HELD = """
 import asyncio, re, sys
 from pathlib import Path

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import kvstream
-from kvstream import Store
+from kvstream import Store, UnsafeDirectory
 from kvstream.shared import owner
 from kvstream.shared.owner import SOCKET, peer_user
 from tests.patience import until
@@ -92,7 +92,7 @@ def test_another_user_is_refused(
 
 
 @needs_users
-def test_root_may_use_the_store_of_another_user(public: Path) -> None:
+def test_root_may_use_the_socket_of_another_user_but_not_the_directory(public: Path) -> None:
     program = """if True:
         import encodings.idna, os, sys, redis, kvstream.shared.engine
         os.setuid(int(sys.argv[2]))
@@ -109,6 +109,8 @@ def test_root_may_use_the_store_of_another_user(public: Path) -> None:
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
+        with pytest.raises(UnsafeDirectory, match=f"belongs to user {NOBODY}"):
+            kvstream.open(directory, shared=True)
         with kvstream.open(f"unix://{directory / SOCKET}") as store:
             store.stream("s").add({"n": 1})
         assert process.communicate()[0] == "1\n"
