@@ -420,9 +420,9 @@ def serve(
     from kvstream.server.options import ServerOptions
     from kvstream.server.serving import run
 
+    _check_variables(ctx)
     session: Session = ctx.obj
     directory = dir or session.path
-    _check_variables(ctx)
     level = Durability(durability)
 
     def started(places: Places) -> None:

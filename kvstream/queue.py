@@ -2,7 +2,6 @@
 
 A queue is a stream and one of its groups, whose policy the store enforces for every client. Each
 priority but the plain one is a stream of its own: ``emails:high``, ``emails``, ``emails:low``.
-
 A message is leased to the consumer that got it. The consumer and the number of deliveries are the
 token of the lease: whoever acknowledges with an old token gets LeaseLost, and changes nothing.
 """
@@ -77,6 +76,7 @@ from kvstream.types.records import (
     RedriveInfo,
     S,
 )
+from kvstream.types.urls import shown_instead
 
 LEASE_S, REAP_S = 30.0, 86_400.0
 """The lease of a new queue, and the idle time after which its consumers are deleted."""
@@ -248,7 +248,7 @@ class Queue(Public, Generic[S]):
         """
         if not isinstance(store, Store):
             raise InvalidArgument(
-                f"a Queue has a Store, not {shown(store)}: open one with kvstream.open; "
+                f"a Queue has a Store, not {shown_instead(store)}: open one with kvstream.open; "
                 "kvstream.aio.AsyncQueue has an AsyncStore"
             )
         self.store = store

@@ -54,7 +54,7 @@ from kvstream.engine.coerce import Asked, Name, PlaceSettings, Seconds, opening_
 from kvstream.engine.decoding import Decoder, decoder_of
 from kvstream.engine.listening import Stop
 from kvstream.engine.queue_arguments import Duration, QueueOptions
-from kvstream.errors import InvalidArgument, shown
+from kvstream.errors import InvalidArgument
 from kvstream.group import Consumer, Group
 from kvstream.queue import Message, Queue
 from kvstream.queue import take as take_of
@@ -63,7 +63,7 @@ from kvstream.stream import Stream
 from kvstream.surface import Public
 from kvstream.types.ids import IDLike, StreamID
 from kvstream.types.records import Entry, Fields, LeaseOutcome, S
-from kvstream.types.urls import AnyPath
+from kvstream.types.urls import AnyPath, shown_instead
 
 __all__ = [
     "AsyncConsumer",
@@ -428,7 +428,7 @@ class AsyncQueue(_Face[Queue[S]], Generic[S]):
         """Describe a queue; the options are those of Queue."""
         if not isinstance(store, AsyncStore):
             raise InvalidArgument(
-                f"an AsyncQueue has an AsyncStore, not {shown(store)}: open one with "
+                f"an AsyncQueue has an AsyncStore, not {shown_instead(store)}: open one with "
                 "kvstream.aio.open; kvstream.Queue has a Store"
             )
         super().__init__(store._engine, Queue(store._sync, name, **options))

@@ -5,7 +5,7 @@ import re
 from pathlib import PurePath
 from urllib.parse import parse_qs, urlsplit
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, shown
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
@@ -76,6 +76,13 @@ def shown_place(place: AnyPath) -> str:
         return shown_url(text)
     match = _url_match(place)
     return os.fsdecode(place) if match is None else f"{match[1]}://..."
+
+
+def shown_instead(value: object) -> str:
+    """Return a value given in place of a store for a message, a URL without its password."""
+    if isinstance(value, str | bytes | os.PathLike) and _url_match(value) is not None:
+        return shown(shown_place(value))
+    return shown(value)
 
 
 def shown_url(url: str) -> str:

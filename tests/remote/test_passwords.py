@@ -171,6 +171,8 @@ def test_no_refusal_of_a_wrong_url_shows_the_password(
     texts = refusal_of(lambda: kvstream.open(url))
     texts += [*texts_of_jobs(url)]
     texts += refusal_of(lambda: jobs_of(str(url)))
+    texts += refusal_of(lambda: Queue(url, "q"))
+    texts += refusal_of(lambda: kvstream.aio.AsyncQueue(url, "q"))
     if isinstance(url, str):
         texts += refusal_of(lambda: connect(url))
         for words in (["--url", url, "ls"], ["--store", url, "ls"], ["migrate", "plan", url, "x"]):
