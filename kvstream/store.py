@@ -153,7 +153,12 @@ class Store(Public, Generic[S]):
         return type(self)(self._engine, db, self._decoder)
 
     def close(self) -> None:
-        """Make everything durable and unlock the directory; a second call does nothing."""
+        """Make everything durable and unlock the directory; a second call does nothing.
+
+        Raises StoreReadOnly if the directory was moved, removed or replaced and the last writes may
+        be missing at its path; UnknownOutcome if they cannot be made durable. The store is closed
+        all the same.
+        """
         self._engine.close()
 
     def __enter__(self) -> Self:

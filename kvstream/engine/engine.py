@@ -34,6 +34,7 @@ from kvstream.errors import (
     RequestError,
     StoreClosed,
     StoreError,
+    StoreReadOnly,
     UnknownOutcome,
 )
 from kvstream.logs import deferred, emit_deferred
@@ -108,11 +109,12 @@ class Engine(Unclosed):
             self._disk = DiskWatch(self.database, self.waiters, weak("held"), weak("reopen"))
             before_cycle = partial(weak("_before_cycle"), requests)
             self.expiry = Expiry(weak("run"), before_cycle, weak("_reclaim"), weak("_needs_space"))
-            self.committer = Committer(self.database, self.options.durability, self.entered)
             index = self.catalog.index
             self.timers = TimerThread(
                 weak("run"), self._now_ms, lambda: min(index.next_timer, index.next_wake)
             )
+            # the last of what ``close`` ends
+            self.committer = Committer(self.database, self.options.durability, self.entered)
             staged_loads.recover(self.run, self.options.read_only)
             if not self.options.read_only:
                 index.on_sooner = self.timers.wake
@@ -714,8 +716,10 @@ class Engine(Unclosed):
     def close(self, discard: bool = False) -> None:
         """Make everything durable and unlock the directory; a second call does nothing.
 
-        If the first call was interrupted, the second one completes it. With ``discard`` the
-        directory is removed if this opening made it and nothing was written.
+        If the first call was interrupted, the second one completes it. With ``discard``, after
+        another error, the directory is removed if this opening made it and nothing was written.
+        Without it StoreReadOnly is raised, once the store is closed, if its path leads elsewhere
+        and the last writes may be missing there.
         """
         self.refuse_within(self._compacting, self._flushing, self._closing)
         with self._closing:
@@ -731,6 +735,9 @@ class Engine(Unclosed):
                 self.waiters.end(StoreClosed)
             try:
                 self.committer.close()
+            except StoreReadOnly:
+                if not discard:  # else the program learns of another error
+                    raise
             finally:
                 # RocksDB cannot be closed meanwhile
                 with self._compacting, self._flushing, self.committer.held():

@@ -49,6 +49,7 @@ class Database:
         """What opening gave up; None unless ``accept_loss`` was asked for and needed."""
         self._options = options
         self._scans, self._ingesting = reads.Scans(), threading.Lock()
+        self._families: list[Any] = []
         self.pause_s = 0.0
         """How long the last writer must pause, without any lock, so that compaction keeps up."""
         self.sleep: Callable[[float], None] = sleep
@@ -62,7 +63,18 @@ class Database:
         self._use(rows, opened)
 
     def _use(self, rows: Rdict, opened: Opened) -> None:
-        """Read and write an open RocksDB from now on."""
+        """Read and write an open RocksDB from now on; release it on failure, except ``rows``."""
+        try:
+            self._take(rows, opened)
+        except BaseException:
+            for family in self._families:
+                with suppress(Exception):
+                    family.close()
+            self._replace_handles(directory.Gone(_CLOSED))
+            opened.close_files()
+            raise
+
+    def _take(self, rows: Rdict, opened: Opened) -> None:
         self._opened = opened
         if not self._options.read_only:  # a reader writes nothing
             self.write_guard.displaced = opened.displaced
@@ -70,7 +82,7 @@ class Database:
         no_slowdown.no_slowdown = True  # a stalled write would hold the GIL
         rows.set_write_options(no_slowdown)
         self._root = rows
-        self._families: list[Any] = [rows.get_column_family(name) for name in FAMILY_NAMES]
+        self._families = [rows.get_column_family(name) for name in FAMILY_NAMES]
         for family in self._families:
             family.set_write_options(no_slowdown)
         self._handles = [rows.get_column_family_handle(name) for name in FAMILY_NAMES]
@@ -88,15 +100,20 @@ class Database:
         Raises StoreLocked, UnsafeDirectory, UnknownLayout, Corruption or LostWrites with the
         store unchanged; StoreFull if recovery needs more space than there is.
         """
+        opener = Opener(options)
         place = Directory.acquire(directory, **options.access())
+        opened: Opened | None = None
         try:
-            rows, opened = open_any(place, options, Opener(options))
+            rows, opened = open_any(place, options, opener)
             if not options.read_only:
                 sst.clear_staging(place.own_path)
             if opened.loss is not None:
                 _log.warning("%s was opened with a loss: %s", place.path, opened.loss)
             return cls(rows, opened, options)
         except BaseException:
+            opener.close()
+            if opened is not None:
+                opened.close_files()
             place.release()
             raise
 
@@ -208,21 +225,25 @@ class Database:
     def _write_prepared(self, batch: Batch, frees: bool) -> int:
         """Write a batch and return its bytes; a WriteBatch can be written only once."""
         prepared: Any = WriteBatch(True)
-        for family, lower, upper in batch.ranges:
-            prepared.delete_range(lower, upper, self._handles[family])
-        for handle, puts in zip(self._handles, batch.puts):  # noqa: B905 - strict costs 0.1 us
-            if puts:
-                prepared.set_default_column_family(handle)
-                for key, value in puts.items():
-                    if value is None:
-                        del prepared[key]
-                    else:
-                        prepared[key] = value
-        size: int = prepared.size_in_bytes()
-        if size > LARGE_WRITE:
-            self.write_guard.admit(frees, size)
-        self._write_rows(prepared)
-        return size
+        handle = None
+        try:
+            for family, lower, upper in batch.ranges:
+                prepared.delete_range(lower, upper, self._handles[family])
+            for handle, puts in zip(self._handles, batch.puts):  # noqa: B905 - strict costs 0.1 us
+                if puts:
+                    prepared.set_default_column_family(handle)
+                    for key, value in puts.items():
+                        if value is None:
+                            del prepared[key]
+                        else:
+                            prepared[key] = value
+            size: int = prepared.size_in_bytes()
+            if size > LARGE_WRITE:
+                self.write_guard.admit(frees, size)
+            self._write_rows(prepared)
+            return size
+        finally:  # an interrupt may be kept with this frame, and both keep RocksDB open
+            prepared = handle = None
 
     def _write_failed(self, error: Exception, batch: Batch, frees: bool) -> int:
         """Wait for the end of a stall and write again; raise the meaning of any other failure."""
@@ -455,9 +476,9 @@ class Database:
             self.flush_wal() if from_log else self.flush()
         self._release_rows(sound=writes and not was_full)
         self._opened.close_files()
-        place = self._opened.directory
+        place, opener = self._opened.directory, Opener(self._options)
         try:
-            self._use(*open_any(place, self._options, Opener(self._options)))
+            self._use(*open_any(place, self._options, opener))
             if was_full:
                 self.write_guard.passed()
         except BaseException as error:
@@ -466,6 +487,8 @@ class Database:
             self.write_guard.shut(StoreClosed(why))
             gone = self._latest_sequence = directory.Gone(why)
             self._replace_handles(gone)
+            opener.close()
+            place.release()
             raise
 
     def close(self, discard: bool = False) -> None:

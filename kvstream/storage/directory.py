@@ -34,6 +34,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -249,6 +250,18 @@ def _name_of(own: str) -> str:
         return own
 
 
+def _descriptors_of_rocksdb(own: Path) -> set[int]:
+    """Return the descriptors by which this process has RocksDB's lock file of a directory open."""
+    found = set()
+    with suppress(OSError):  # there is none
+        lock = os.stat(own / "LOCK")
+        for name in os.listdir(_DESCRIPTORS):
+            with suppress(OSError):  # that of the listing
+                if os.path.samestat(lock, os.fstat(int(name))):
+                    found.add(int(name))
+    return found
+
+
 LAYOUT_VERSION = 2
 """The newest layout. A change that writes a kind of row, record or file that the code before it
 cannot read raises this number: older code then refuses the store, and repairs nothing in it."""
@@ -281,6 +294,11 @@ this process holds it and nothing refers to it any more."""
 def _locked_message(path: Path, descriptor: int) -> str:
     """Return the message of StoreLocked, which names the processes that hold the lock."""
     holders = holders_of(descriptor)
+    if any(place.path == path for place in _in_use):
+        return (
+            f"the store in {path} was closed, but an exception or iterator that this process "
+            "(sys.last_value, a variable) keeps has it open still: drop that, and open it again"
+        )
     if os.getpid() in holders:
         return (
             f"this process (PID {os.getpid()}) has the store in {path} open already: share that "
@@ -307,6 +325,16 @@ def holders_of(place: Path | int) -> list[int]:
     return sorted(pid for pid in pids if pid > 0)
 
 
+_in_use: "set[Directory]" = set()
+"""Released by their stores, but locked for as long as a handle keeps RocksDB open."""
+
+
+def _release_unused() -> None:
+    """Release the directories whose last handle of RocksDB has gone."""
+    for place in list(_in_use):
+        place.release()
+
+
 class Directory:
     """A locked directory that holds a store, or will."""
 
@@ -319,6 +347,8 @@ class Directory:
         self._descriptor = descriptor
         self._made: list[Path] = []
         """The directories that this opening created, the lowest last."""
+        self._used_before: set[int] = set()
+        """Descriptors of a RocksDB that was abandoned here before: it never closes."""
         register(self)
 
     @classmethod
@@ -346,6 +376,7 @@ class Directory:
         try:
             if locks:
                 self._lock()
+            self._used_before = _descriptors_of_rocksdb(self.own_path)
             if forked_after_opening and not read_only:
                 raise StoreError(
                     "this process was forked by one that had opened a store, whose threads it "
@@ -367,14 +398,21 @@ class Directory:
         return self
 
     def release(self, abandoned: bool = False) -> None:
-        """Release the lock; idempotent.
+        """Release the lock, or keep it until RocksDB is closed; idempotent.
 
-        If RocksDB is still open, since it was ``abandoned`` or somebody keeps a handle, it has
-        paths through the descriptor. So this number stays taken: RocksDB would delete files of the
-        directory that gets it next.
+        Somebody may keep a handle, such as an exception whose frames have one. RocksDB is closed
+        with its last handle, and then deletes files that it does not know, also those of the next
+        opening. So a writer's lock is kept until then.
+
+        If RocksDB was ``abandoned``, it is never closed, and has paths through the descriptor. So
+        this number stays taken: RocksDB would delete files of the directory that gets it next.
         """
+        is_used = abandoned or self._is_used_by_rocksdb()
+        if is_used and not abandoned and not self.read_only and self._descriptor >= 0:
+            _in_use.add(self)
+            return
         unregister(self)
-        is_used = abandoned or (self.own_path != self.path and self._is_used_by_rocksdb())
+        _in_use.discard(self)
         descriptor, self._descriptor = self._descriptor, -1
         self.own_path = self.path
         if descriptor < 0:
@@ -385,21 +423,24 @@ class Directory:
             os.close(descriptor)  # flock goes with the last descriptor of this opening
 
     def _is_used_by_rocksdb(self) -> bool:
-        """Return whether this process has RocksDB's lock file open."""
-        with suppress(OSError):  # there is none
-            lock = os.stat(self.own_path / "LOCK")
-            for name in os.listdir(_DESCRIPTORS):
-                with suppress(OSError):  # that of the listing
-                    if os.path.samestat(lock, os.fstat(int(name))):
-                        return True
-        return False
+        """Return whether this opening of this process has RocksDB's lock file open."""
+        if self.own_path == self.path:  # there are no paths through descriptors
+            return False
+        return not _descriptors_of_rocksdb(self.own_path) <= self._used_before
+
+    def __del__(self) -> None:
+        """Release the lock if an interrupt has lost the directory before anybody had it."""
+        if getattr(self, "_descriptor", -1) >= 0 and not sys.is_finalizing():
+            self.release()
 
     def discard(self) -> None:
         """Release the lock; remove the directory if this opening created it and wrote no row.
 
-        So a command that fails before its first write leaves nothing. RocksDB must be closed.
+        So a command that fails before its first write leaves nothing. Nothing is removed while
+        RocksDB is open.
         """
-        if self._made and self.is_in_place() and not self.holds_rows():
+        is_free = self.is_in_place() and not self._is_used_by_rocksdb()
+        if self._made and is_free and not self.holds_rows():
             for name in os.listdir(self.own_path):
                 files.remove(self.own_path / name)
             with suppress(OSError):  # of somebody else by now, or not empty
@@ -409,6 +450,7 @@ class Directory:
 
     def refuse_after_fork(self) -> None:
         """Close the child's descriptor: the lock stays with the parent and dies with it."""
+        _in_use.discard(self)
         self.own_path = self.path
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -544,6 +586,7 @@ class Directory:
             return fcntl.flock(self._descriptor, mode | fcntl.LOCK_NB)
         for let_go in last_resorts:
             let_go(self.path)
+        _release_unused()
         try:
             fcntl.flock(self._descriptor, mode | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -165,7 +165,9 @@ class Committer:
     def close(self) -> None:
         """Make all writes durable and end the thread; idempotent.
 
-        Raises UnknownOutcome if this last fsync failed. After an interrupt the next call continues.
+        Raises UnknownOutcome if this last fsync failed, StoreReadOnly if the store's path leads
+        elsewhere and writes may be missing there of which nobody has been told. After an interrupt
+        the next call continues.
         """
         with self._lock:
             self._stopping = True
@@ -173,8 +175,14 @@ class Committer:
         directory.unregister(self)
         for thread in self._threads:
             thread.join()
-        if self._database.failure is None and not self._database.is_displaced():
-            self.sync()
+        database = self._database
+        if isinstance(database.failure, StoreClosed):
+            return
+        if not database.is_displaced():
+            if database.failure is None:
+                self.sync()
+        elif not self._waits and database.sequence > self.durable_sequence:
+            raise database.write_guard.error()
 
     def refuse_after_fork(self) -> None:
         """Forget, in a forked child, the locks and the thread of its parent."""

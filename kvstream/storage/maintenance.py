@@ -139,6 +139,8 @@ def count_checked(family: Any, read_options: Any) -> int:
         rows.status()
     except Exception as error:
         raise classified(error) from None
+    finally:  # an error may be kept with this frame, and an iterator keeps RocksDB open
+        rows = None
     return count
 
 

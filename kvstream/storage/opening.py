@@ -8,7 +8,6 @@ Without a watermark a store that has no rows is half-created, and is completed; 
 refused, since its losses are unknown. This module opens RocksDB only through an ``opener``.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -45,8 +44,19 @@ class Recovered(Protocol):
 
 
 Rocks = TypeVar("Rocks", bound=Recovered)
-Open = Callable[..., Rocks]
-"""Called with a directory, the access, and with FOLLOW a folder for what RocksDB writes."""
+Rocks_co = TypeVar("Rocks_co", bound=Recovered, covariant=True)
+
+
+class Opener(Protocol[Rocks_co]):
+    """Opens directories with RocksDB, and closes them if the opening fails."""
+
+    def __call__(self, path: Path, access: Access, own: Path | None = None) -> Rocks_co:
+        """Open a directory; with FOLLOW ``own`` is a folder for what RocksDB writes."""
+        ...
+
+    def close(self) -> None:
+        """Close all that was opened: an exception may be kept, with the frames that have it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +109,20 @@ class Opened:
         self.directory.release(abandoned)
 
 
-def open_any(place: Directory, options: StoreOptions, opener: Open[Rocks]) -> tuple[Rocks, Opened]:
-    """Open the store in a locked directory as its options say; release the directory on failure."""
+def open_any(
+    place: Directory, options: StoreOptions, opener: Opener[Rocks]
+) -> tuple[Rocks, Opened]:
+    """Open the store in a locked directory as its options say.
+
+    On failure RocksDB is closed, then the directory is released.
+    """
     opening = (
         open_follower if options.following else open_reader if options.read_only else open_writer
     )
     try:
         return opening(place, options, opener)
     except BaseException as error:
+        opener.close()
         place.discard()
         if isinstance(error, OSError):
             reason = directory.shown(str(error))
@@ -115,7 +131,7 @@ def open_any(place: Directory, options: StoreOptions, opener: Open[Rocks]) -> tu
 
 
 def open_reader(
-    place: Directory, options: StoreOptions, opener: Open[Rocks]
+    place: Directory, options: StoreOptions, opener: Opener[Rocks]
 ) -> tuple[Rocks, Opened]:
     """Open a view of a store that no process writes, for reading."""
     mark = _read_mark(place)
@@ -125,27 +141,27 @@ def open_reader(
         if not options.accept_loss:
             _refuse_loss(rocks, mark)
             _refuse_gap(rocks, place, opener)
+        return rocks, Opened(place, None, view, None)
     except BaseException:
         view.remove()
         raise
-    return rocks, Opened(place, None, view, None)
 
 
 def open_follower(
-    place: Directory, options: StoreOptions, opener: Open[Rocks]
+    place: Directory, options: StoreOptions, opener: Opener[Rocks]
 ) -> tuple[Rocks, Opened]:
     """Open the store while another process writes it; RocksDB's own files go into a view."""
     view = View.of_reader(())
     try:
         rocks = opener(place.own_path, Access.FOLLOW, view.path)
+        return rocks, Opened(place, None, view, None)
     except BaseException:
         view.remove()
         raise
-    return rocks, Opened(place, None, view, None)
 
 
 def open_writer(
-    place: Directory, options: StoreOptions, opener: Open[Rocks]
+    place: Directory, options: StoreOptions, opener: Opener[Rocks]
 ) -> tuple[Rocks, Opened]:
     """Open the store for writing, or refuse it unchanged."""
     if not place.is_complete() and not place.holds_rows():
@@ -164,7 +180,7 @@ def open_writer(
     return _open_damaged(place, mark, damage, opener)
 
 
-def _open_in_place(place: Directory, access: Access, opener: Open[Rocks]) -> Rocks:
+def _open_in_place(place: Directory, access: Access, opener: Opener[Rocks]) -> Rocks:
     """Open a store whose files may be changed, since it was not refused."""
     place.raise_layout()
     files.keep_private(place.own_path)
@@ -175,7 +191,7 @@ def _open_in_place(place: Directory, access: Access, opener: Open[Rocks]) -> Roc
 
 
 def _open_damaged(
-    place: Directory, mark: Mark | None, damage: DataError, opener: Open[Rocks]
+    place: Directory, mark: Mark | None, damage: DataError, opener: Opener[Rocks]
 ) -> tuple[Rocks, Opened]:
     kept = place.keep()
     skipped = False
@@ -191,7 +207,7 @@ def _open_damaged(
     return rocks, Opened(place, Watermark.open(place.own_path), None, loss)
 
 
-def _damage(place: Directory, mark: Mark | None, opener: Open[Rocks]) -> DataError | None:
+def _damage(place: Directory, mark: Mark | None, opener: Opener[Rocks]) -> DataError | None:
     """Recover the store in a view; return its damage, if any."""
     if mark is None:
         return LostWrites(f"the watermark of {place.path} is lost, so nobody knows what else is")
@@ -208,7 +224,7 @@ def _damage(place: Directory, mark: Mark | None, opener: Open[Rocks]) -> DataErr
     return None
 
 
-def _refuse_gap(rocks: Recovered, place: Directory, opener: Open[Recovered]) -> None:
+def _refuse_gap(rocks: Recovered, place: Directory, opener: Opener[Recovered]) -> None:
     """Close RocksDB and raise LostWrites if its log begins behind the end of its tables.
 
     To RocksDB a manifest that is older than the log looks like a sound one. After a clean close

@@ -352,6 +352,7 @@ class Opener:
         self._options = options
         cache_bytes = Tuning(options.rocksdb).block_cache
         self._cache = Cache(options.block_cache_bytes if cache_bytes is None else cache_bytes)
+        self._opened: list[Rdict] = []
 
     def __call__(self, path: Path, access: Access, own: Path | None = None) -> Rdict:
         """Open a directory; to follow its writer, with a folder for RocksDB's own files."""
@@ -374,9 +375,11 @@ class Opener:
         if own is not None:
             way = AccessType.secondary(str(own))
         try:
-            rows = Rdict(str(path), general, families, way)
+            # In one expression: no frame of an interrupt has what ``close`` does not know.
+            self._opened.append(Rdict(str(path), general, families, way))
         except Exception as error:
             raise classified_at_open(error) from None
+        rows = self._opened[-1]
         if access is Access.FOLLOW:  # the writer may be replacing files
             return rows
         try:
@@ -386,6 +389,13 @@ class Opener:
                 rows.close()
             raise classified_at_open(error) from None
         return rows
+
+    def close(self) -> None:
+        """Close all that was opened; idempotent."""
+        while self._opened:
+            with suppress(Exception):  # it is closed already, or its last write failed
+                self._opened[-1].close()
+            self._opened.pop()
 
 
 def _opening_threads(path: Path) -> int:
@@ -403,9 +413,11 @@ def _check_large_values(rows: Rdict, path: Path) -> None:
     RocksDB checks at opening that all tables are there, but not these files.
     """
     family = rows.get_column_family(_WITH_LARGE_VALUES)
-    count = family.property_int_value("rocksdb.num-blob-files") or 0
-    size = family.property_int_value("rocksdb.live-blob-file-size") or 0
-    family.close()
+    try:
+        count = family.property_int_value("rocksdb.num-blob-files") or 0
+        size = family.property_int_value("rocksdb.live-blob-file-size") or 0
+    finally:
+        family.close()
     sizes = [file.stat().st_size for file in path.glob("*" + LARGE_VALUES_SUFFIX)] if count else []
     if len(sizes) < count or sum(sizes) < size:  # there may be more: RocksDB removes them later
         raise Corruption(

@@ -59,6 +59,8 @@ def walk(
         rows.status()
     except Exception as error:
         raise classified(error) from None
+    finally:  # see ``_row_by_row``
+        rows = advance = None
 
 
 def snapshot(
@@ -91,22 +93,27 @@ def snapshot(
                 return
     except Exception as error:
         raise classified(error) from None
+    finally:  # see ``_row_by_row``
+        rows = advance = None
 
 
 def _next_page(rows: Any, lower: bytes, advance: Any, reverse: bool) -> list[Row]:
     """Return rows from the iterator's position on, and leave it at the last of them."""
     page: list[Row] = []
     size = 0
-    while rows.valid():
-        key: bytes = rows.key()
-        if key < lower:
-            break
-        value = rows.value()
-        page.append((key, value))
-        size += len(value)
-        if len(page) == PAGE_ROWS or size >= PAGE_BYTES or (reverse and key == lower):
-            break
-        advance()
+    try:
+        while rows.valid():
+            key: bytes = rows.key()
+            if key < lower:
+                break
+            value = rows.value()
+            page.append((key, value))
+            size += len(value)
+            if len(page) == PAGE_ROWS or size >= PAGE_BYTES or (reverse and key == lower):
+                break
+            advance()
+    finally:  # see ``_row_by_row``
+        rows = advance = None
     return page
 
 
@@ -157,6 +164,8 @@ def walk_pages(family: Any, bounds: Any, lower: bytes, upper: bytes) -> Pages:
                 page.append((rows.key(), rows.value()))
     except Exception as error:
         raise classified(error) from None
+    finally:  # see ``_row_by_row``
+        rows = None
 
 
 def walk_seeks(family: Any) -> Seeks:
@@ -191,6 +200,8 @@ def walk_seeks(family: Any) -> Seeks:
                 rows.status()
     except Exception as error:
         raise classified(error) from None
+    finally:  # see ``_row_by_row``
+        rows = seek = valid = key_of = advance = None
 
 
 class Scans:
@@ -269,24 +280,27 @@ def _row_by_row(
     reverse: bool,
 ) -> list[Row]:
     found: list[Row] = []
-    rows = family.iter(below(upper))
-    if reverse:
-        rows.seek_to_last()
-    else:
-        rows.seek(lower)
-    advance = rows.prev if reverse else rows.next
-    end = lower if reverse else _last_key(upper) if limit > 1 else None
-    while limit > 0:
-        if not rows.valid():
-            rows.status()
-            break
-        key = rows.key()
-        if key < lower:
-            break
-        found.append((key, rows.value()))
-        if len(found) == limit or key == end:
-            break
-        advance()
+    try:
+        rows = family.iter(below(upper))
+        if reverse:
+            rows.seek_to_last()
+        else:
+            rows.seek(lower)
+        advance = rows.prev if reverse else rows.next
+        end = lower if reverse else _last_key(upper) if limit > 1 else None
+        while limit > 0:
+            if not rows.valid():
+                rows.status()
+                break
+            key = rows.key()
+            if key < lower:
+                break
+            found.append((key, rows.value()))
+            if len(found) == limit or key == end:
+                break
+            advance()
+    finally:  # an error may be kept with this frame, and an iterator keeps RocksDB open
+        rows = advance = None
     return found
 
 

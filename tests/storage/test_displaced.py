@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream import Store
+from kvstream import Durability, Store
 from kvstream.engine import reader_snapshots, server_address
 from kvstream.errors import KVStreamError, StoreError, StoreReadOnly, UnknownOutcome
 from kvstream.storage.batch import Family
@@ -270,3 +270,37 @@ def test_without_paths_through_descriptors_the_look_at_the_path_protects(
         old.flush()
     old.close()
     assert contents(directory) == before
+
+
+@CHANGES
+@pytest.mark.parametrize("durability", ["everysec", "no"])
+def test_the_end_of_a_with_block_tells_of_writes_that_are_missing(
+    directory: Path, change: Callable[[Path], None], durability: str
+) -> None:
+    def use(store: Store) -> None:
+        with store:
+            store.stream("s").add({"n": 1})
+            change(directory)
+
+    store = Store.open(directory, durability=Durability(durability))
+    with pytest.raises(StoreReadOnly, match=SAYS):
+        use(store)
+    store.close()  # it is closed
+
+
+def test_an_error_in_the_block_is_not_replaced(directory: Path) -> None:
+    def use() -> None:
+        with Store.open(directory) as store:
+            store.stream("s").add({"n": 1})
+            removed(directory)
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        use()
+
+
+def test_a_close_is_silent_if_nothing_was_written_since_the_last_fsync(directory: Path) -> None:
+    with Store.open(directory) as store:
+        store.stream("s").add({"n": 1})
+        store.engine.sync()
+        moved(directory)
