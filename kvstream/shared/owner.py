@@ -30,7 +30,7 @@ from typing import cast
 from urllib.parse import quote
 
 from kvstream.engine.engine import Engine
-from kvstream.errors import KVStreamError, StoreError, StoreLocked
+from kvstream.errors import KVStreamError, StoreError, StoreLocked, StoreReadOnly
 from kvstream.inprocess.host import COMMANDS, OPTIONS
 from kvstream.logs import DeferredLogger, Throttle
 from kvstream.server.net.asyncio_server import BACKLOG, Connection, Listener
@@ -263,7 +263,8 @@ class Owner:
             self._server.stop()
         finally:
             try:
-                self.engine.close()
+                with suppress(StoreReadOnly):  # clients are told by their next writes
+                    self.engine.close()
             finally:
                 self._claim.release()
 
