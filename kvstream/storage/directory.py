@@ -374,6 +374,7 @@ class Directory:
         self = cls(path, _open_directory(path), read_only)
         self._made = new_folders
         try:
+            self._used_before = _descriptors_of_rocksdb(self.own_path)  # of who has the lock
             if locks:
                 self._lock()
             self._used_before = _descriptors_of_rocksdb(self.own_path)
