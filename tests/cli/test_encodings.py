@@ -166,7 +166,10 @@ def test_a_header_without_an_end_is_probably_another_encoding(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (gzip.compress(b"a,b\n1,2\n", mtime=0), "rows.csv is compressed by gzip: give what gunzip -c"),
+        (
+            gzip.compress(b"a,b\n1,2\n", mtime=0),
+            "rows.csv is compressed by gzip: give what gunzip -c",
+        ),
         (b"PK\x03\x04\x14\0\x06\0", "rows.csv is a ZIP archive or a workbook (xlsx)"),
         (b"a,b\r1,2\r", r"line 1: the lines end with \r alone: convert them"),
     ],
