@@ -4,9 +4,10 @@ A store and the servers that an RDB file is for are represented by the sandbox o
 runs each library as FUNCTION LOAD does. A server is asked: FUNCTION RESTORE stores all libraries of
 its payload or none, so a payload whose last library cannot be compiled is a trial.
 
-A library that loads may still fail when it is called. Redis has no ``server`` object, which Valkey
-and kvstream have, and a function may use it in its body alone. So the names of the globals that a
-library uses are read from what Lua 5.1 compiles it to::
+A library that loads may still fail when it is called: Redis has no ``server`` object, which Valkey
+and kvstream have, and a function may use it in its body alone. That is no loss, as the function may
+look first where it runs, but it is told. So the names of the globals that a library uses are read
+from what Lua 5.1 compiles it to::
 
     chunk     := header(12 bytes) prototype
     prototype := STRING(source) first(i32) last(i32) upvalues(u8) parameters(u8) is_vararg(u8)
@@ -19,7 +20,7 @@ library uses are read from what Lua 5.1 compiles it to::
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final, NamedTuple
@@ -35,7 +36,7 @@ from kvstream.rdb.versions import Target as ServerVersion
 from kvstream.remote.connection import Connection
 from kvstream.server.options import SCRIPT_MEMORY
 from kvstream.server.scripting.libraries import START_S, Names, register
-from kvstream.server.scripting.sandbox import LOAD_TIMEOUT, Interpreter, NoLua
+from kvstream.server.scripting.sandbox import LOAD_TIMEOUT, Imitated, Interpreter, NoLua
 from kvstream.types.clock import monotonic
 
 HAS_FUNCTIONS: Version = (7, 0)
@@ -82,19 +83,28 @@ def _staying(libraries: Iterable[bytes], others: Iterable[bytes]) -> list[bytes]
 _REDIS = "redis:"
 _AS_VALKEY = "7.2.4"
 """The version of Redis that Valkey reports to scripts."""
+_VALKEY = Imitated(b"9.0.0", 9 << 16)
+
+
+def is_redis(target: ServerVersion) -> bool:
+    return target.name.startswith(_REDIS)
 
 
 class _Trial:
     """Loads libraries one after another, as a server does, and keeps nothing."""
 
     def __init__(self, target: ServerVersion | None) -> None:
-        self._is_redis = target is not None and target.name.startswith(_REDIS)
         name = (NEWEST if target is None else target).name
         version = f"{name.removeprefix(_REDIS)}.0" if name.startswith(_REDIS) else _AS_VALKEY
         major, minor, patch = map(int, version.split("."))
         number = major << 16 | minor << 8 | patch
         self._host = _Host()
-        self._interpreter = Interpreter(self._host, SCRIPT_MEMORY, version.encode(), number)
+        imitated = None
+        if target is not None:
+            imitated = Imitated() if is_redis(target) else _VALKEY
+        self._interpreter = Interpreter(
+            self._host, SCRIPT_MEMORY, version.encode(), number, imitated
+        )
         self._names = Names(())
 
     def refusal(self, text: bytes) -> str | None:
@@ -102,8 +112,6 @@ class _Trial:
         self._host.until = monotonic() + START_S
         try:
             functions = register(self._interpreter, text)
-            if self._is_redis and (missing := missing_in_redis(text)):
-                return missing
             self._names.take(functions)
         except RequestError as error:
             return str(error)
@@ -178,16 +186,11 @@ def refused_by(server: Server, libraries: Sequence[bytes], others: Iterable[byte
     try:
         staying = _staying(libraries, others)
         whole = trial.refusal(*staying, *libraries)  # one request, if none is refused
-        refused = {} if whole is None else _refused(libraries, staying, trial.refusal)
+        return {} if whole is None else _refused(libraries, staying, trial.refusal)
     except RequestError as error:
         if not is_refused(error):
             raise
         return refused_here(libraries, others, None if about.name == "kvstream" else about.target)
-    if about.name == "Redis":
-        for text in libraries:
-            if text not in refused and (missing := missing_in_redis(text)):
-                refused[text] = missing
-    return refused
 
 
 # --- copying --------------------------------------------------------------------------------------
@@ -282,25 +285,31 @@ REDIS_MEMBERS: Final = frozenset(
 """What ``redis`` has in every Redis from 7.0 to 8.10."""
 
 
+def notes_for_redis(libraries: Iterable[bytes], refused: Container[bytes]) -> list[str]:
+    """Return what users of a Redis should know of the libraries that it can load."""
+    missing = {text: missing_in_redis(text) for text in libraries if text not in refused}
+    return [
+        f"the library {shown(name_of(text))} uses {what}, which Redis does not have: a function "
+        "that needs it fails when it is called"
+        for text, what in missing.items()
+        if what is not None
+    ]
+
+
 def missing_in_redis(text: bytes) -> str | None:
-    """Return what a library uses that no Redis has; None if there is nothing, or no lupa."""
+    """Return what a library names that no Redis has; None if there is nothing, or no lupa."""
     try:
         lua = import_module("lupa.lua51").LuaRuntime(encoding=None, max_memory=SCRIPT_MEMORY)
         compiled = lua.execute(b"return string.dump(assert(loadstring(...)))", parse(text).code)
-    except (ImportError, RequestError):
+    except Exception:  # without lupa, or not a library of Lua: LuaError is lupa's
         return None
-    except Exception as error:  # LuaError, which is lupa's
-        return f"it does not compile: {error}"
     used = list(_Bytecode(compiled).used())
     if any(name == SERVER_GLOBAL for name, _ in used):
-        return "it uses the object server, which Redis does not have"
+        return "the object server"
     unknown = sorted(
         {member for name, member in used if name == REDIS_GLOBAL and member} - REDIS_MEMBERS
     )
-    if unknown:
-        names = ", ".join(f"redis.{name.decode(errors='replace')}" for name in unknown)
-        return f"it uses {names}, which Redis does not have"
-    return None
+    return ", ".join(f"redis.{name.decode(errors='replace')}" for name in unknown) or None
 
 
 _GETGLOBAL, _GETTABLE = 5, 6

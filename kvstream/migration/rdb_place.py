@@ -18,7 +18,7 @@ from kvstream.migration.items import (
     Selection,
     Source,
 )
-from kvstream.migration.libraries import refused_here
+from kvstream.migration.libraries import is_redis, notes_for_redis, refused_here
 from kvstream.migration.spool import CountedGroups
 from kvstream.rdb.file_reader import (
     AuxRecord,
@@ -147,6 +147,8 @@ class PlannedFile:
 
     def __init__(self, target: Target) -> None:
         self.remarks: list[str] = []
+        self._remark_of_databases: list[str] = []
+        self._notes_of_libraries: list[str] = []
         self._target = target
         self._databases = DATABASES
         """Databases that the server needs to load the file."""
@@ -162,14 +164,24 @@ class PlannedFile:
         if item.db >= self._databases:
             self._databases = item.db + 1
             setting = f"`databases {self._databases}`"
-            self.remarks = [f"a server loads this file only with the setting {setting} or more"]
+            self._remark_of_databases = [
+                f"a server loads this file only with the setting {setting} or more"
+            ]
+            self._remark()
         return None
+
+    def _remark(self) -> None:
+        self.remarks = self._remark_of_databases + self._notes_of_libraries
 
     def losses(self, state: StreamState) -> list[Loss]:
         return losses(state, self._target)
 
     def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
-        return refused_here(libraries, target=self._target)
+        refused = refused_here(libraries, target=self._target)
+        if is_redis(self._target):
+            self._notes_of_libraries = notes_for_redis(libraries, refused)
+            self._remark()
+        return refused
 
     def close(self) -> None:
         """Do nothing: no file is open."""

@@ -28,6 +28,7 @@ from kvstream.migration.items import (
     keep_value,
     too_long,
 )
+from kvstream.migration.libraries import notes_for_redis
 from kvstream.migration.server import BULK_BYTES_MAX, Server, Version, is_refused
 from kvstream.migration.server_source import ServerSource, id_text
 from kvstream.migration.spool import ChunkFile, Spool, count_read
@@ -291,7 +292,11 @@ class ServerTarget:
         return part, self._server.bulk_bytes_max, "proto-max-bulk-len"
 
     def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
-        return self.existing.refused_functions(libraries)
+        refused = self.existing.refused_functions(libraries)
+        if self._server.about.name == "Redis":
+            notes = notes_for_redis(libraries, refused)
+            self.remarks += [note for note in notes if note not in self.remarks]
+        return refused
 
     def losses(self, state: StreamState) -> list[Loss]:
         of_queue = [] if self.has_queues else queue_losses(state)

@@ -1,5 +1,6 @@
 """Libraries of functions are migrated with the streams, and a report names the others."""
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,10 @@ from typing import Any
 import pytest
 
 from kvstream import Store
-from kvstream.migration import LossRefused, Outcome, plan, run, verify
+from kvstream.migration import LossRefused, Outcome, plan, run, runner, verify
+from kvstream.migration.api import open_source, place_of, planned_target
+from kvstream.migration.items import Selection
+from kvstream.migration.libraries import notes_for_redis
 from kvstream.operations import functions
 from kvstream.rdb.file_writer import FileWriter
 from kvstream.rdb.versions import TARGETS
@@ -134,8 +138,9 @@ def test_a_selection_of_keys_has_no_functions(source: RedisServer, tmp_path: Pat
 
 # --- libraries that cannot be loaded --------------------------------------------------------------
 
-VALKEYS = (
-    "#!lua name=theirs\nredis.register_function('f', function() return server.call('PING') end)"
+VALKEYS = "#!lua name=theirs\nserver.register_function('f', function() return 1 end)"
+CALLS_SERVER = (
+    "#!lua name=calling\nredis.register_function('c', function() return server.call('PING') end)"
 )
 UNLOADABLE = {
     "syntax": "#!lua name=lib\nredis.register_function('f', function()",
@@ -196,7 +201,7 @@ def test_a_library_of_valkey_is_refused_by_redis_alone(
     target: RedisServer, start_redis: Start, tmp_path: Path
 ) -> None:
     log = log_of_libraries(tmp_path, ONE, VALKEYS)
-    reason = "the library b'theirs' cannot be loaded: it uses the object server"
+    reason = "the library b'theirs' cannot be loaded: Error registering functions: "
     for version in ("redis:7.0", "redis:7.2", "redis:8.10"):
         assert refused(log, tmp_path / "a.rdb", target_version=version).startswith(reason)
     assert refused(log, target.url).startswith(reason)
@@ -211,6 +216,60 @@ def test_a_library_of_valkey_is_refused_by_redis_alone(
     assert client.fcall("first", 0) == 1
 
 
+VALKEYS_WHEN_LOADED = {
+    "member": "local n = 'x'..redis.SERVER_NAME redis.register_function('v', function() end)",
+    "alias": "local r = redis local n = 'x'..r.SERVER_NAME "
+    "r.register_function('v', function() return n end)",
+    "key": "local k = 'SERVER_NAME' local n = 'x'..redis[k] "
+    "redis.register_function('v', function() return n end)",
+    "version": "local n = server.VALKEY_VERSION..'' "
+    "server.register_function('v', function() return n end)",
+    "number": "local r = redis local n = r.VALKEY_VERSION_NUM + 1 "
+    "r.register_function('v', function() return n end)",
+}
+
+
+@pytest.mark.parametrize("use", VALKEYS_WHEN_LOADED)
+def test_what_a_library_reads_while_it_is_loaded_is_that_of_the_target(
+    use: str, tmp_path: Path
+) -> None:
+    text = f"#!lua name=theirs\n{VALKEYS_WHEN_LOADED[use]}"
+    log = log_of_libraries(tmp_path, text)
+    for version in ("redis:7.0", "redis:8.10"):
+        reason = refused(log, tmp_path / "redis.rdb", target_version=version)
+        assert reason.startswith("the library b'theirs' cannot be loaded: ")
+    report = run(log, tmp_path / "valkey.rdb", target_version="valkey")
+    assert report.functions.outcomes == {Outcome.COPIED: 1}
+
+
+GUARDED = {
+    "call": "redis.register_function('c', function() return server.call('PING') end)",
+    "branch": "redis.register_function('c', function() "
+    "if redis.VALKEY_VERSION then return 'valkey' end return 'redis' end)",
+    "pcall": "redis.register_function('c', function() "
+    "local ok = pcall(function() return server end) return ok and 'valkey' or 'redis' end)",
+}
+
+
+@pytest.mark.parametrize("use", GUARDED)
+def test_a_function_that_may_look_for_valkey_is_migrated_with_a_note(
+    use: str, target: RedisServer, tmp_path: Path
+) -> None:
+    log = log_of_libraries(tmp_path, f"#!lua name=port\n{GUARDED[use]}")
+    for place in (target.url, tmp_path / "out.rdb"):
+        there = planned_target(place_of(place, create=True), target_version=None)
+        with closing(open_source(place_of(log))) as source, closing(there):
+            _, library = runner.plan(source, there, Selection())
+        assert library.losses == ()
+        (note,) = there.remarks
+        assert note.startswith("the library b'port' uses ")
+        assert "which Redis does not have: a function that needs it fails when" in note
+        assert run(log, place).functions.outcomes == {Outcome.COPIED: 1}
+        assert verify(log, place).equal
+    if use != "call":
+        assert target.client().fcall("c", 0) == b"redis"
+
+
 def test_a_local_variable_of_that_name_is_no_object_of_valkey(tmp_path: Path) -> None:
     own = "#!lua name=own\nlocal server = redis\nlocal t = {server = 1}\nt.server = 2\n"
     own += "redis.register_function('f', function(server) return server.call, t.server end)\n"
@@ -218,6 +277,7 @@ def test_a_local_variable_of_that_name_is_no_object_of_valkey(tmp_path: Path) ->
     log = log_of_libraries(tmp_path, own)
     report = run(log, tmp_path / "out.rdb", target_version="redis:7.0")
     assert report.functions.outcomes == {Outcome.COPIED: 1}
+    assert notes_for_redis([own.encode()], ()) == []
 
 
 def test_a_name_that_another_library_has_is_refused(
@@ -257,11 +317,11 @@ def test_a_user_who_may_not_try_a_library_gets_the_same_answer(
     rights = {"keys": ["*"], "commands": ["+@all", "-function|restore"]}
     target.client().acl_setuser("some", enabled=True, nopass=True, **rights)
     url = target.url.replace("redis://", "redis://some:any@")
-    log = log_of_libraries(tmp_path, ONE, UNLOADABLE["syntax"], VALKEYS)
+    log = log_of_libraries(tmp_path, ONE, UNLOADABLE["syntax"], VALKEYS, CALLS_SERVER)
     losses = [loss.text for each in plan(log, url) for loss in each.losses]
     assert [text.partition("'")[2].partition("'")[0] for text in losses] == ["lib", "theirs"]
     report = run(log, url, allow_loss=["functions"])
-    assert report.functions.outcomes == {Outcome.SKIPPED: 2, Outcome.COPIED: 1}
+    assert report.functions.outcomes == {Outcome.SKIPPED: 2, Outcome.COPIED: 2}
     assert target.client().fcall("first", 0) == 1
 
 

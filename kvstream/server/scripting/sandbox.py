@@ -132,6 +132,14 @@ class Function(NamedTuple):
     """Names of ``ScriptFlag``, parted by commas."""
 
 
+class Imitated(NamedTuple):
+    """The server whose members of ``redis`` and ``server`` libraries see while they are loaded."""
+
+    valkey_version: bytes | None = None
+    """None: Redis, which has no ``server``."""
+    valkey_number: int | None = None
+
+
 class NotCompiled(RequestError):
     """The text of a script is not Lua."""
 
@@ -146,11 +154,19 @@ class NoLua(RequestError):
 class Interpreter:
     """One Lua state and the scripts that it has compiled."""
 
-    def __init__(self, host: Host, memory_max: int, version: bytes, number: int) -> None:
-        """Raise NoLua if lupa is not installed."""
+    def __init__(
+        self,
+        host: Host,
+        memory_max: int,
+        version: bytes,
+        number: int,
+        imitated: Imitated | None = None,
+    ) -> None:
+        """Raise NoLua if lupa is not installed; without ``imitated``, libraries see kvstream."""
         self._host, self._memory_max = host, max(memory_max, 4 * SPARE)
         self._nearly = self._memory_max - SPARE
         self._version = version, number
+        self._imitated = imitated
         try:
             self._lua = import_module("lupa.lua51")
         except ImportError:
@@ -182,7 +198,9 @@ class Interpreter:
         ]
         made_functions = first(*parts, *functions, *self._version)
         self._load, self._forget, self._feed, self._run, *rest = made_functions
-        self._load_library, self._end_loading = rest
+        self._load_library, self._end_loading, imitate = rest
+        if self._imitated is not None:
+            imitate(*self._imitated)
         del spare, first, parts
         self._runtime = runtime
         self._used: Callable[[], int] = runtime.get_memory_used

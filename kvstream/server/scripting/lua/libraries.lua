@@ -105,10 +105,21 @@ local function loading(name, table_of_scripts)
     REDIS_VERSION = redis.REDIS_VERSION, REDIS_VERSION_NUM = redis.REDIS_VERSION_NUM,
     SERVER_NAME = redis.SERVER_NAME,
   }, nonexistent)
-  return protect(seen, are_equal)
+  return protect(seen, are_equal), seen
 end
-local loading_globals =
-  setmetatable({ redis = loading('redis', redis), server = loading('server', server) }, nonexistent)
+local redis_shown, redis_seen = loading('redis', redis)
+local server_shown, server_seen = loading('server', server)
+local loading_globals = setmetatable({ redis = redis_shown, server = server_shown }, nonexistent)
+
+-- Show libraries, while they are loaded, what Valkey of a version has; without one, what Redis has.
+local function imitate(valkey_version, valkey_version_number)
+  if not valkey_version then loading_globals.server = nil end
+  for _, seen in ipairs({ redis_seen, server_seen }) do
+    seen.SERVER_NAME = valkey_version and 'valkey'
+    seen.VALKEY_VERSION, seen.VALKEY_VERSION_NUM = valkey_version, valkey_version_number
+  end
+end
+
 local function_globals -- those of scripts; a copy, made when the libraries of Lua are there
 local seen = { __newindex = tables.refuse, __metatable = false }
 local library_environment = setmetatable({}, seen)
@@ -171,4 +182,4 @@ local function end_loading(keep)
   end
 end
 
-return load_library, end_loading, callbacks
+return load_library, end_loading, imitate, callbacks

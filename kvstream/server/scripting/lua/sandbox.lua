@@ -395,7 +395,7 @@ local nonexistent = {
 }
 setmetatable(globals, nonexistent)
 
-local load_library, end_loading, callbacks =
+local load_library, end_loading, imitate, callbacks =
   load_libraries(tables, redis, server, are_equal, fail, globals, nonexistent, copy, compile, prepare)
 
 -- ---------------------------------------------------------------- what Python calls
@@ -476,4 +476,4 @@ end
 
 local all = _G
 for name in pairs(all) do all[name] = nil end
-return load, forget, feed, run, load_library, end_loading
+return load, forget, feed, run, load_library, end_loading, imitate
