@@ -196,6 +196,7 @@ def follow(
     """Follow a source, and switch over from it if ``cutover``."""
     from kvstream.migration.api import check_databases
     from kvstream.migration.replication.cutover import (
+        Following,
         check_followed,
         open_end,
         open_note,
@@ -208,10 +209,12 @@ def follow(
     asking = partial(open_end, databases=count)
     with (
         _follow_progress(quiet) as progress,
-        open_note(
-            *(ends.source, ends.target, ends.selection, folder, progress.say), cuts_over=cutover
-        ) as note,
         opened("source", ends.source, Server) as server,
+        open_note(
+            Following(server, ends.target, ends.selection, allowed, count),
+            *(folder, progress.say, progress.warn),
+            cuts_over=cutover,
+        ) as note,
         opened("target", ends.target, asking) as end,
         open_pair(server, ends.target, end, ends.selection, note, progress.say, allowed) as pair,
     ):
@@ -251,8 +254,12 @@ class _FollowProgress:
 
     def say(self, text: str) -> None:
         if not self._quiet:
-            self.end_line()
-            click.echo(text, err=True)
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """Show a message that ``--quiet`` does not hide."""
+        self.end_line()
+        click.echo(text, err=True)
 
     def is_over(self) -> bool:
         """Show the lag from time to time; never over, since only Ctrl-C ends it."""

@@ -17,6 +17,7 @@ from kvstream.migration.places import Place, PlaceKind, parse_place
 from kvstream.migration.replication.cutover import (
     CutOver,
     End,
+    Following,
     Pair,
     Said,
     check_followed,
@@ -348,8 +349,12 @@ def _following(here: Place, target: PlaceLike, selection: Selection, ways: _Ways
     check_databases(there, ways.databases)
     folder = default_folder() if ways.state is None else path_of(ways.state)
     with (
-        open_note(here, there, selection, folder, ways.said, cuts_over=ways.cuts_over) as note,
         closing(Server(here)) as server,
+        open_note(
+            Following(server, there, selection, ways.allowed, ways.databases),
+            *(folder, ways.said, ways.said),
+            cuts_over=ways.cuts_over,
+        ) as note,
         _opened(open_end(there, ways.databases)) as end,
         open_pair(server, there, end, selection, note, ways.said, ways.allowed) as pair,
     ):

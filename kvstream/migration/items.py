@@ -250,6 +250,10 @@ class PlannedTarget(Protocol):
     """Whether a key that comes twice spoils it: no server loads such a file."""
     remarks: list[str]
     """Messages about the target that are no losses."""
+    may_lose: bool
+    """Whether the target may be unable to hold a part of a stream."""
+    has_queues: bool
+    """Whether it takes what a stream has as a queue."""
 
     def left_out(self, item: Item) -> Loss | None:
         """Return why the target cannot hold a key at all; None if it can."""
@@ -270,11 +274,6 @@ class PlannedTarget(Protocol):
 
 class Target(PlannedTarget, Protocol):
     """A place that is written."""
-
-    may_lose: bool
-    """Whether the target may be unable to hold a part of a stream."""
-    has_queues: bool
-    """Whether it takes what a stream has as a queue."""
 
     def reduce(self, state: StreamState) -> None:
         """Remove from a state what the target cannot hold."""

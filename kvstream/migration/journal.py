@@ -334,6 +334,9 @@ class FollowerNote:
         self._path = folder / (identity + FOLLOWER_SUFFIX)
         self._request = folder / (identity + CUTOVER_SUFFIX)
         self._closing = ExitStack()
+        self.has_ended_follower = False
+        """Whether ``cut_over`` has ended a follower in another process."""
+        self.status = Followed()
 
     def follow(self) -> None:
         """Take the lock; raise StoreLocked if another process follows, or cuts over."""
@@ -341,17 +344,22 @@ class FollowerNote:
             raise StoreLocked(f"a cut-over of the same places is running already ({self._request})")
         self._lock()
 
-    def cut_over(self, said: Callable[[str], object]) -> None:
+    def cut_over(self, said: Callable[[str], object], check: Callable[[], object]) -> None:
         """Ask a running follower to end, and take its lock; raise StoreLocked for a cut-over.
 
-        The request ends with this process.
+        ``check`` is called before a follower is asked, which continues if it raises. The request
+        ends with this process.
         """
+        is_followed = self._is_held(self._path)
+        if is_followed and not self.is_taken_over():
+            check()
         request = open_locked(self._request, running="a cut-over of the same places")
         self._closing.callback(os.close, request)
         has_said = False
         while True:
             try:
                 self._lock()
+                self.has_ended_follower = is_followed or has_said
                 return
             except StoreLocked:
                 if not has_said:
@@ -368,8 +376,13 @@ class FollowerNote:
 
     def is_taken_over(self) -> bool:
         """Return whether a cut-over in another process waits for this follower to end."""
+        return self._is_held(self._request)
+
+    @staticmethod
+    def _is_held(path: Path) -> bool:
+        """Return whether another process holds the lock of a file, if that is there."""
         try:
-            descriptor = os.open(self._request, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:

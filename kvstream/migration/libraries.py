@@ -236,7 +236,12 @@ def plan_functions(source: Source, target: PlannedTarget | None) -> list[Planned
 
 
 def _loss(name: bytes, why: str) -> Loss:
-    return Loss("functions", 1, f"the library {shown(name)} cannot be loaded: {why}")
+    return Loss("functions", 1, not_loaded(name, why))
+
+
+def not_loaded(name: bytes, why: str) -> str:
+    """Return the text about a library that cannot be loaded."""
+    return f"the library {shown(name)} cannot be loaded: {why}"
 
 
 def copy_functions(

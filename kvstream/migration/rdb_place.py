@@ -144,8 +144,10 @@ class PlannedFile:
 
     existing: Source | None = None
     takes_keys_once = True
+    has_queues = False
 
     def __init__(self, target: Target) -> None:
+        self.may_lose = target.kind < NEWEST.kind
         self.remarks: list[str] = []
         self._remark_of_databases: list[str] = []
         self._notes_of_libraries: list[str] = []
@@ -190,14 +192,11 @@ class PlannedFile:
 class RdbTarget(PlannedFile):
     """An RDB file that is written under a temporary name and then renamed."""
 
-    has_queues = False
-
     def __init__(self, path: Path, target: Target, replace: bool = False) -> None:
         """Raise RequestError if the file exists and ``replace`` is False."""
         if not replace and os.path.lexists(path):
             raise RequestError(f"{path} is there already: --replace overwrites it")
         super().__init__(target)
-        self.may_lose = target.kind < NEWEST.kind
         self._closing = ExitStack()
         file = self._closing.enter_context(replacing(path))
         self._writer = FileWriter(file, target, ctime_s=int(time.time()))

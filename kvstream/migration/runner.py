@@ -255,7 +255,7 @@ def run(
 
 def check_losses(
     source: Source,
-    target: Target,
+    target: PlannedTarget,
     selection: Selection,
     options: CopyOptions,
     *,

@@ -250,6 +250,8 @@ class StoreTarget:
 class PlannedStore:
     """A store that a plan is about; it need not exist."""
 
+    may_lose = False
+    has_queues = True
     takes_keys_once = False
 
     def __init__(self, store: Store | None, databases: int) -> None:

@@ -16,7 +16,7 @@ from kvstream.migration.journal import FollowerNote, followers, identity_of
 from tests import forking
 from tests.cli.program import ENVIRONMENT
 from tests.migration.sources import Source, needs_redis
-from tests.migration.test_functions import ONE, libraries, put
+from tests.migration.test_functions import ONE, TWO, libraries, put
 from tests.migration.test_replication_calls import level
 from tests.patience import PATIENCE_S, until
 from tests.serving import ServerProcess
@@ -127,6 +127,59 @@ def test_a_library_that_the_target_cannot_load_is_refused(source: Source, tmp_pa
     assert libraries(tmp_path / "other") == {b"one": ONE.encode()}
 
 
+@pytest.mark.parametrize("kind", ["store", "server"])
+def test_a_library_that_comes_later_and_cannot_be_loaded_is_left_out(
+    kind: str, source: Source, tmp_path: Path
+) -> None:
+    put(tmp_path / "store", ONE.replace("name=one", "name=other"))
+    server = ServerProcess(tmp_path / "store") if kind == "server" else None
+    there = tmp_path / "store" if server is None else f"redis://127.0.0.1:{server.port}"
+    source.ask("FUNCTION", "LOAD", TWO)
+    messages: list[str] = []
+
+    def load(pair: Pair) -> bool:
+        if level(pair) and pair.commands == 0:
+            source.ask("FUNCTION", "LOAD", ONE)
+            source.ask("FUNCTION", "LOAD", "REPLACE", TWO.replace("'second'", "'first2'"))
+            source.ask("FUNCTION", "DELETE", "two")
+            source.ask("FUNCTION", "LOAD", TWO)
+        return level(pair) and pair.commands > 3
+
+    left_out = "left out: functions: the library b'one' cannot be loaded: "
+    try:
+        follow(source.url, there, until=load, said=messages.append)
+        told = [text for text in messages if text.startswith("left out")]
+        assert [text[: len(left_out)] for text in told] == [left_out]
+        with pytest.raises(LossRefused, match="Function first already exists"):
+            cut_over(source.url, there)
+        messages.clear()
+        done = cut_over(
+            source.url, there, pause_s=6, allow_loss=["functions"], said=messages.append
+        )
+        assert any(text.startswith(left_out) for text in messages)
+        assert [each.key for each in done.verification.differences] == [b"other"]
+    finally:
+        if server is not None:
+            server.stop()
+    assert libraries(tmp_path / "store").keys() == {b"other", b"two"}
+
+
+def test_a_library_whose_new_version_is_left_out_leaves_with_it(
+    source: Source, tmp_path: Path
+) -> None:
+    put(tmp_path / "store", ONE.replace("name=one", "name=other"))
+    source.ask("FUNCTION", "LOAD", TWO)
+
+    def load(pair: Pair) -> bool:
+        if level(pair) and pair.commands == 0:
+            clashing = TWO.replace("'second'", "'first'")
+            source.ask("FUNCTION", "LOAD", "REPLACE", clashing)
+        return level(pair) and pair.commands > 0
+
+    follow(source.url, tmp_path / "store", until=load)
+    assert libraries(tmp_path / "store").keys() == {b"other"}
+
+
 # --- a cut-over beside a running follower ---------------------------------------------------------
 
 
@@ -184,6 +237,45 @@ def test_a_cut_over_that_is_given_up_leaves_the_follower_running(
         first.communicate()
 
 
+def test_a_cut_over_whose_losses_are_refused_leaves_the_follower_running(
+    source: Source, tmp_path: Path, state: Path
+) -> None:
+    first = following(source, tmp_path / "store")
+    try:
+        source.ask("HSET", "h", "a", 1)
+        second = start(source, tmp_path / "store", "--cutover", "--allow-loss", "functions")
+        _, errors = second.communicate(timeout=PATIENCE_S)
+        assert second.returncode != 0
+        assert "would be lost other-types" in errors
+        assert "has ended" not in errors
+        source.ask("XADD", "s", "*", "n", 2)
+        until(lambda: next(followers(state)).commands > 1)
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.communicate()
+
+
+@pytest.mark.parametrize("options", [[], ["--quiet"]])
+def test_a_cut_over_that_fails_after_the_follower_ended_says_so(
+    source: Source, tmp_path: Path, state: Path, options: list[str]
+) -> None:
+    first = following(source, tmp_path / "store")
+    first.send_signal(signal.SIGSTOP)
+    second = start(source, tmp_path / "store", "--cutover", *options)
+    identity = identity_of(source.url, str(tmp_path / "store"), Selection())
+    with FollowerNote(state, identity) as note:
+        until(note.is_taken_over)
+    source.ask("HSET", "h", "a", 1)  # after the losses were looked for
+    first.send_signal(signal.SIGCONT)
+    _, errors = second.communicate(timeout=PATIENCE_S)
+    assert second.returncode != 0
+    assert "would be lost other-types" in errors
+    assert "the --follow has ended; start it again" in errors
+    first.communicate(timeout=PATIENCE_S)
+    assert first.returncode == 0
+
+
 def test_one_process_at_a_time_follows_or_cuts_over(tmp_path: Path) -> None:
     identity = identity_of("source", "target", Selection())
     with FollowerNote(tmp_path, identity) as one, FollowerNote(tmp_path, identity) as other:
@@ -191,9 +283,9 @@ def test_one_process_at_a_time_follows_or_cuts_over(tmp_path: Path) -> None:
         with pytest.raises(StoreLocked, match="--follow of the same places is running"):
             other.follow()
     with FollowerNote(tmp_path, identity) as one, FollowerNote(tmp_path, identity) as other:
-        one.cut_over(print)
+        one.cut_over(print, print)
         assert other.is_taken_over()
-        for again in (other.follow, lambda: other.cut_over(print)):
+        for again in (other.follow, lambda: other.cut_over(print, print)):
             with pytest.raises(StoreLocked, match="cut-over of the same places is running"):
                 again()
     with FollowerNote(tmp_path, identity) as one:

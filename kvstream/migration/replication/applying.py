@@ -18,6 +18,7 @@ from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.migration.copy import CopyOptions
 from kvstream.migration.items import Item, Selection, Target
+from kvstream.migration.libraries import not_loaded, refused_here
 from kvstream.migration.rdb_place import RdbSource
 from kvstream.migration.replication.commands import Interpreter, Run
 from kvstream.migration.runner import Report, run
@@ -103,11 +104,12 @@ class Applier(Interpreter):
     def change_functions(self, txn: Txn, argv: Argv) -> None:
         """Run a FUNCTION command that the source has run.
 
-        Whether the libraries can be loaded here is checked before the source is given up.
+        A library that cannot be loaded here is left out, and so is the one that it replaces: the
+        source has that no longer. Raises RequestError then.
         """
         change = argv[1].upper()
         if change == b"LOAD":
-            functions.load(txn, argv[-1], replace=True)
+            _load(txn, [argv[-1]])
         elif change == b"DELETE":
             functions.delete(txn, argv[2])
         elif change == b"FLUSH":
@@ -115,14 +117,7 @@ class Applier(Interpreter):
         else:
             if flushes(argv):
                 functions.flush(txn)
-            refusal: RequestError | None = None
-            for text in restore_functions(argv[2]):
-                try:
-                    functions.load(txn, text, replace=True)
-                except RequestError as error:  # of another engine
-                    refusal = refusal or error
-            if refusal is not None:
-                raise refusal
+            _load(txn, restore_functions(argv[2]))
 
     def _claim(self, txn: Txn, argv: Argv) -> None:
         """Repeat a delivery or a claim of the source, with its time."""
@@ -149,6 +144,20 @@ class Applier(Interpreter):
             justid=True,
             last_id=last_id,
         )
+
+
+def _load(txn: Txn, texts: Sequence[bytes]) -> None:
+    """Store libraries; raise RequestError if some are left out, as they cannot be loaded here."""
+    present = functions.libraries(txn)
+    refused = refused_here(texts, present.values())
+    for text in texts:
+        if text not in refused:
+            functions.load(txn, text, replace=True)
+        elif (name := functions.name_of(text)) in present:
+            functions.delete(txn, name)
+    if refused:
+        left_out = [not_loaded(functions.name_of(text), why) for text, why in refused.items()]
+        raise RequestError("; ".join(left_out))
 
 
 def flushes(argv: Argv) -> bool:

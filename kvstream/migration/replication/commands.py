@@ -493,11 +493,16 @@ class Interpreter:
             self.recopy.difference_update((run.db, key) for key in run.argv[1:])
 
     def note_refusal(self, run: Run, error: KVStreamError) -> None:
-        """Record a command that was refused; renaming a key that is not followed is ignored."""
+        """Record a command that was refused.
+
+        Renaming a key that is not followed is ignored, and deleting a library that was left out.
+        """
         if isinstance(error, NoSuchKey) and run.argv[0].upper() in _RENAMES:
             return
         word = run.argv[0].decode("ascii", "replace").upper()
         is_function = word == "FUNCTION"  # a command of the server, which has no keys
+        if is_function and run.argv[1].upper() == b"DELETE":
+            return
         keys = [] if is_function else find(run.argv).keys_of(run.argv)
         names = [(run.db, key) for key in keys]
         # Count only the first refusal of a key.

@@ -13,7 +13,7 @@ killed, the source continues to serve.
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,16 +25,17 @@ from kvstream.layout.keys import qualified
 from kvstream.migration.copy import CopyOptions, Outcome, copy_key, left_out
 from kvstream.migration.items import STREAM, DbKey, Item, Selection, Source
 from kvstream.migration.journal import Behind, FollowerNote, Phase, identity_of
+from kvstream.migration.libraries import PlannedLibrary
 from kvstream.migration.places import Place, PlaceKind
 from kvstream.migration.replication.applying import EVERY_LOSS, load_snapshot
 from kvstream.migration.replication.following import Follower, Lag, source_offset
 from kvstream.migration.replication.targets import FollowingServer, FollowingStore
-from kvstream.migration.replication.targets import Target as Following
+from kvstream.migration.replication.targets import Target as FollowingTarget
 from kvstream.migration.runner import check_losses, run
 from kvstream.migration.server import Server
 from kvstream.migration.server_source import INEXACT_MS, PagedStream, ServerSource
 from kvstream.migration.server_target import ServerTarget
-from kvstream.migration.store_place import StoreTarget
+from kvstream.migration.store_place import PlannedStore, StoreTarget
 from kvstream.migration.verification import Verification, VerifyOptions, verify
 from kvstream.operations import keyspace
 from kvstream.operations.images.load import restate
@@ -337,10 +338,10 @@ class Pair:
         self._check_losses()
         self._follower.follow(is_over)
 
-    def _check_losses(self, *, keys_only: bool = False) -> None:
+    def _check_losses(self, *, keys_only: bool = False) -> list[PlannedLibrary]:
         """Raise LossRefused for what the source has now, and the target cannot hold."""
         source, place = ServerSource(self._server), self._target.place
-        check_losses(source, place, self._selection, self._options, keys_only=keys_only)
+        return check_losses(source, place, self._selection, self._options, keys_only=keys_only)
 
     # --- the cut-over ---------------------------------------------------------------------------
 
@@ -397,7 +398,9 @@ class Pair:
         with self._follower.kept_alive():
             copied = self._target.copy_state(journal.recopy)
             self._said("comparing source and target")
-            self._check_losses(keys_only=True)
+            for library in self._check_losses(keys_only=True):
+                if library.loss is not None:
+                    self._said(f"left out: functions: {library.loss.text}")
             options = VerifyOptions(
                 self._selection, tolerance_ms=INEXACT_MS, allowed=self._target.place
             )
@@ -453,24 +456,54 @@ def open_end(place: Place, databases: int | None = None) -> End:
         ) from None
 
 
-def open_note(
-    source: Place, target: Place, selection: Selection, state: Path, said: Said, *, cuts_over: bool
-) -> FollowerNote:
-    """Return the locked status file of a pair, in the folder ``state``; the caller closes it.
+@dataclass(frozen=True, slots=True)
+class Following:
+    """A source that is to be followed, and how."""
 
-    A cut-over ends a running follower of the pair first, which is said. Call this before the target
-    is opened, since the follower has it open.
+    server: Server
+    target: Place
+    selection: Selection
+    allowed: frozenset[str] = frozenset()
+    databases: int | None = None
+    """Databases of a store."""
+
+    def check_losses(self) -> None:
+        """Raise LossRefused for what the source has now, and the target cannot hold.
+
+        A store is not opened, as its follower has it open: what depends on the libraries that are
+        in it is found later.
+        """
+        place: PlannedStore | ServerTarget
+        if self.target.kind is PlaceKind.SERVER:
+            place = ServerTarget(Server(self.target))
+        else:
+            place = PlannedStore(None, self.databases or DATABASES)
+        options = CopyOptions(allowed=self.allowed)
+        with closing(place):
+            check_losses(ServerSource(self.server), place, self.selection, options)
+
+
+@contextmanager
+def open_note(
+    following: Following, state: Path, said: Said, warned: Said, *, cuts_over: bool
+) -> Iterator[FollowerNote]:
+    """Return a context manager with the locked status file of a pair, in the folder ``state``.
+
+    A cut-over ends a running follower of the pair first, which is said, unless its losses are
+    refused. ``warned`` is told if it then fails. Call this before the target is opened, since the
+    follower has it open.
     """
-    note = FollowerNote(state, identity_of(str(source), str(target), selection))
-    try:
+    places = str(following.server.place), str(following.target)
+    with FollowerNote(state, identity_of(*places, following.selection)) as note:
         if cuts_over:
-            note.cut_over(said)
+            note.cut_over(said, following.check_losses)
         else:
             note.follow()
-    except BaseException:
-        note.__exit__()
-        raise
-    return note
+        try:
+            yield note
+        finally:
+            if note.has_ended_follower and note.status.phase is not Phase.DONE:
+                warned("the --follow has ended; start it again")
 
 
 @contextmanager
@@ -492,7 +525,7 @@ def open_pair(
     note.begin(source, str(place))
     with ExitStack() as stack:
         if isinstance(end, Store):
-            following: Following = FollowingStore(end.engine, source, selection)
+            following: FollowingTarget = FollowingStore(end.engine, source, selection)
             target: CutoverTarget = StoreCutoverTarget(server, end, selection)
             load = partial(load_snapshot, end, selection)
             spool = place.path.with_name(place.path.name + ".snapshot.rdb")

@@ -125,6 +125,8 @@ def _lost(error: OSError) -> SourceNotReady:
     return SourceNotReady(f"the connection to the source was lost: {error.strerror or error}")
 
 
+_OF_LIBRARIES = "FUNCTION: ERR "
+"""The beginning of refusals of libraries in a target's journal."""
 RECEIVE_S = 0.2
 """Longest wait for commands, between two calls of ``until``."""
 RETRY_S, RETRY_S_MAX = 0.1, 5.0
@@ -171,6 +173,7 @@ class Follower:
         self._acknowledged_at = 0.0
         self._told: set[str] = set()
         """Names of commands that are left out and were told."""
+        self._told_refusals: set[str] = set()
         self._heard_at = 0.0
         self._pause_s = RETRY_S
         self.commands = self.writes = 0
@@ -331,14 +334,18 @@ class Follower:
         """Apply the first ``count`` of the held commands."""
         ready, self._held = self._held[:count], self._held[count:]
         self.target.commit(ready, Position(link.position.replid, ready[-1].end))
-        self._tell_skipped()
+        self._tell_left_out()
         self.commands += len(ready)
         self.writes += sum(each.argv[0].upper() not in _IDLE for each in ready)
         if monotonic() - self._acknowledged_at >= ACK_S:
             self._acknowledge(link)
 
-    def _tell_skipped(self) -> None:
-        """Say which commands of the source are left out, each once."""
+    def _tell_left_out(self) -> None:
+        """Say which commands and libraries of the source are left out, each once."""
+        for refusal in self.target.journal.refused:
+            if refusal.startswith(_OF_LIBRARIES) and refusal not in self._told_refusals:
+                self._told_refusals.add(refusal)
+                self._said(f"left out: functions: {refusal.removeprefix(_OF_LIBRARIES)}")
         skipped = self.target.journal.skipped
         if len(skipped) > len(self._told):
             new = [name for name in skipped if name not in self._told]

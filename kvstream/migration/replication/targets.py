@@ -18,6 +18,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
@@ -34,11 +35,13 @@ from kvstream.errors import (
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.migration.items import JOURNAL_PREFIX, DbKey, Selection
+from kvstream.migration.libraries import not_loaded
 from kvstream.migration.replication.applying import NOTHING_EXPIRES, Applier, clear
 from kvstream.migration.replication.commands import Interpreter, Run, Translation
 from kvstream.migration.replication.protocol import NOWHERE, Position, Received
 from kvstream.migration.server import Server
 from kvstream.operations import keyspace, strings
+from kvstream.operations.functions import name_of
 from kvstream.remote.connection import Link, Words, translated
 
 
@@ -325,9 +328,23 @@ class FollowingServer:
         self.journal, self._stored = journal, value
         for at, run in places:
             if isinstance(replies[at], KVStreamError):
-                self._stream.note_refusal(run, replies[at])
+                error = replies[at]
+                if run.argv[0].upper() == b"FUNCTION" and run.argv[1].upper() == b"LOAD":
+                    error = self._leave_out(run, error, is_last=run is runs[-1])
+                self._stream.note_refusal(run, error)
             else:
                 self._stream.note_run(run)
+
+    def _leave_out(self, run: Run, error: KVStreamError, *, is_last: bool) -> RequestError:
+        """Return the refusal of a library; delete the one that it replaces at the source.
+
+        A later command of the transaction may have loaded another one of the name, which stays.
+        """
+        name = name_of(run.argv[-1])
+        if is_last:
+            with suppress(RequestError):  # there is none
+                self._server.connection(JOURNAL_DB).do("FUNCTION", "DELETE", name)
+        return RequestError(not_loaded(name, str(error)))
 
     def _replies(self, words: list[Words]) -> list[Any]:
         """Return the replies to a transaction, errors among them; the last must not be one.
