@@ -26,7 +26,7 @@ from kvstream.cli.output import Output, output_options, progress_bar
 from kvstream.cli.parameters import Duration, F, Name, PathOnly, example, option_group
 from kvstream.errors import AccessDenied
 from kvstream.types.clock import monotonic
-from kvstream.types.options import CUTOVER_PAUSE_S, DATABASES, DATABASES_MAX
+from kvstream.types.options import CUTOVER_PAUSE_S, DATABASES, DATABASES_MAX, PAUSE_MIN_S
 
 if TYPE_CHECKING:
     from kvstream.migration.copy import Carried
@@ -173,10 +173,9 @@ following_options = option_group(
         "--pause",
         "pause_s",
         type=Duration(),
-        default=f"{CUTOVER_PAUSE_S:g}s",
-        show_default=True,
         metavar="DURATION",
-        help="How long SOURCE refuses writes after the cutover.",
+        help=f"How long SOURCE refuses writes after the cutover, {PAUSE_MIN_S} s at least. By "
+        f"default {CUTOVER_PAUSE_S:g} s.",
     ),
 )
 """How a live source is followed."""
@@ -234,7 +233,7 @@ def _show(out: Output, done: CutOver, pause_s: float) -> None:
     if not done.is_done:
         click.echo("Not switched over: SOURCE takes writes as before.", err=True)
         raise click.exceptions.Exit(int(ExitCode.FAILED))
-    paused = f"stays paused for {pause_s:g} s" if done.is_paused else "could not be paused"
+    paused = f"stays paused for {max(pause_s, PAUSE_MIN_S):g} s" if done.is_paused else "could not be paused"
     click.echo(
         f"Done: TARGET has all keys of SOURCE. SOURCE took no writes for {done.stood_s:.1f} s, "
         f"and {paused}.",
@@ -435,6 +434,10 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
 
     ends = ends_of(options, create=True)
     follows, cutover, pause_s = (options.pop(name) for name in ("follow", "cutover", "pause_s"))
+    if follows and cutover:
+        raise click.UsageError("--cutover follows by itself: give it without --follow")
+    if pause_s is not None and not cutover:
+        raise click.UsageError("--pause can only be used with --cutover")
     folder = options["state"] or default_folder()
     allowed = allowed_of(name for names in options["allowed"] for name in names.split(","))
     if follows or cutover:
@@ -442,7 +445,7 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
         follow(
             *(out, ends, folder),
             cutover=cutover,
-            pause_s=pause_s,
+            pause_s=CUTOVER_PAUSE_S if pause_s is None else pause_s,
             quiet=options["quiet"],
             allowed=allowed,
             count=options["count"],

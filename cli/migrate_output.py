@@ -214,6 +214,8 @@ def _noteworthy(carried: Carried) -> dict[str, Any]:
 
 def show_verification(out: Output, found: Verification) -> None:
     """Show each difference; list those that may change by themselves separately."""
+    from kvstream.migration.items import LIBRARY
+
     moved = [each for each in found.differences if each.may_move]
     real = [each for each in found.differences if not each.may_move]
     if out.for_programs:
@@ -225,6 +227,7 @@ def show_verification(out: Output, found: Verification) -> None:
             equal=found.equal,
             keys=found.keys,
             entries=found.entries,
+            functions=found.functions,
             differences=len(real),
             moved=len(moved),
             skipped_types=found.skipped,
@@ -237,11 +240,14 @@ def show_verification(out: Output, found: Verification) -> None:
     if moved:
         out.heading("changed meanwhile, not counted")
         out.table(_DIFFERENCES, [each._asdict() for each in moved])
-    click.echo(_verdict(found, len(real)))
+    click.echo(_verdict(found, Counter(each.what == LIBRARY for each in real)))
 
 
-def _verdict(found: Verification, differences: int) -> str:
+def _verdict(found: Verification, differences: Counter[bool]) -> str:
+    """Return the last line; ``differences`` are counted by whether a library differs."""
     compared = f"{plural(found.keys, 'key')}, {plural(found.entries, 'entry')}"
+    if found.functions:
+        compared += f", {plural(found.functions, 'function library')}"
     skipped = "".join(
         f", {plural(count, 'key')} of {_kind(what)} not compared"
         for what, count in found.skipped.items()
@@ -251,7 +257,9 @@ def _verdict(found: Verification, differences: int) -> str:
         skipped += f"; only one side has, so not compared: {parts}"
     if not differences:
         return f"equal: {compared}{skipped}"
-    return f"different: {plural(differences, 'difference')} in {compared}{skipped}"
+    nouns = {False: "difference", True: "different function library"}
+    counts = [plural(differences[each], noun) for each, noun in nouns.items() if differences[each]]
+    return f"different: {' and '.join(counts)} in {compared}{skipped}"
 
 
 def show_status(out: Output, runs: list[Status], followed: list[Followed]) -> None:

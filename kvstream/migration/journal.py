@@ -390,9 +390,13 @@ class FollowerNote:
         finally:
             os.close(descriptor)
 
+    def last(self) -> Followed | None:
+        """Return the status that was written last, by this process or another."""
+        return _decoded(os.pread(self._descriptor, 1 << 16, 0))
+
     def begin(self, source: str, target: str) -> None:
         """Write the first status."""
-        before = _decoded(os.pread(self._descriptor, 1 << 16, 0))
+        before = self.last()
         if before is None or before.phase is Phase.DONE:
             before = Followed(begun_ms=now_ms())
         self.status = before

@@ -27,6 +27,7 @@ from kvstream.rdb.versions import Loss
 from kvstream.store import Store
 from kvstream.types.ids import StreamID
 from kvstream.types.images import NodeImage, PackedID, StreamState
+from kvstream.types.options import DATABASES
 
 ROWS = 1000
 """Entries of one read."""
@@ -186,7 +187,7 @@ class StoreTarget:
 
     def __init__(self, store: Store) -> None:
         store.engine.timers.paused = True  # what is due fires where the store is used
-        self.remarks: list[str] = []
+        self.remarks = _remarks(store.engine.options.databases)
         self._store = store
         self._finished = False
         self.existing = StoreSource(store)
@@ -247,6 +248,16 @@ class StoreTarget:
         self._store.engine.run(partial(functions.load, replace=replace), text)
 
 
+def _remarks(databases: int) -> list[str]:
+    """Return what the user of a target with many databases must know."""
+    if databases <= DATABASES:
+        return []
+    return [
+        f"the target has {databases} databases only where it is opened with databases={databases}: "
+        f"kvstream serve --databases {databases}, Store.open(..., databases={databases})"
+    ]
+
+
 class PlannedStore:
     """A store that a plan is about; it need not exist."""
 
@@ -256,7 +267,7 @@ class PlannedStore:
 
     def __init__(self, store: Store | None, databases: int) -> None:
         self.existing = None if store is None else StoreSource(store)
-        self.remarks: list[str] = []
+        self.remarks = _remarks(databases)
         self._databases = databases
 
     def left_out(self, item: Item) -> Loss | None:

@@ -147,6 +147,8 @@ class Verification:
 
     keys: int = 0
     entries: int = 0
+    functions: int = 0
+    """Libraries of functions of the source."""
     skipped: dict[str, int] = field(default_factory=dict)
     """Keys that are not compared, by type or by what else they have in common."""
     uncompared: Counter[str] = field(default_factory=Counter)
@@ -184,27 +186,29 @@ def verify(source: Source, target: Source, options: VerifyOptions) -> Verificati
     else:
         result = _InPasses(source, target, options).run()
     if not options.selection.match:
-        result.differences += _function_differences(source, target, options.allowed)
+        _compare_functions(source, target, options.allowed, result)
     return result
 
 
-def _function_differences(
-    source: Source, target: Source, allowed: PlannedTarget | None
-) -> Iterator[Difference]:
-    """Yield the libraries that only one place has, that differ, or that the target cannot load."""
+def _compare_functions(
+    source: Source, target: Source, allowed: PlannedTarget | None, result: Verification
+) -> None:
+    """Report the libraries that only one place has, that differ, or that the target cannot load."""
     mine, theirs = by_name(source.functions()), by_name(target.functions())
     if allowed is not None:
         lost = allowed.refused_functions([*mine.values()])
         mine = {name: text for name, text in mine.items() if text not in lost}
         theirs = {name: text for name, text in theirs.items() if text not in lost}
     refused = target.refused_functions([*theirs.values()])
+    result.functions = len(mine)
     for name in sorted(mine.keys() | theirs.keys()):
         here, there = mine.get(name), theirs.get(name)
-        if here != there:
-            yield Difference(0, name, LIBRARY, _size(here), _size(there), may_move=False)
-        elif there is not None and there in refused:
-            why = f"cannot be loaded: {refused[there]}"
-            yield Difference(0, name, LIBRARY, _size(here), why, may_move=False)
+        found = _size(there)
+        if here == there and there is not None:
+            if there not in refused:
+                continue
+            found = f"cannot be loaded: {refused[there]}"
+        result.differences.append(Difference(0, name, LIBRARY, _size(here), found, may_move=False))
 
 
 def _size(text: bytes | None) -> str:

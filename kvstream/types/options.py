@@ -52,6 +52,8 @@ MISFIRES: tuple[Misfire, ...] = get_args(Misfire)
 
 CUTOVER_PAUSE_S = 60.0
 """How long the source stays paused after a cut-over, so that producers can be redirected."""
+PAUSE_MIN_S = 6
+"""The shortest such pause: the source is paused for so long at a time during the cut-over."""
 
 MAXCLIENTS = 10_000
 

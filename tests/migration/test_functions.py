@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from kvstream import Store
+from kvstream.cli import main
 from kvstream.migration import LossRefused, Outcome, plan, run, runner, verify
 from kvstream.migration.api import open_source, place_of, planned_target
 from kvstream.migration.items import Selection
@@ -51,9 +53,17 @@ def test_functions_are_migrated_from_a_server_to_a_store_and_back(
     assert target.client().fcall("second", 0) == 2
     assert run(tmp_path / "store", target.url).functions.outcomes == {Outcome.SAME: 2}
     assert verify(tmp_path / "store", target.url).equal
+    shown = CliRunner().invoke(main, ["migrate", "verify", str(tmp_path / "store"), target.url])
+    assert shown.stdout == "equal: 0 keys, 0 entries, 2 function libraries\n"
     target.client().execute_command("FUNCTION", "DELETE", "two")
     target.client().function_load(OTHER, replace=True)
-    found = verify(tmp_path / "store", target.url).differences
+    verified = verify(tmp_path / "store", target.url)
+    assert verified.functions == 2
+    shown = CliRunner().invoke(main, ["migrate", "verify", str(tmp_path / "store"), target.url])
+    assert shown.stdout.endswith(
+        "different: 2 different function libraries in 0 keys, 0 entries, 2 function libraries\n"
+    )
+    found = verified.differences
     assert [(each.key, each.what, each.target) for each in found] == [
         (b"one", "function library", f"{len(OTHER)} bytes"),
         (b"two", "function library", "absent"),
@@ -134,6 +144,15 @@ def test_a_selection_of_keys_has_no_functions(source: RedisServer, tmp_path: Pat
     source.client().function_load(ONE)
     assert not run(source.url, tmp_path / "store", match=["a*"]).functions.outcomes
     assert libraries(tmp_path / "store") == {}
+
+
+def test_many_databases_of_a_directory_are_told(tmp_path: Path) -> None:
+    put(tmp_path / "store", ONE)
+    words = ["migrate", "run", str(tmp_path / "store")]
+    told = CliRunner().invoke(main, [*words, str(tmp_path / "many"), "--databases", "40"])
+    assert "kvstream serve --databases 40, Store.open(..., databases=40)" in told.stderr
+    usual = CliRunner().invoke(main, [*words, str(tmp_path / "usual")])
+    assert "databases" not in usual.stderr
 
 
 # --- libraries that cannot be loaded --------------------------------------------------------------

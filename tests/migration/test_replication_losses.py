@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from kvstream import Store, StoreLocked
+from kvstream.cli import main
 from kvstream.migration import LossRefused, Pair, cut_over, follow
 from kvstream.migration.items import Selection
-from kvstream.migration.journal import FollowerNote, followers, identity_of
+from kvstream.migration.journal import FollowerNote, Phase, followers, identity_of
 from tests import forking
 from tests.cli.program import ENVIRONMENT
 from tests.migration.sources import Source, needs_redis
@@ -274,6 +276,50 @@ def test_a_cut_over_that_fails_after_the_follower_ended_says_so(
     assert "the --follow has ended; start it again" in errors
     first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 0
+
+
+def test_a_cut_over_again_says_that_it_is_done(source: Source, tmp_path: Path, state: Path) -> None:
+    for _ in range(2):
+        process = start(source, tmp_path / "store", "--cutover", "--pause", "1s")
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        (status,) = followers(state)
+        assert (status.state, status.phase) == ("finished", Phase.DONE)
+        if process.returncode == 0:
+            assert "stays paused for 6 s" in errors  # which is the least
+    assert process.returncode != 0
+    assert f"{source.url} was led over to {tmp_path / 'store'} already, at 20" in errors
+
+
+def test_a_target_that_another_follower_has_is_named_with_what_must_be_equal(
+    source: Source, tmp_path: Path
+) -> None:
+    first = following(source, tmp_path / "store")
+    try:
+        second = start(source, tmp_path / "store", "--cutover", "--match", "s*")
+        _, errors = second.communicate(timeout=PATIENCE_S)
+        assert "the same URL of the source, --match, --db and --state" in errors
+        assert str(tmp_path / "store") in errors
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.communicate()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--follow", "--cutover"], "--cutover follows by itself"),
+        (["--follow", "--pause", "9s"], "--pause can only be used with --cutover"),
+        (["--pause", "9s"], "--pause can only be used with --cutover"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    options: list[str], message: str, tmp_path: Path
+) -> None:
+    words = ["migrate", "run", "redis://127.0.0.1:1", str(tmp_path / "store"), *options]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert message in result.stderr
 
 
 def test_one_process_at_a_time_follows_or_cuts_over(tmp_path: Path) -> None:

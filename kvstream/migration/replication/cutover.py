@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +30,7 @@ from kvstream.migration.libraries import PlannedLibrary
 from kvstream.migration.places import Place, PlaceKind
 from kvstream.migration.replication.applying import EVERY_LOSS, load_snapshot
 from kvstream.migration.replication.following import Follower, Lag, source_offset
-from kvstream.migration.replication.targets import FollowingServer, FollowingStore
+from kvstream.migration.replication.targets import FollowingServer, FollowingStore, TargetHasKeys
 from kvstream.migration.replication.targets import Target as FollowingTarget
 from kvstream.migration.runner import check_losses, run
 from kvstream.migration.server import Server
@@ -43,7 +44,7 @@ from kvstream.remote.connection import Connection
 from kvstream.store import Store
 from kvstream.types.clock import monotonic
 from kvstream.types.images import ConsumerImage, GroupImage, PendingImage, PendingTable, StreamState
-from kvstream.types.options import DATABASES
+from kvstream.types.options import DATABASES, PAUSE_MIN_S
 
 ACTIVE_TIMES_SINCE = (7, 2)
 """The first version of Redis with active times of consumers."""
@@ -160,7 +161,7 @@ def _timed(pending: PendingTable, before: PendingTable) -> PendingTable:
     return merged
 
 
-PAUSE_MS = 6_000
+PAUSE_MS = PAUSE_MIN_S * 1000
 """Length of a pause: the source stays paused for so long after this process dies."""
 PROLONG_S = 1.5
 """Pause between two renewals."""
@@ -450,9 +451,10 @@ def open_end(place: Place, databases: int | None = None) -> End:
         return Server(place)
     try:
         return Store.open(place.path, databases=databases or DATABASES)
-    except StoreLocked as error:
+    except StoreLocked:
         raise StoreLocked(
-            f"the target is in use; a --follow with another --state must be stopped first: {error}"
+            f"the target {place} is in use. If a --follow has it, stop that first, or give the "
+            "same URL of the source, --match, --db and --state as it has"
         ) from None
 
 
@@ -507,6 +509,22 @@ def open_note(
 
 
 @contextmanager
+def _led_over(note: FollowerNote) -> Iterator[None]:
+    """Say of a target with keys of its own that it was led over to before, if it was."""
+    try:
+        yield
+    except TargetHasKeys as error:
+        last = note.last()
+        if last is None or last.phase is not Phase.DONE:
+            raise
+        at = datetime.fromtimestamp(last.since_ms / 1000, UTC).isoformat(timespec="seconds")
+        raise TargetHasKeys(
+            f"{last.source} was led over to {last.target} already, at {at}: "
+            f"use the target. To follow again, delete its keys; {error}"
+        ) from None
+
+
+@contextmanager
 def open_pair(
     server: Server,
     place: Place,
@@ -522,8 +540,8 @@ def open_pair(
     that do not stop it.
     """
     source = str(server.place)
-    note.begin(source, str(place))
     with ExitStack() as stack:
+        stack.enter_context(_led_over(note))
         if isinstance(end, Store):
             following: FollowingTarget = FollowingStore(end.engine, source, selection)
             target: CutoverTarget = StoreCutoverTarget(server, end, selection)
@@ -540,6 +558,10 @@ def open_pair(
             load = partial(load_snapshot, ServerTarget(end), selection)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kvstream-follow-"))
             spool = Path(folder) / "snapshot.rdb"
+
+        note.begin(source, str(place))
+        for remark in target.place.remarks:
+            said(f"note: {remark}")
 
         def seen(phase: Phase) -> None:
             if phase is not note.status.phase or note.is_due:

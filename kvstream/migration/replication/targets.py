@@ -144,11 +144,15 @@ class Target(Protocol):
         ...
 
 
+class TargetHasKeys(RequestError):
+    """A target that has not followed the source has keys of its own."""
+
+
 def refuse_others(keys: Iterable[list[bytes]]) -> None:
-    """Raise RequestError if the target has keys of its own among those to follow."""
+    """Raise TargetHasKeys if the target has keys of its own among those to follow."""
     for page in keys:
         if page:
-            raise RequestError(
+            raise TargetHasKeys(
                 f"the target has keys already, such as {page[0]!r}: follow into an empty place, "
                 "or into the one that has followed this source before"
             )
