@@ -132,7 +132,8 @@ def code_of(error: Exception) -> ExitCode:
 def explain(error: Exception) -> str:
     """Return an error and the advice about it as one printable line."""
     message = printable(_message(error))
-    advice = next((text for kind, text in _ADVICE if isinstance(error, kind)), None)
+    kinds = () if isinstance(error, StoreLocked) and error.tells_remedy else _ADVICE
+    advice = next((text for kind, text in kinds if isinstance(error, kind)), None)
     if advice is None and isinstance(error, OSError) and error.errno in _NO_ROOM:
         advice = "free space on the disk, then try again"
     return f"{message} ({advice})" if advice else message

@@ -233,7 +233,11 @@ def _show(out: Output, done: CutOver, pause_s: float) -> None:
     if not done.is_done:
         click.echo("Not switched over: SOURCE takes writes as before.", err=True)
         raise click.exceptions.Exit(int(ExitCode.FAILED))
-    paused = f"stays paused for {max(pause_s, PAUSE_MIN_S):g} s" if done.is_paused else "could not be paused"
+    paused = (
+        f"stays paused for {max(pause_s, PAUSE_MIN_S):g} s"
+        if done.is_paused
+        else "could not be paused"
+    )
     click.echo(
         f"Done: TARGET has all keys of SOURCE. SOURCE took no writes for {done.stood_s:.1f} s, "
         f"and {paused}.",

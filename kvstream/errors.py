@@ -414,6 +414,9 @@ class NoSuchStore(StoreError):
 class StoreLocked(StoreError):
     """Another process, or this one, has the store open."""
 
+    tells_remedy = False
+    """Whether the message says what to do."""
+
 
 class StoreReadOnly(StoreError):
     """A write failed before, the directory was removed or replaced, or the store is read-only.

@@ -42,6 +42,13 @@ from kvstream.rdb.versions import Loss
 from kvstream.types.clock import monotonic, now_ms
 from kvstream.types.user_folders import user_folder
 
+
+class RunningAlready(StoreLocked):
+    """Another process migrates between the same places, or has the target."""
+
+    tells_remedy = True
+
+
 _MODE = 0o600
 _FOLDER_MODE = 0o700
 _TRIES, _PAUSE_S = 5, 0.02
@@ -60,7 +67,7 @@ def open_locked(path: Path, flags: int = 0, running: str = "the same migration")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | flags, _MODE)
     if not _lock(descriptor):
         os.close(descriptor)
-        raise StoreLocked(f"{running} is running already ({path})")
+        raise RunningAlready(f"{running} is running already ({path})")
     return descriptor
 
 
@@ -341,7 +348,9 @@ class FollowerNote:
     def follow(self) -> None:
         """Take the lock; raise StoreLocked if another process follows, or cuts over."""
         if self.is_taken_over():
-            raise StoreLocked(f"a cut-over of the same places is running already ({self._request})")
+            raise RunningAlready(
+                f"a cut-over of the same places is running already ({self._request})"
+            )
         self._lock()
 
     def cut_over(self, said: Callable[[str], object], check: Callable[[], object]) -> None:

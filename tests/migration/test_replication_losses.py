@@ -299,6 +299,7 @@ def test_a_target_that_another_follower_has_is_named_with_what_must_be_equal(
         _, errors = second.communicate(timeout=PATIENCE_S)
         assert "the same URL of the source, --match, --db and --state" in errors
         assert str(tmp_path / "store") in errors
+        assert "--wait" not in errors
         assert first.poll() is None
     finally:
         first.kill()

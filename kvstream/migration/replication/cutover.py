@@ -25,7 +25,7 @@ from kvstream.errors import InvalidArgument, KVStreamError, RequestError, StoreL
 from kvstream.layout.keys import qualified
 from kvstream.migration.copy import CopyOptions, Outcome, copy_key, left_out
 from kvstream.migration.items import STREAM, DbKey, Item, Selection, Source
-from kvstream.migration.journal import Behind, FollowerNote, Phase, identity_of
+from kvstream.migration.journal import Behind, FollowerNote, Phase, RunningAlready, identity_of
 from kvstream.migration.libraries import PlannedLibrary
 from kvstream.migration.places import Place, PlaceKind
 from kvstream.migration.replication.applying import EVERY_LOSS, load_snapshot
@@ -452,7 +452,7 @@ def open_end(place: Place, databases: int | None = None) -> End:
     try:
         return Store.open(place.path, databases=databases or DATABASES)
     except StoreLocked:
-        raise StoreLocked(
+        raise RunningAlready(
             f"the target {place} is in use. If a --follow has it, stop that first, or give the "
             "same URL of the source, --match, --db and --state as it has"
         ) from None
@@ -513,14 +513,14 @@ def _led_over(note: FollowerNote) -> Iterator[None]:
     """Say of a target with keys of its own that it was led over to before, if it was."""
     try:
         yield
-    except TargetHasKeys as error:
+    except TargetHasKeys:
         last = note.last()
         if last is None or last.phase is not Phase.DONE:
             raise
         at = datetime.fromtimestamp(last.since_ms / 1000, UTC).isoformat(timespec="seconds")
         raise TargetHasKeys(
             f"{last.source} was led over to {last.target} already, at {at}: "
-            f"use the target. To follow again, delete its keys; {error}"
+            "use the target, or delete its keys to follow again"
         ) from None
 
 
