@@ -26,7 +26,7 @@ from tests.migration.test_old_files import twice
 from tests.serving import ServerProcess
 
 GOOD = "#!lua name=good\nredis.register_function('good', function() return 7 end)"
-BAD = "#!lua name=bad\nredis.register_function('bad', function() return server.call('PING') end)"
+BAD = "#!lua name=bad\nserver.register_function('bad', function() return 8 end)"
 
 
 def planned_losses(*places: Any, **options: Any) -> set[str]:
