@@ -54,7 +54,7 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger whose calls never raise what a handler raises."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        with suppress(Exception):
+        with suppress(Exception, SystemExit):  # the text of an exception may raise that
             self.logger.log(level, msg, *args, stacklevel=2, **kwargs)
 
     def process(
@@ -170,7 +170,7 @@ def _write(
         error, trace = failure.error, failure.trace
         raised = type(error), error, error.__traceback__
         extra["traceback_text"] = trace
-    with suppress(Exception):
+    with suppress(Exception, SystemExit):  # the text of an exception may raise that
         values = (job_id, task, *args)
         where = (_logger.name, level, __file__, 0)
         record = _logger.makeRecord(*where, f"job %s of %s {text}", values, raised, extra=extra)

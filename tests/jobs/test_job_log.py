@@ -221,6 +221,35 @@ def test_a_text_that_cannot_be_made_fails_its_job_alone(
     worker.stop()
 
 
+def test_a_handler_that_makes_a_text_which_exits_fails_no_other_job(
+    jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Formats(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info:
+                str(record.exc_info[1])
+
+    @jobs.task
+    def odd() -> None:
+        raise Unshown
+
+    @jobs.task
+    def fine() -> int:
+        return 1
+
+    monkeypatch.setattr(Unshown, "made", staticmethod(_exits))
+    handler = Formats()
+    LOGGER.addHandler(handler)
+    try:
+        worker = working(jobs)
+        with pytest.raises(JobFailed, match="its text cannot be shown"):
+            odd.enqueue().result(PATIENCE_S)
+        assert fine.enqueue().result(PATIENCE_S) == 1
+        worker.stop()
+    finally:
+        LOGGER.removeHandler(handler)
+
+
 def test_making_the_text_of_an_error_is_not_the_time_of_the_job(
     jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
