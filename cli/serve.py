@@ -414,7 +414,7 @@ def serve(
     use streams, keys, strings, transactions, scripts and pub/sub, but no other types.
 
     SIGTERM stops the server after all requests are answered and all writes are durable; a second
-    SIGTERM stops it at once, whatever it does. SIGHUP reloads the TLS certificates.
+    SIGTERM stops it at once, even in the middle of a command. SIGHUP reloads the TLS certificates.
     """
     from kvstream.engine import server_address
     from kvstream.server.options import ServerOptions

@@ -5,9 +5,9 @@ runs each library as FUNCTION LOAD does. A server is asked: FUNCTION RESTORE sto
 its payload or none, so a payload whose last library cannot be compiled is a trial.
 
 A library that loads may still fail when it is called: Redis has no ``server`` object, which Valkey
-and kvstream have, and a function may use it in its body alone. That is no loss, as the function may
-look first where it runs, but it is told. So the names of the globals that a library uses are read
-from what Lua 5.1 compiles it to::
+and kvstream have, and a function may use it in its body alone. That is a note and not a loss: the
+function may test which server it runs on. The names of the globals that a library uses come from
+the bytecode of Lua 5.1::
 
     chunk     := header(12 bytes) prototype
     prototype := STRING(source) first(i32) last(i32) upvalues(u8) parameters(u8) is_vararg(u8)

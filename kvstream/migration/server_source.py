@@ -375,7 +375,7 @@ class ServerSource:
         return refused_by(self._server, libraries, self.functions() if libraries else [])
 
     def _has_dump(self) -> bool:
-        """Ask for a key that is not there: losses are told before anything is written.
+        """Ask for a key that does not exist: losses are reported before the first write.
 
         A user who may read other keys alone is refused the key, and not the command.
         """

@@ -4,7 +4,7 @@ It offers what ``kvstream.engine.interface`` asks for, so the library's Store, S
 Consumer work on it as they do on a directory. An operation is one command where that is possible,
 else several in one MULTI, else several round trips (``_PROCEDURES``).
 
-A read whose connection is lost is sent once more, as is a write that may be repeated, such as an
+A read whose connection is lost is sent once more. So is a write that may be repeated, such as an
 add with an idempotent ID. Any other write whose connection is lost raises UnknownOutcome, as does
 every write that a silent server may have got. A blocked read waits in parts that are shorter than
 the timeout of the socket.
@@ -106,7 +106,7 @@ class RemoteEngine:
         self.db = first.db
         """The database that ``db`` or the URL names."""
         self._connections = {first.db: first}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may make a call within this one
         self._local = _Local()
         self._closed = False
         self.given_back = GivenBack(self.run, self.call)

@@ -184,7 +184,7 @@ async def serve(
 ) -> Ending:
     """Serve an open store until SIGTERM or SIGINT.
 
-    A second signal ends the process at once, whatever it does. SIGHUP reloads the certificates.
+    A second signal ends the process at once. SIGHUP reloads the certificates.
     ``set_level`` sets the log level of the process.
     """
     executor = Executor(engine, TABLE, options)

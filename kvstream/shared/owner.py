@@ -8,8 +8,8 @@ Whoever opens the store holds a lock on its layout file from before the opening 
 close. So the lock tells a shared store whose owner is about to come, or to go, from a store that
 has no socket. The requests of the socket run in a thread with an event loop of its own.
 
-The modes of directory and socket keep other users out. Where the system tells whose a connection
-is, the owner refuses one of another user as well, except root's.
+The modes of directory and socket keep other users out. Where the system names the user of a
+connection, the owner also refuses the connections of other users, except root's.
 """
 
 import asyncio
@@ -152,7 +152,7 @@ def peer_user(end: socket.socket) -> int | None:
 
 
 class _Refused(asyncio.Protocol):
-    """A connection that was told why it is refused."""
+    """A connection that is refused: the client has the reason."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -263,7 +263,7 @@ class Owner:
             self._server.stop()
         finally:
             try:
-                with suppress(StoreReadOnly):  # clients are told by their next writes
+                with suppress(StoreReadOnly):  # the next write of each client raises it
                     self.engine.close()
             finally:
                 self._claim.release()

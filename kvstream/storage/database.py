@@ -19,7 +19,14 @@ from uuid import uuid4
 
 from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 
-from kvstream.errors import DataError, StoreClosed, StoreError, StoreReadOnly, WriteStalled
+from kvstream.errors import (
+    DataError,
+    ReentrantCall,
+    StoreClosed,
+    StoreError,
+    StoreReadOnly,
+    WriteStalled,
+)
 from kvstream.logs import DeferredLogger, Throttle
 from kvstream.storage import checkpoint, directory, maintenance, reads, sst
 from kvstream.storage.batch import Batch, Family, Pages, Row, Seeks
@@ -48,7 +55,7 @@ class Database:
         self.loss = opened.loss
         """What opening gave up; None unless ``accept_loss`` was asked for and needed."""
         self._options = options
-        self._scans, self._ingesting = reads.Scans(), threading.Lock()
+        self._scans, self._ingesting = reads.Scans(), threading.RLock()
         self._families: list[Any] = []
         self.pause_s = 0.0
         """How long the last writer must pause, without any lock, so that compaction keeps up."""
@@ -266,12 +273,18 @@ class Database:
 
     def ingest(self, family: int, paths: list[Path]) -> None:
         """Ingest SST files, all or none, durably; none of their rows may be there already."""
+        self._refuse_within()
         self.write_guard.admit(False, sum(path.stat().st_size for path in paths))
         try:
             with self._ingesting:
                 sst.ingest(self._families[family], paths)
         except Exception as error:
             raise self.write_guard.failed(error, recovers=True) from None
+
+    def _refuse_within(self) -> None:
+        """Raise ReentrantCall if this thread is ingesting, or copying the files, already."""
+        if self._ingesting._is_owned():  # type: ignore[attr-defined]
+            raise ReentrantCall
 
     def staging(self) -> Path:
         """Return the folder for SST files that are to be ingested."""
@@ -354,6 +367,7 @@ class Database:
         RocksDB copies them while ``alone`` is held, which keeps writers out. Raises StoreError if
         ``target`` exists.
         """
+        self._refuse_within()
         with directory.staged(target) as built:
             sequence = self.sequence
             if not self._copied(built):

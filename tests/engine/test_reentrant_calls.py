@@ -20,6 +20,7 @@ import pytest
 import kvstream
 from kvstream import Durability, InvalidArgument, Queue, ReentrantCall, Store, StoreClosed
 from kvstream.logs import DeferredLogger
+from kvstream.remote.engine import RemoteEngine
 from tests.engine.waiting import Call
 
 STEP = 23
@@ -160,6 +161,26 @@ def test_a_long_call_is_not_entered_twice(tmp_path: Path, slow: str) -> None:
     assert at > step
     with Store.open(tmp_path / "store") as store:
         assert store.check() == []
+
+
+def test_a_checkpoint_within_the_ingestion_of_tables_is_refused(
+    store: Store, tmp_path: Path
+) -> None:
+    """As a signal handler makes one in the middle of a bulk load."""
+    with store.engine.database._ingesting, pytest.raises(ReentrantCall):
+        store.checkpoint(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    store.checkpoint(tmp_path / "copy")
+
+
+def test_a_call_within_the_first_call_of_a_database_of_a_server_does_not_wait(
+    tmp_path: Path,
+) -> None:
+    with kvstream.open(tmp_path / "store", shared=True) as store:
+        server = RemoteEngine.open(store._engine.url)
+        with server._lock:
+            assert server.connection(5).db == 5
+        server.close()
 
 
 @pytest.mark.parametrize("inner", ["client", "store"])

@@ -492,8 +492,8 @@ def open_note(
     """Return a context manager with the locked status file of a pair, in the folder ``state``.
 
     A cut-over ends a running follower of the pair first, which is said, unless its losses are
-    refused. ``warned`` is told if it then fails. Call this before the target is opened, since the
-    follower has it open.
+    refused. ``warned`` gets a message if the cut-over fails after that. Call this before the target
+    is opened, since the follower has it open.
     """
     places = str(following.server.place), str(following.target)
     with FollowerNote(state, identity_of(*places, following.selection)) as note:

@@ -172,7 +172,7 @@ class Follower:
         self._in_transaction = False
         self._acknowledged_at = 0.0
         self._told: set[str] = set()
-        """Names of commands that are left out and were told."""
+        """Names of commands that are left out and were reported."""
         self._told_refusals: set[str] = set()
         self._heard_at = 0.0
         self._pause_s = RETRY_S
