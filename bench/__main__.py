@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from bench.calls import calls
 from bench.commands import COMMAND_NAMES, command_rows
 from bench.jobs import run_jobs
 from bench.library import LIBRARY_ROWS, run_library
@@ -103,7 +104,7 @@ def _run(
             report.spark.append(row)
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--only", multiple=True, type=click.Choice(ROWS), help="A row or a group; repeatable."
 )
@@ -136,7 +137,9 @@ def _run(
     type=click.Path(path_type=Path),
     help="A folder on the disk to measure; default: here.",
 )
+@click.pass_context
 def main(
+    context: click.Context,
     only: tuple[str, ...],
     commands: tuple[str, ...],
     clients: tuple[int, ...],
@@ -148,6 +151,8 @@ def main(
     folder: Path | None,
 ) -> None:
     """Compare kvstream with redis-server, both on this machine in the same run."""
+    if context.invoked_subcommand is not None:
+        return
     if commands or clients:
         only = (*only, "commands")
     if write and (quick or only):
@@ -176,6 +181,9 @@ def main(
         json_path.write_text(as_json(report))
     if write:
         write_docs(report)
+
+
+main.add_command(calls)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,15 @@
 """Numbers and durations: wrong types are refused by the library's own error."""
 
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 
-from kvstream import InvalidArgument, ManualClock, Store, Stream, StreamID
+from kvstream import InvalidArgument, ManualClock, Store, Stream
 from tests.engine.waiting import ms_of
 
 COUNT_MAX = (1 << 63) - 1
@@ -265,35 +263,3 @@ def test_an_option_of_the_wrong_type_is_refused_before_any_file_is_created(
 def test_a_stalled_write_may_wait_for_ever(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store", stall_seconds_max=float("inf")) as store:
         assert store.stream("s").add({"f": "v"})
-
-
-# --- what it costs ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda s: s.add({"f": "v"}),
-        lambda s: s.range(StreamID(1, 0), StreamID(3, 0), 2),
-        lambda s: s.group("h").consumer("c").read(),
-        lambda s: s.group("h").consumer("c").read(10),
-        lambda s: s.get(StreamID(1, 0)),
-    ],
-    ids=["add", "range", "group read", "group read of a count", "get"],
-)
-def test_plain_calls_are_checked_without_a_function_call(
-    five: Stream, call: Callable[[Stream], object]
-) -> None:
-    five.create_group("h", "0")
-    called: set[str] = set()
-
-    def note(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and frame.f_globals["__name__"] == "kvstream.engine.coerce":
-            called.add(frame.f_code.co_name)
-
-    sys.setprofile(note)
-    try:
-        call(five)
-    finally:
-        sys.setprofile(None)
-    assert called <= {"name_bytes", "budget_of"}

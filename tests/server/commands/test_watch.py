@@ -1,9 +1,8 @@
 """WATCH: which changes stop EXEC, and which do not."""
 
-import sys
-
 import pytest
 
+from bench.calls import count_calls
 from kvstream.operations import keyspace, thresholds
 from tests.server.talking import Server, Talker
 
@@ -36,20 +35,9 @@ def test_a_change_costs_the_same_however_many_clients_watch_other_keys(
     server: Server, ann: Talker, bob: Talker, request_: str
 ) -> None:
     def calls() -> int:
-        count = 0
-
-        def note(frame: object, event: str, arg: object) -> None:
-            nonlocal count
-            count += event in ("call", "c_call")
-
         bob.ask("SET", "other", "w")
         bob.send(*request_.split())
-        sys.setprofile(note)
-        try:
-            server.turn()
-        finally:
-            sys.setprofile(None)
-        return count
+        return count_calls(server.turn).calls
 
     ann.ask("WATCH", "k", "l")
     calls()

@@ -1,18 +1,12 @@
-"""Pipelines: plain requests get the replies and statistics of the general path, in fewer calls."""
+"""Pipelines: plain requests get the replies and statistics of the general path."""
 
 import os
-import sys
-from collections.abc import Iterator
-from itertools import islice
-from math import inf
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstream.resp import twins
 from kvstream.types.clock import ManualClock
 from tests.server.talking import Server, request, sound
 
@@ -104,73 +98,3 @@ def test_pipelines_have_the_replies_and_counters_of_the_general_path(
                 (heard, figures(server), used, ann.client.last_command, ann.client.commands_run)
             )
         assert seen[0] == seen[1]
-
-
-TURN_CALLS_MAX = 44
-"""Calls of Python functions for a turn with a commit."""
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with sound(tmp_path / "store") as started:
-        yield started
-
-
-@pytest.mark.skipif(twins is None, reason="compiled code does a part of the calls")
-@pytest.mark.parametrize(
-    ("words", "most"),
-    [
-        (("PING",), 1),
-        (("GET", "k"), 2),
-        (("SET", "k", "v"), 7),
-        (("SET", "new:{}", "v"), 27),
-        (("INCR", "n"), 10),
-        (("XLEN", "s"), 3),
-        (("XACK", "s", "g", "9-9"), 11),
-        (("XRANGE", "s", "-", "+", "COUNT", "1"), 16),
-        (("XREVRANGE", "s", "+", "-", "COUNT", "1"), 12),
-        (("XREAD", "COUNT", "1", "STREAMS", "s", "1"), 22),
-        (("XREAD", "BLOCK", "9", "COUNT", "1", "STREAMS", "s", "1"), 23),
-        (("XADD", "s", "1{:>03}-1", "f", "v"), 20),
-        (("XINFO", "GROUPS", "s"), 22),
-        (("XDEL", "s", "{}-1"), 24),
-        # 33 if its millisecond is that of the previous delivery, whose run it joins.
-        (("XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", "s", ">"), 38),
-    ],
-)
-def test_a_request_of_a_pipeline_calls_few_functions(
-    server: Server, words: Words, most: int
-) -> None:
-    """A second request of the same kind adds at most this many calls of Python functions.
-
-    ``{}`` in its words is an unused number.
-    """
-    server.executor.dispatcher.noted_s = inf  # a slow machine logs slow requests
-    ann, numbers = server.client(), iter(range(1, 100))
-    for number in range(60):
-        ann.ask("XADD", "s", f"{number + 1}-1", "f", "v")
-    ann.ask("XGROUP", "CREATE", "s", "g", "0")
-    ann.ask("SET", "k", "v")
-
-    def calls_of(requests: int) -> int:
-        calls = 0
-
-        def count(frame: Any, event: str, arg: object) -> None:
-            nonlocal calls
-            path = frame.f_code.co_filename
-            calls += event == "call" and "/tests/" not in path and ("kvstream" in path)
-
-        sent = [[word.format(number) for word in words] for number in islice(numbers, requests)]
-        ann.send_bytes(b"".join(request(*each) for each in sent))
-        sys.setprofile(count)
-        try:
-            server.turn()
-        finally:
-            sys.setprofile(None)
-        assert ann.heard()
-        return calls
-
-    for _ in range(3):
-        calls_of(1)
-    assert calls_of(1) <= TURN_CALLS_MAX + most
-    assert calls_of(9) - calls_of(1) <= 8 * most

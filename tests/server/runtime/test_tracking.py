@@ -1,6 +1,5 @@
 """CLIENT TRACKING: a caching client gets the invalidations that Redis sends."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 import redis
 from redis.cache import CacheConfig
 
+from bench.calls import count_calls
 from kvstream.commands.replies import RESP2, RESP3
 from kvstream.operations import keyspace
 from kvstream.types.clock import ManualClock
@@ -432,19 +432,8 @@ def test_a_change_that_concerns_no_client_costs_the_same_however_many_there_are(
     server: Server, bob: Talker, modes: tuple[str, ...]
 ) -> None:
     def calls() -> int:
-        count = 0
-
-        def note(frame: object, event: str, arg: object) -> None:
-            nonlocal count
-            count += event in ("call", "c_call")
-
         bob.send("SET", "key", "v")
-        sys.setprofile(note)
-        try:
-            server.turn()
-        finally:
-            sys.setprofile(None)
-        return count
+        return count_calls(server.turn).calls
 
     tracking(server.client(), *modes)
     bob.ask("SET", "key", "v")

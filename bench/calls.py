@@ -1,0 +1,218 @@
+"""Calls of Python functions on hot paths, and the modules they are in: ``python -m bench calls``.
+
+A count does not depend on the machine's load, so it shows what a change costs before a stopwatch
+can. The counts are those of the compiled twins. ``calls.json`` has the expected ones; a path that
+needs more than SLACK above them fails. Server rows count one turn of the executor without a socket.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any, NamedTuple
+
+import click
+
+from bench.processes import framed
+from kvstream import Message, Queue, Store, StreamID
+from kvstream.engine.engine import Engine
+from kvstream.jobs import Jobs
+from kvstream.resp import twins
+from kvstream.resp.requests import RequestReader
+from kvstream.server.commands import TABLE
+from kvstream.server.options import ServerOptions
+from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.executor import Executor
+from kvstream.types.clock import ManualClock
+from kvstream.types.options import StoreOptions
+
+SLACK = 0.15
+"""The share above the expected numbers that is no failure: to extract a function must not fail."""
+EXPECTED = Path(__file__).with_name("calls.json")
+REPEATS = 5
+WARM_UPS = 3
+PIPELINED = 16
+REQUESTS = {
+    "GET": "GET k",
+    "SET": "SET k v",
+    "INCR": "INCR n",
+    "XADD": "XADD added * f v",
+    "XLEN": "XLEN s",
+    "XRANGE": "XRANGE s - + COUNT 1",
+    "XREAD": "XREAD COUNT 1 STREAMS s 1",
+    "XREADGROUP": "XREADGROUP GROUP g c COUNT 1 STREAMS s >",
+    "XACK": "XACK s g {}-1",
+    "XDEL": "XDEL deleted {}-1",
+}
+"""The words of requests; ``{}`` is a number that rises by one."""
+ENTRIES = 2 * (WARM_UPS + REPEATS) * (1 + PIPELINED)
+"""As many as all requests of one row need, twice."""
+
+
+class Calls(NamedTuple):
+    """The calls of Python functions of kvstream, and how many modules have these functions."""
+
+    calls: int
+    modules: int
+
+
+Counts = dict[str, Calls]
+Step = tuple[str, Callable[[], Any], Callable[[Any], object]]
+"""A row's name, what prepares one call, and the call itself, which gets what that returned."""
+
+
+def count_calls(function: Callable[[], object]) -> Calls:
+    """Call a function; return what it and its callees have called in this thread."""
+    calls, modules = 0, set[str]()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        module = frame.f_globals.get("__name__", "")
+        if event == "call" and module.startswith("kvstream."):
+            calls += 1
+            modules.add(module)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return Calls(calls, len(modules))
+
+
+def measure(folder: Path) -> Counts:
+    """Return the smallest count of several calls of each step, a millisecond apart."""
+    clock = ManualClock()
+    counts: Counts = {}
+    for steps in (_requests, _library, _jobs):
+        for name, prepare, call in steps(folder / steps.__name__, clock):
+            found = []
+            for _ in range(WARM_UPS + REPEATS):
+                clock.advance(1)
+                prepared = prepare()
+                clock.advance(1)
+                found.append(count_calls(partial(call, prepared)))
+            counts[name] = min(found[WARM_UPS:])
+    return counts
+
+
+def _requests(folder: Path, clock: ManualClock) -> Iterator[Step]:
+    """Yield requests of one client, alone and in pipelines."""
+    engine = Engine(folder, StoreOptions(), clock)
+    executor = Executor(engine, TABLE, ServerOptions(), clock=lambda: clock.now_ms() / 1000)
+    client = Client(executor, 1, RequestReader(), lambda data: None, lambda: None, 0.0)
+    executor.add(client)
+    numbers = count(1)
+
+    def send(words: str, size: int = 1) -> None:
+        for _ in range(size):
+            each = words.format(next(numbers)).split()
+            executor.received(client, framed(*each))
+
+    def turn(_: object = None) -> None:
+        while executor.run():
+            pass
+
+    for number in range(1, ENTRIES + 1):
+        send(f"XADD s {number}-1 f v")
+        send(f"XADD deleted {number}-1 f v")
+    turn()
+    send("SET k v")
+    send("XGROUP CREATE s g 0")
+    send(f"XREADGROUP GROUP g c COUNT {ENTRIES // 2} STREAMS s >")
+    turn()
+    for name, words in REQUESTS.items():
+        numbers = count(1)
+        yield name, partial(send, words), turn
+        yield f"{name}, -P {PIPELINED}", partial(send, words, PIPELINED), turn
+    engine.close()
+
+
+def _library(folder: Path, clock: ManualClock) -> Iterator[Step]:
+    """Yield the calls of a program that adds and reads, has a group, and has a queue."""
+    with Store.open(folder, clock=clock) as store:
+        stream = store.stream("s")
+        first = stream.add({"f": "v"})
+        group = stream.create_group("g", "0")
+        consumer = group.consumer("c")
+        fields = {"f": "v"}
+        yield "Stream.add", _nothing, lambda _: stream.add(fields)
+        yield "Stream.get", _nothing, lambda _: stream.get(first)
+        yield "Stream.range", _nothing, lambda _: stream.range(count=10)
+        yield "Consumer.read", partial(stream.add, fields), lambda _: consumer.read()
+
+        def read() -> StreamID:
+            stream.add(fields)
+            return consumer.read()[-1].id
+
+        yield "Group.ack", read, group.ack
+        queue = Queue(store, "q", lease=60)
+        yield "Queue.put", _nothing, lambda _: queue.put(fields)
+        yield "Queue.get", partial(queue.put, fields), lambda _: queue.get()
+        yield "Message.ack", lambda: queue.get()[0], Message.ack
+        queue.purge()
+        yield "Queue.get of an empty queue", _nothing, lambda _: queue.get()
+
+
+def _jobs(folder: Path, clock: ManualClock) -> Iterator[Step]:
+    """Yield the calls of a program with jobs, in the test mode, which runs them in this thread."""
+    jobs = Jobs(folder)
+    task = jobs.task(_job)
+    with jobs.test() as testing:
+
+        def enqueue(_: object = None) -> None:
+            with testing.held():
+                task.enqueue()
+
+        yield "Jobs: enqueue", testing.run, enqueue
+        yield "Jobs: take, run and finish", enqueue, lambda _: testing.run()
+        yield "Jobs: look for a job, none is there", testing.run, lambda _: testing.run()
+
+
+def _job() -> None:
+    """Run as a job."""
+
+
+def _nothing() -> None:
+    """Prepare nothing."""
+
+
+def excesses(counts: Counts, expected: Counts) -> list[str]:
+    """Return a line for each figure that is more than SLACK above the expected one, or unknown."""
+    found = []
+    for name, calls in counts.items():
+        known = expected.get(name, Calls(0, 0))
+        for what, value, limit in zip(Calls._fields, calls, known, strict=True):
+            if value > limit * (1 + SLACK):
+                found.append(f"{name}: {value} {what}, expected {limit}")
+    return found
+
+
+def read_expected() -> Counts:
+    """Return the expected counts."""
+    return {name: Calls(*each) for name, each in json.loads(EXPECTED.read_text()).items()}
+
+
+@click.command()
+@click.option("--write", is_flag=True, help="Write the counts into bench/calls.json.")
+def calls(write: bool) -> None:
+    """Count the calls of Python functions on hot paths; fail if there are many more than before."""
+    if twins is None:
+        raise click.ClickException("the counts need the compiled twins: set up with a C compiler")
+    with TemporaryDirectory(prefix="kvstream-calls-") as folder:
+        counts = measure(Path(folder))
+    if write:
+        lines = [f"  {json.dumps(name)}: {list(each)}" for name, each in counts.items()]
+        EXPECTED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    expected = read_expected()
+    click.echo(f"{'':36} {'calls':>6} {'expected':>9} {'modules':>8} {'expected':>9}")
+    for name, (found, modules) in counts.items():
+        known = expected.get(name, Calls(0, 0))
+        click.echo(f"{name:36} {found:6} {known.calls:9} {modules:8} {known.modules:9}")
+    if too_many := excesses(counts, expected):
+        raise click.ClickException("\n".join(["more than expected:", *too_many]))
