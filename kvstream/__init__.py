@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
     from kvstream import aio as aio
     from kvstream.engine.coerce import PlaceSettings
-    from kvstream.engine.listening import stop_on_signals
+    from kvstream.engine.lease_renewal import stop_on_signals
     from kvstream.engine.queue_arguments import Backoff
     from kvstream.group import Consumer, Group
     from kvstream.inbox import Inbox
@@ -214,7 +214,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "engine.listening": ("stop_on_signals",),
+    "engine.lease_renewal": ("stop_on_signals",),
     "engine.queue_arguments": ("Backoff",),
     "group": ("Consumer", "Group"),
     "inbox": ("Inbox",),

@@ -8,8 +8,8 @@ from functools import partial
 from math import inf
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
-from kvstream.engine import listening
-from kvstream.engine.blocking_reads import group_read, idle_known, misnamed
+from kvstream.engine import lease_renewal
+from kvstream.engine.blocking_reads import clear_unknown_idle, explain_missing, group_read
 from kvstream.engine.coerce import (
     NUMBER_MAX,
     IDs,
@@ -29,7 +29,7 @@ from kvstream.engine.coerce import (
 )
 from kvstream.engine.decoding import Decoder
 from kvstream.engine.interface import AnyEngine
-from kvstream.engine.listening import Lease, Outages, Stop, stop_check
+from kvstream.engine.lease_renewal import Lease, Outages, Stop, stop_check
 from kvstream.engine.queue_arguments import (
     Delays,
     Duration,
@@ -107,7 +107,7 @@ class Group(Public, Generic[S]):
         try:
             return self._engine.run(operation, self._key, self._name, *args, **kwargs)
         except (NoGroup, NoSuchKey) as error:
-            raise error.with_detail(misnamed(self._engine, self._key, self._name)) from None
+            raise error.with_detail(explain_missing(self._engine, self._key, self._name)) from None
 
     def consumer(self, name: Name) -> Consumer[S]:
         """Return a consumer by name; its first read creates it."""
@@ -120,7 +120,7 @@ class Group(Public, Generic[S]):
         wanted = id_list(ids)
         done = self._engine.run(ack.acknowledge, self._key, self._name, wanted)
         if type(done) is int and not done and wanted:  # no int yet in a transaction on a server
-            wrong = misnamed(self._engine, self._key, self._name)
+            wrong = explain_missing(self._engine, self._key, self._name)
             if wrong:
                 advise(f"ack acknowledged nothing: {wrong}")
         return done
@@ -504,9 +504,9 @@ class Consumer(Public, Generic[S]):
                     budget_of(max_count, max_size),
                 )
             except NoGroup as error:
-                wrong = misnamed(self._engine, self._key, self._group_name)
+                wrong = explain_missing(self._engine, self._key, self._group_name)
                 raise error.with_detail(wrong) from None
-            known = entries if claim_ms is None else idle_known(self._engine, entries)
+            known = entries if claim_ms is None else clear_unknown_idle(self._engine, entries)
             return self._decoder.entries(self._key, known)
         reply = group_read(
             self._engine,
@@ -550,7 +550,7 @@ class Consumer(Public, Generic[S]):
         """
         count = at_least_1(count, "count")
         wait_of(poll, "poll")
-        every_s = listening.RENEW_S
+        every_s = lease_renewal.RENEW_S
         if claim_min_idle is not None:
             every_s = min(every_s, milliseconds(claim_min_idle, "claim_min_idle") / 3000)
         stopped = stop_check(stop)
@@ -575,7 +575,7 @@ class Consumer(Public, Generic[S]):
 
         def recover(begun: float) -> list[Entry[S]]:
             known = {entry.id for entry in found}
-            return self._delivered_since(begun, newest, known) or read()
+            return self._find_delivered_since(begun, newest, known) or read()
 
         try:
             after: IDLike = "0-0"
@@ -597,7 +597,7 @@ class Consumer(Public, Generic[S]):
         pending = self.history(after, count)
         return (pending[-1].id, self._to_try(pending)) if pending else None
 
-    def _delivered_since(
+    def _find_delivered_since(
         self, begun: float, newest: StreamID, known: Container[StreamID]
     ) -> list[Entry[S]]:
         """Return the entries of a read whose reply was lost: those delivered since it began.

@@ -20,13 +20,13 @@ from kvstream.engine.blocking_reads import group_read
 from kvstream.engine.coerce import Name, Seconds, at_least_1, name_bytes, optional, wait_of
 from kvstream.engine.decoding import BYTES, Decoder, LetterCounts, dead_letter_of
 from kvstream.engine.interface import AnyEngine
-from kvstream.engine.listening import Lease, Outages, Stop, stop_check
+from kvstream.engine.lease_renewal import Lease, Outages, Stop, stop_check
 from kvstream.engine.queue_arguments import (
     Delays,
     Duration,
     Moment,
     Rate,
-    checked_priorities,
+    check_priorities,
     failure_of,
     field_and_value,
     key_of_priority,
@@ -262,7 +262,7 @@ class Queue(Public, Generic[S]):
         self._begun: set[bytes] = set()
         """Streams that exist, with their rules of retention set."""
         self._key = name_bytes(name, "the queue")
-        self._priorities = checked_priorities(priorities)
+        self._priorities = check_priorities(priorities)
         self._names = [store._name(key_of_priority(self._key, each)) for each in self._priorities]
         self._plain = store._name(self._key)
         self._rules = rules_of(
@@ -396,7 +396,7 @@ class Queue(Public, Generic[S]):
         """
         return take([self], count, block)
 
-    def _wanted(self) -> list[bytes]:
+    def _read_order(self) -> list[bytes]:
         """Return the streams of the next read, in its order."""
         names = self._names
         share = max(LOW_SHARE, len(names))
@@ -747,7 +747,7 @@ def _take(
     queues: Sequence[Queue[S]], consumer: bytes, count: int, block: Seconds | None
 ) -> list[Message[S]]:
     first = queues[0]
-    wanted = {name: queue for queue in queues for name in queue._wanted()}
+    wanted = {name: queue for queue in queues for name in queue._read_order()}
     lease_ms = min([queue._lease_ms for queue in queues])
     group = first._group
     lists: Iterable[tuple[bytes, Any]]

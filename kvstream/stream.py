@@ -17,7 +17,7 @@ from typing import (
     overload,
 )
 
-from kvstream.engine.blocking_reads import misnamed, plain_read, read_position
+from kvstream.engine.blocking_reads import explain_missing, plain_read, read_position
 from kvstream.engine.coerce import (
     NUMBER_MAX,
     IDs,
@@ -34,7 +34,7 @@ from kvstream.engine.coerce import (
 )
 from kvstream.engine.decoding import Decoder
 from kvstream.engine.interface import AnyEngine
-from kvstream.engine.listening import Outages
+from kvstream.engine.lease_renewal import Outages
 from kvstream.engine.queue_arguments import (
     Duration,
     Moment,
@@ -625,7 +625,7 @@ class Stream(Public, Generic[S]):
         try:
             return self._engine.run(operation, self._name, *args, **kwargs)
         except NoSuchKey as error:
-            raise error.with_detail(misnamed(self._engine, self._name)) from None
+            raise error.with_detail(explain_missing(self._engine, self._name)) from None
 
     def info(self) -> StreamInfo[S]:
         """Return the counters of XINFO STREAM. Raises NoSuchKey if there is no stream."""

@@ -16,7 +16,7 @@ from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.listpack import counters_size, elements_size, node_size
 from kvstream.layout.values import Names, decode_checked
 from kvstream.meta.nodes import data_size, measure, put_open, set_names
-from kvstream.meta.records import BEHIND_MAX, UNREAD, StreamMeta
+from kvstream.meta.records import UNREAD, UNRECORDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
@@ -116,8 +116,8 @@ def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Nam
     txn.batch.puts[_MESSAGES][stream.prefix + PACKED(ms, seq)] = value
     if length > _NOTED_BYTES_MAX:
         measure(txn.batch, stream)
-    stream.behind += 1
-    if stream.behind > BEHIND_MAX:  # until then the row suffices, so the record can wait
+    stream.unrecorded_entries += 1
+    if stream.unrecorded_entries > UNRECORDED_MAX:  # until then the row suffices
         txn.counters_changed(stream)
 
 
@@ -163,8 +163,8 @@ def _fill(
     )
     if at > start:
         count_joined(stream, ids[start], ids[at - 1], at - start)
-        stream.behind += at - start
-        if stream.behind > BEHIND_MAX:
+        stream.unrecorded_entries += at - start
+        if stream.unrecorded_entries > UNRECORDED_MAX:
             txn.counters_changed(stream)
     return at
 
@@ -232,11 +232,11 @@ def catch_up(batch: Batch, stream: StreamMeta) -> None:
     whole = stream.unmeasured is not None or stream.open_appended <= _FEW
     start = max(stream.open_first, stream.measured.next()) if whole else stream.last.next()
     rows = _rows_from(batch, stream.prefix, start)
-    behind = sum(key > recorded for key, _ in rows)
-    if behind:
+    unrecorded = sum(key > recorded for key, _ in rows)
+    if unrecorded:
         last = StreamID.unpack(rows[-1][0][-ID_BYTES:])
-        count_joined(stream, stream.first, last, behind)
-        stream.behind = behind
+        count_joined(stream, stream.first, last, unrecorded)
+        stream.unrecorded_entries = unrecorded
         stream.unmeasured, stream.slack = None, UNREAD
     if whole and stream.unmeasured is None:
         with suppress(Corruption):  # reported to whoever reads the entry

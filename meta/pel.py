@@ -151,7 +151,7 @@ FEW_RUNS = 128
 """Runs that are looked through without an index: to build and keep one would take longer."""
 
 
-def _few(txn: Txn, group: GroupMeta) -> list[Run] | None:
+def _runs_without_index(txn: Txn, group: GroupMeta) -> list[Run] | None:
     """Return the runs of a group whose order is not kept, None if they are many."""
     if group.indexed or (group.index is not None and group.index.is_ordered):
         return None
@@ -161,7 +161,7 @@ def _few(txn: Txn, group: GroupMeta) -> list[Run] | None:
 
 def oldest_delivery(txn: Txn, group: GroupMeta) -> int | None:
     """Return the least delivery time of entries that have an owner."""
-    few = _few(txn, group)
+    few = _runs_without_index(txn, group)
     if few is not None:
         return min([run.time_ms for run in few if run.owned], default=None)
     if pel_index.pending_in(txn, group) == pel_index.nacked_in(txn, group):
@@ -175,7 +175,7 @@ def oldest_delivery(txn: Txn, group: GroupMeta) -> int | None:
 
 def ready_runs(txn: Txn, group: GroupMeta) -> Iterator[Run]:
     """Yield the runs that were given back and do not wait, in that order."""
-    few = _few(txn, group)
+    few = _runs_without_index(txn, group)
     if few is None:
         return runs_by_time(txn, group, _NO_TIME)
     ready = [run for run in few if run.rank and not run.time_ms]
@@ -184,7 +184,7 @@ def ready_runs(txn: Txn, group: GroupMeta) -> Iterator[Run]:
 
 def lapsed_runs(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
     """Yield the runs with owners that were delivered at ``latest_ms`` or before, oldest first."""
-    few = _few(txn, group)
+    few = _runs_without_index(txn, group)
     if few is not None:
         lapsed = [run for run in few if run.owned and run.time_ms <= latest_ms]
         yield from sorted(lapsed, key=_suffix_of)
@@ -248,11 +248,11 @@ def deliver(
         else:
             _append(txn, group, ids, shared)
     else:  # SETID moved the group's last ID back
-        lift(txn, group, ids)
-        place(txn, group, ids, owner, time_ms, 1)
+        detach(txn, group, ids)
+        insert(txn, group, ids, owner, time_ms, 1)
 
 
-def place(
+def insert(
     txn: Txn,
     group: GroupMeta,
     ids: Sequence[PackedID],
@@ -281,8 +281,8 @@ def place(
 def redeliver(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], owner: bytes) -> None:
     """Count another delivery, to ``owner`` and now, of IDs that were in a run."""
     if ids:
-        lift(txn, group, ids)
-        place(txn, group, ids, owner, txn.now_ms, min(run.deliveries + 1, COUNT_MAX))
+        detach(txn, group, ids)
+        insert(txn, group, ids, owner, txn.now_ms, min(run.deliveries + 1, COUNT_MAX))
 
 
 def _append(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], shared: Shared) -> None:
@@ -332,30 +332,30 @@ def _position(ids: Sequence[PackedID], eid: PackedID) -> int:
     return at
 
 
-def lift(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
+def detach(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
     """Remove ``ids``, ascending, from the PEL, for the caller to place them again.
 
     Returns those that were pending.
     """
-    return [eid for _, lifted in _taken(txn, group, ids) for eid in lifted]
+    return [eid for _, lifted in _remove(txn, group, ids) for eid in lifted]
 
 
-def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
+def acknowledge(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
     """Remove ``ids``, ascending, from the PEL; return those that were pending."""
-    taken = lift(txn, group, ids)
+    taken = detach(txn, group, ids)
     if group.keyed is not None:
         free_keys(txn, group, taken)
     return taken
 
 
-def drop(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
+def discard(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
     """Remove ``ids``, ascending and distinct, from the PEL; return how many were pending."""
     if group.keyed is not None:
-        return len(take(txn, group, ids))
-    return sum([len(dropped) for _, dropped in _taken(txn, group, ids)])
+        return len(acknowledge(txn, group, ids))
+    return sum([len(dropped) for _, dropped in _remove(txn, group, ids)])
 
 
-def drop_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
+def discard_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
     """Remove all entries of a consumer from the PEL; return how many there were."""
     if group.keyed is None:
         return pel_index.remove_of(txn, group, consumer)
@@ -365,13 +365,13 @@ def drop_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
     return count
 
 
-def drop_one(txn: Txn, group: GroupMeta, eid: PackedID) -> int:
+def discard_one(txn: Txn, group: GroupMeta, eid: PackedID) -> int:
     """Remove one ID from the PEL; return 1 if it was pending."""
     run = run_at(txn, group, eid)
-    return 0 if run is None else drop_from(txn, group, run, eid)
+    return 0 if run is None else discard_from(txn, group, run, eid)
 
 
-def drop_from(txn: Txn, group: GroupMeta, run: Run, eid: PackedID) -> int:
+def discard_from(txn: Txn, group: GroupMeta, run: Run, eid: PackedID) -> int:
     """Remove one ID from the run that reaches over it; return 1 if it was pending."""
     packed = run.packed
     at = offset_of(packed, eid)
@@ -388,13 +388,13 @@ def drop_from(txn: Txn, group: GroupMeta, run: Run, eid: PackedID) -> int:
     return 1
 
 
-def _taken(
+def _remove(
     txn: Txn, group: GroupMeta, ids: Sequence[PackedID]
 ) -> list[tuple[Run, Sequence[PackedID]]]:
     taken: list[tuple[Run, Sequence[PackedID]]] = []
     whole: list[Run] = []
     for run, within in runs_at(txn, group, ids):
-        lifted = _shrunk(txn, group, run, within)
+        lifted = _remove_ids(txn, group, run, within)
         if lifted:
             taken.append((run, lifted))
             if len(lifted) == run.length:
@@ -411,7 +411,9 @@ def release_runs(txn: Txn, group: GroupMeta, runs: list[Run], rank: int) -> None
     pel_index.replace(txn, group, runs, ready)
 
 
-def _shrunk(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Sequence[PackedID]:
+def _remove_ids(
+    txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]
+) -> Sequence[PackedID]:
     """Return those of ``ids`` that are in a run, and remove them if it keeps others."""
     packed = run.packed
     if len(ids) <= FEW_IDS:  # most acknowledgements in random order
@@ -458,9 +460,9 @@ class Change:
         """Change the runs; ``rows``: the new ones, if they are encoded already."""
         pel_index.replace(txn, group, self.old, self.new, rows)
         if group.keyed is not None:
-            free_keys(txn, group, self._moved())
+            free_keys(txn, group, self._moved_ids())
 
-    def _moved(self) -> list[PackedID]:
+    def _moved_ids(self) -> list[PackedID]:
         """Return the IDs that are no longer pending, or held no longer."""
         held = {eid: run.time_ms == HELD_MS for run in self.new.values() for eid in run.ids}
         return [
@@ -510,7 +512,7 @@ def plan(group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
                 before = None
         pieces = _pieces(run, targets)
         for packed, shared in pieces:
-            joined = None if before is None else _joined(before, packed, shared)
+            joined = None if before is None else _join(before, packed, shared)
             before = joined or new_run((anchor or packed[:ID_BYTES], packed, *shared))
             anchor = None
             new[before.anchor] = before
@@ -557,7 +559,7 @@ def _pieces(run: Run | None, targets: Targets) -> list[tuple[bytes, Shared]]:
     ]
 
 
-def _joined(before: Run, packed: bytes, shared: Shared) -> Run | None:
+def _join(before: Run, packed: bytes, shared: Shared) -> Run | None:
     """Return a new run extended by more IDs, or None if that is impossible."""
     if before.shared != shared or len(before.packed) + len(packed) > RUN_IDS_MAX * ID_BYTES:
         return None

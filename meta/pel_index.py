@@ -109,7 +109,7 @@ def anchors_of(
 # --- changes ------------------------------------------------------------------------------------
 
 
-def watched(group: GroupMeta) -> RunWatch:
+def watch(group: GroupMeta) -> RunWatch:
     """Record changes of a group's runs for as long as the caller keeps the watch."""
     if group.watches is None:
         group.watches = RunWatches()

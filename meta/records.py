@@ -32,7 +32,7 @@ never. ``first`` is the first live entry, ``head`` the first ID ever put into th
 (none if ``open_live`` is 0), ``measured`` the last entry counted into ``open_bytes``.
 
 A stream's record may lag behind its rows: an entry that only joins the open node is written alone,
-up to BEHIND_MAX times, and found again above ``last`` when the stream is loaded.
+up to UNRECORDED_MAX times, and found again above ``last`` when the stream is loaded.
 
 The counts ``pending`` and ``nacked`` are used by ``indexed`` groups; in others they are 0 and
 follow from the runs (meta/pel_index.py).
@@ -196,7 +196,7 @@ ENTRIES_ADDED_MAX = (1 << 63) - 1
 ENTRIES_READ_MAX = (1 << 63) - 1
 """The greatest entries_read that is written; XSETID lets entries_added grow beyond it."""
 
-BEHIND_MAX = 128
+UNRECORDED_MAX = 128
 """The most entries by which a record lags behind its rows, which loading the stream reads."""
 
 UNREAD = 1 << 62
@@ -231,7 +231,6 @@ class StreamMeta:
 
     __slots__ = (
         "_cold",
-        "behind",
         "cached_nodes",
         "deleted_to",
         "deletions",
@@ -276,6 +275,7 @@ class StreamMeta:
         "slack",
         "swept",
         "unmeasured",
+        "unrecorded_entries",
         "unswept",
         "width",
     )
@@ -332,7 +332,7 @@ class StreamMeta:
         self.slack = 0 if self.unmeasured == [] else UNREAD
         """An upper bound of the bytes of the unmeasured entries."""
         self.groups: dict[bytes, GroupMeta] = {}
-        self.behind = 0
+        self.unrecorded_entries = 0
         """Entries appended since the record was written; only their rows show them."""
         self.shrinks = 0
         """How often entries were deleted or trimmed since the stream was loaded."""

@@ -1,7 +1,7 @@
 """The queue tree of a stream: its timers, and other rows of queues.
 
 A stream that was never used as a queue has no such tree. A timer is a row that is due at a time;
-what it does is its kind's concern (engine/timing.py)::
+what it does is its kind's concern (engine/timer_thread.py)::
 
     timer row := queue tree(u64) "T" at_ms(u64) kind(u8) rest -> value
     other row := queue tree(u64) tag rest                     -> value     of the tag's own kind

@@ -223,7 +223,7 @@ class Txn:
                     raise Corruption(
                         f"stream {key_of(stream.name)!r} has impossible counts"
                     ) from error
-                stream.behind = 0
+                stream.unrecorded_entries = 0
             self._streams.clear()
         elif not (self._members or batch):
             return None

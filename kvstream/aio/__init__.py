@@ -52,7 +52,7 @@ from kvstream.aio.engines import (
 )
 from kvstream.engine.coerce import Asked, Name, PlaceSettings, Seconds, opening_of
 from kvstream.engine.decoding import Decoder, decoder_of
-from kvstream.engine.listening import Stop
+from kvstream.engine.lease_renewal import Stop
 from kvstream.engine.queue_arguments import Duration, QueueOptions
 from kvstream.errors import InvalidArgument
 from kvstream.group import Consumer, Group

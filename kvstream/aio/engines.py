@@ -27,7 +27,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
-from kvstream.engine.listening import every_in_thread
+from kvstream.engine.lease_renewal import every_in_thread
 from kvstream.engine.waiters import Signal, Waiter
 from kvstream.errors import InvalidArgument, StoreClosed, UnknownOutcome
 from kvstream.remote.connection import CONNECT_S, REPLY_S, Connection, Link, mark_unsent

@@ -178,12 +178,12 @@ def plain_read(
     if count == 0:  # which means no limit to a server
         return []
     if block is None:
-        return cast(Lists, _decoded(engine.run(attempt)))
+        return cast(Lists, _decode(engine.run(attempt)))
     names = [name for name, _ in wanted]
-    return cast(Lists, _decoded(engine.wait_for(names, attempt, block_of(block))))
+    return cast(Lists, _decode(engine.wait_for(names, attempt, block_of(block))))
 
 
-def _decoded(reply: Reply | None) -> PendingLists:
+def _decode(reply: Reply | None) -> PendingLists:
     """Return a reply with its entries decoded; called outside the lock."""
     return [(name, list(entries)) for name, entries in reply or ()]
 
@@ -195,7 +195,7 @@ def missing_key(engine: AnyEngine, name: bytes, kind: str = "key") -> str:
     return f"there is no {kind} {shown(key)}{nearest(key, keys)}"
 
 
-def misnamed(engine: AnyEngine, name: bytes, group: bytes | None = None) -> str:
+def explain_missing(engine: AnyEngine, name: bytes, group: bytes | None = None) -> str:
     """Return which of a stream and its group is missing, with the nearest name; "" if none is."""
     key = key_of(name)
     try:
@@ -210,7 +210,7 @@ def misnamed(engine: AnyEngine, name: bytes, group: bytes | None = None) -> str:
     return f"stream {shown(text(key))} has no group {shown(text(group))}{near}"
 
 
-def idle_known(engine: AnyEngine, entries: Iterable[Entry]) -> list[Entry]:
+def clear_unknown_idle(engine: AnyEngine, entries: Iterable[Entry]) -> list[Entry]:
     """Return entries of a CLAIM, with an ``idle_ms`` of None for those that were given back.
 
     XNACK sets their delivery time to 0, so that Redis shows them idle since 1970.
@@ -252,9 +252,12 @@ def group_read(
             retry_at = None if claim_ms is None else attempt.retry_at
             reply = engine.wait_for(names, attempt, block_of(block), retry_at)
     except NoGroup as error:
-        wrong = (misnamed(engine, name, group) for name in names)
+        wrong = (explain_missing(engine, name, group) for name in names)
         raise error.with_detail(next(filter(None, wrong), "")) from None
-    lists = _decoded(reply)
+    lists = _decode(reply)
     if claim_ms is None:
         return lists
-    return [(name, [*idle_known(engine, cast("list[Entry]", entries))]) for name, entries in lists]
+    return [
+        (name, [*clear_unknown_idle(engine, cast("list[Entry]", entries))])
+        for name, entries in lists
+    ]

@@ -21,10 +21,10 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 from kvstream.engine.coerce import warn_of_block
 from kvstream.engine.disk_watch import DiskWatch
 from kvstream.engine.expiry import EXPIRE_STEP_PAUSE_S, Expiry
-from kvstream.engine.listening import every_in_thread
+from kvstream.engine.lease_renewal import every_in_thread
 from kvstream.engine.lock import ENDS_ELSEWHERE, CallLock, EngineLock
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
-from kvstream.engine.timing import TimerThread
+from kvstream.engine.timer_thread import TimerThread
 from kvstream.engine.unclosed import Unclosed, weakly
 from kvstream.engine.waiters import Outcome, Signal, Waiter, Waiters, retry_pause_s
 from kvstream.errors import (
@@ -679,7 +679,7 @@ class Engine(Unclosed):
         unseen = len(self.catalog.retained)
         with suppress(KVStreamError):  # closed, full or damaged
             while unseen > 0 and not self.expiry.closing:
-                unseen -= self.run(retention.changed_streams)[1] or unseen
+                unseen -= self.run(retention.check_changed_streams)[1] or unseen
                 sleep(EXPIRE_STEP_PAUSE_S)
 
     def _reclaim(self) -> None:

@@ -236,7 +236,7 @@ def unique_consumer() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-def checked_priorities(priorities: Sequence[str]) -> tuple[str, ...]:
+def check_priorities(priorities: Sequence[str]) -> tuple[str, ...]:
     """Return the names of priorities; InvalidArgument if they cannot be."""
     if isinstance(priorities, str | bytes) or not all(isinstance(name, str) for name in priorities):
         raise InvalidArgument(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 import kvstream
 from kvstream.engine.coerce import whole
-from kvstream.engine.queue_arguments import checked_priorities, one_of, rules_of
+from kvstream.engine.queue_arguments import check_priorities, one_of, rules_of
 from kvstream.errors import (
     AccessDenied,
     ClientMissing,
@@ -143,7 +143,7 @@ class Jobs(Public):
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: list[Schedule] = []
         self.result_ttl = checked_seconds(result_ttl, "result_ttl")
-        self._priorities = checked_priorities(priorities)
+        self._priorities = check_priorities(priorities)
         self._application = application
         self._module = schedules.maker()
         self._declared: set[schedules.Place] = set()

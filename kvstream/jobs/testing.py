@@ -16,7 +16,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.engine.engine import Engine
 from kvstream.engine.queue_arguments import span_ms
 from kvstream.jobs.execution import finish, job_of, run_async, run_sync
@@ -146,7 +146,7 @@ class Testing:
     def _fire(self) -> None:
         """Fire the timers that are due."""
         engine = self.jobs.store.engine
-        while engine.run(timing.run_due, _TIMERS):
+        while engine.run(timer_thread.run_due, _TIMERS):
             pass
 
     def _next_ms(self) -> int | None:

@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from kvstream.engine.coerce import at_least_1
-from kvstream.engine.listening import Stop, stop_check
+from kvstream.engine.lease_renewal import Stop, stop_check
 from kvstream.errors import KVStreamError, StoreClosed
 from kvstream.jobs.execution import (
     finish,

@@ -4,22 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from kvstream.meta import pel
 from kvstream.meta.pel import (
     COUNT_MAX,
     Targets,
-    drop,
-    drop_one,
+    discard,
+    discard_one,
     plan,
     signal_freed,
     stretches,
-    take,
 )
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations.claim import refuse_retrycount
 from kvstream.operations.delete import Live, delete_but
-from kvstream.operations.delivery.retries import GivenBack
+from kvstream.operations.delivery.backoff import GivenBack
 from kvstream.operations.entries import live, live_rows
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.trim import drop_references, referenced
@@ -55,8 +55,8 @@ def acknowledge_packed(txn: Txn, name: bytes, group_name: bytes, ids: Sequence[P
     if group.policy is not None:
         signal_freed(txn, name, group)
     if len(ids) == 1:
-        return drop_one(txn, group, ids[0])
-    return drop(txn, group, ascending_packed(ids))
+        return discard_one(txn, group, ids[0])
+    return discard(txn, group, ascending_packed(ids))
 
 
 def acknowledge_and_delete(
@@ -74,7 +74,7 @@ def acknowledge_and_delete(
     stream, group = found
     txn.frees = True
     distinct = ascending(ids)
-    taken = take(txn, group, [PACKED(*eid) for eid in distinct])
+    taken = pel.acknowledge(txn, group, [PACKED(*eid) for eid in distinct])
     whole = len(taken) == len(distinct)
     acked = distinct if whole else [StreamID.unpack(eid) for eid in taken]
     kept = referenced(txn, stream, acked) if policy is RefPolicy.ACKED else frozenset()

@@ -275,7 +275,7 @@ def delete_consumer(txn: Txn, name: bytes, group_name: bytes, consumer_name: byt
     if consumer is None:
         return 0
     txn.frees = True
-    lost = pel.drop_of(txn, group, consumer)
+    lost = pel.discard_of(txn, group, consumer)
     txn.catalog.drop_consumer(txn, group, consumer)
     txn.notify(XGROUP_DELCONSUMER, name)
     if lost:

@@ -153,7 +153,7 @@ class LongChange(Generic[F, T]):
             self._steps = thresholds.STEPS_FACTOR * (len(self._ids) // thresholds.STEP_ROWS + 1)
         self._tries += 1
         self._seen, self._seen_group = StreamVersion.of(stream), group
-        self._watch = pel_index.watched(group)
+        self._watch = pel_index.watch(group)
         self._parts: list[_Part[F]] = []
         """The planned parts, in the order of IDs."""
         self._next = 0

@@ -16,7 +16,7 @@ from kvstream.meta import catalog
 from kvstream.meta.pel import (
     COUNT_MAX,
     deliver,
-    drop,
+    discard,
     ids_between,
     note_renewed,
     oldest_time,
@@ -31,7 +31,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import entries, thresholds
 from kvstream.operations import range as ranges
 from kvstream.operations.delete import StreamVersion
-from kvstream.operations.delivery import reads as delivery
+from kvstream.operations.delivery import policy_delivery
 from kvstream.operations.groups import Reader, advance_over, consumer_of, group_of_key, lag
 from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import UNLIMITED, Budget, Room
@@ -177,13 +177,13 @@ def _deliver_by_policy(txn: Txn, reader: Reader, count: int | None) -> Sequence[
     """Deliver entries as the policy of the group says."""
     most = count if reader.budget is UNLIMITED else reader.budget.most(count)
     if reader.room:
-        most = min(most or delivery.ROOM_ENTRIES, delivery.ROOM_ENTRIES)
+        most = min(most or policy_delivery.ROOM_ENTRIES, policy_delivery.ROOM_ENTRIES)
     has_new = reader.group.last_delivered < reader.stream.last
-    if has_new and delivery.is_plain(txn, reader, most):
+    if has_new and policy_delivery.is_plain(txn, reader, most):
         new = _deliver_new(txn, reader, most)
         if new:
             return new
-    return delivery.deliver(txn, reader, count, _deliver_new)
+    return policy_delivery.deliver(txn, reader, count, _deliver_new)
 
 
 def read_few(
@@ -381,7 +381,7 @@ def _take_given_back(txn: Txn, reader: Reader, count: int | None) -> list[Entry]
     for run, ids in moves:
         redeliver(txn, group, run, ids, consumer.name)
     if gone:
-        drop(txn, group, ascending_packed(gone))
+        discard(txn, group, ascending_packed(gone))
     if taken:
         consumer.active_ms = txn.now_ms
     txn.member_changed(consumer)

@@ -19,7 +19,7 @@ from kvstream.layout.listpack import SMALL_INTEGER_MAX
 from kvstream.meta import nodes
 from kvstream.meta.filling import Limits
 from kvstream.meta.key_events import XTRIM
-from kvstream.meta.pel import drop, pending_among, signal_freed
+from kvstream.meta.pel import discard, pending_among, signal_freed
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
@@ -43,7 +43,7 @@ def drop_references(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     """Remove ``ids``, ascending and distinct, from the PEL of every group."""
     packed = [PACKED(*eid) for eid in ids]
     for group in txn.catalog.groups(txn, stream):
-        if drop(txn, group, packed) and group.policy is not None:
+        if discard(txn, group, packed) and group.policy is not None:
             signal_freed(txn, txn.catalog.databases.shown_name(txn, stream.name), group)
 
 

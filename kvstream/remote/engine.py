@@ -23,7 +23,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead, read_new, rest_of
 from kvstream.engine.coerce import warn_of_block
-from kvstream.engine.listening import every_in_thread
+from kvstream.engine.lease_renewal import every_in_thread
 from kvstream.engine.lock import ENDS_ELSEWHERE
 from kvstream.errors import (
     Conflict,

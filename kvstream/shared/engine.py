@@ -36,7 +36,7 @@ from kvstream.engine.blocking_reads import GroupRead, PlainRead, read_new, rest_
 from kvstream.engine.coerce import path_of, store_options, wait_of
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
-from kvstream.engine.listening import every_in_thread
+from kvstream.engine.lease_renewal import every_in_thread
 from kvstream.engine.unclosed import Unclosed
 from kvstream.errors import (
     Conflict,

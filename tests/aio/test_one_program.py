@@ -26,7 +26,7 @@ from kvstream import (
     StreamID,
 )
 from kvstream.aio import AsyncStore
-from kvstream.engine import listening
+from kvstream.engine import lease_renewal
 from tests.aio.loops import patient, until
 from tests.patience import PATIENCE_S
 
@@ -234,7 +234,7 @@ def test_new_features_work_or_the_error_names_the_version(place: str) -> None:
 def test_listen_extends_the_leases_of_its_messages(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "RENEW_S", 0.05)
+    monkeypatch.setattr(lease_renewal, "RENEW_S", 0.05)
 
     async def program(store: AsyncStore) -> None:
         stream = store.stream("s")

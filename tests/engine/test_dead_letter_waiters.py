@@ -3,7 +3,7 @@
 import threading
 
 from kvstream import ManualClock, Store
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.layout.keys import qualified
 from kvstream.operations.queues import policy
 from tests.patience import until
@@ -32,7 +32,7 @@ def test_a_read_that_gives_up_an_entry_wakes_the_readers_of_dead_letters(
         thread.start()
     until(lambda: len(store.engine.waiters) == 2)
     clock.advance(1000)
-    store.engine.run(timing.run_due, 10)
+    store.engine.run(timer_thread.run_due, 10)
     threads[0].join(30)
     assert len(letters) == 1
     store.stream("s").add({"n": "2"})

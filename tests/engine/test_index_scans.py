@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 
 from kvstream import ManualClock, Store
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.layout.keys import EXPIRY_TAG, SCAN_TAG, TIMER_TAG, scan_row
 from kvstream.meta import keyspace as index
 from kvstream.meta.catalog import Catalog
@@ -67,18 +67,18 @@ def test_each_scan_for_due_timers_starts_after_those_already_fired(
         stream.add({"n": str(number)}, delay=1 + number / 1000)
     clock.advance(1000)
     for number in range(20):
-        store.engine.run(timing.run_due, 100)
+        store.engine.run(timer_thread.run_due, 100)
         assert len(stream) == number + 1
         clock.advance(1)
     looks = begun(read, TIMER_TAG)
     assert looks == sorted(looks)
     assert len(set(looks)) >= 19
 
-    store.engine.run(timing.run_due, 100)
+    store.engine.run(timer_thread.run_due, 100)
     stream.add({"n": "late"}, delay=20)
     store.stream("other").add({"n": "early"}, delay=10)
     clock.advance(10_000)
-    store.engine.run(timing.run_due, 100)
+    store.engine.run(timer_thread.run_due, 100)
     assert len(store.stream("other")) == 1
 
 

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from kvstream import ManualClock, Store
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
@@ -27,7 +27,7 @@ def fired(monkeypatch: pytest.MonkeyPatch) -> Fired:
     def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
         found.extend((name[2:], timer.rest) for timer in due)
 
-    monkeypatch.setattr(timing, "KINDS", {Kind.RETRY: fire})
+    monkeypatch.setattr(timer_thread, "KINDS", {Kind.RETRY: fire})
     return found
 
 
@@ -51,7 +51,7 @@ def put(store: Store, at_ms: int, rest: bytes, key: str = "s") -> None:
 
 
 def step(store: Store, limit: int = 100) -> int:
-    return store.engine.run(timing.run_due, limit)
+    return store.engine.run(timer_thread.run_due, limit)
 
 
 def test_a_timer_fires_once_when_due(quiet: Store, clock: ManualClock, fired: Fired) -> None:
@@ -167,7 +167,7 @@ def test_a_failing_step_is_undone_and_repeated(
         if len(tries) == 1:
             raise RuntimeError("once")
 
-    monkeypatch.setattr(timing, "KINDS", {Kind.RETRY: fire})
+    monkeypatch.setattr(timer_thread, "KINDS", {Kind.RETRY: fire})
     put(quiet, clock.now_ms(), b"x")
     with pytest.raises(RuntimeError, match="once"):
         step(quiet)
@@ -217,7 +217,7 @@ def test_check_finds_a_time_that_is_too_late_and_repairs_it(
 def test_the_thread_survives_an_exception(
     open_store: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing, "FAILED_PAUSE_S", 0.01)
+    monkeypatch.setattr(timer_thread, "FAILED_PAUSE_S", 0.01)
     tries: list[bytes] = []
 
     def fire(txn: Txn, name: bytes, stream: StreamMeta, found: list[Timer]) -> None:
@@ -225,7 +225,7 @@ def test_the_thread_survives_an_exception(
         if len(tries) == 1:
             raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(timing, "KINDS", {Kind.RETRY: fire})
+    monkeypatch.setattr(timer_thread, "KINDS", {Kind.RETRY: fire})
     store = open_store("own")
     put(store, clock.now_ms(), b"x")
     until(lambda: tries == [b"x", b"x"], "the second try")
@@ -234,7 +234,7 @@ def test_the_thread_survives_an_exception(
 def test_damaged_timers_of_one_stream_hold_up_no_other(
     open_store: Stores, clock: ManualClock, fired: Fired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing, "DAMAGED_PAUSE_S", 0.2)
+    monkeypatch.setattr(timer_thread, "DAMAGED_PAUSE_S", 0.2)
     store = open_store("own")
     now = clock.now_ms()
     put(store, now + 5, b"x", "damaged")
@@ -248,5 +248,5 @@ def test_damaged_timers_of_one_stream_hold_up_no_other(
     store.engine.run(damage)
     clock.advance(10)
     until(lambda: fired == [(b"sound", b"y")], "the timer of the other stream")
-    monkeypatch.setitem(timing.KINDS, 99, lambda *_: None)
+    monkeypatch.setitem(timer_thread.KINDS, 99, lambda *_: None)
     until(lambda: (b"damaged", b"x") in fired, "another try")

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from kvstream import ManualClock, Queue, Store, StoreError
-from kvstream.engine.timing import run_due
+from kvstream.engine.timer_thread import run_due
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     FLUSHED_TAG,

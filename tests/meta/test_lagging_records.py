@@ -6,7 +6,7 @@ import pytest
 
 from kvstream import IDTooSmall, Store, StreamInfo
 from kvstream.layout.keys import qualified, stream_row
-from kvstream.meta.records import BEHIND_MAX, StreamMeta
+from kvstream.meta.records import UNRECORDED_MAX, StreamMeta
 from kvstream.storage.batch import Family
 
 NAME = qualified(0, b"s")
@@ -37,21 +37,21 @@ def test_an_entry_that_joins_the_open_node_is_one_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("node_max_entries", [100, 0])
 def test_the_loaded_stream_is_complete(tmp_path: Path, node_max_entries: int) -> None:
     with Store.open(tmp_path / "store", stream_node_max_entries=node_max_entries) as store:
-        for number in range(3 * BEHIND_MAX):
+        for number in range(3 * UNRECORDED_MAX):
             store.stream("s").add({"f": "v"}, id=(number + 1, 0))
             if number % 7 == 0:
                 info = store.stream("s").info()
                 assert reloaded(store) == info
-                assert recorded(store).length > info.length - BEHIND_MAX - 1
+                assert recorded(store).length > info.length - UNRECORDED_MAX - 1
         assert store.check() == []
 
 
 def test_a_record_lags_no_further_though_it_is_loaded_again_and_again(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store", stream_node_max_entries=0) as store:
-        for number in range(2 * BEHIND_MAX):
+        for number in range(2 * UNRECORDED_MAX):
             store.stream("s").add({"f": "v"}, id=(number + 1, 0))
             store.engine.catalog.forget()
-        assert recorded(store).length > BEHIND_MAX
+        assert recorded(store).length > UNRECORDED_MAX
 
 
 def test_a_change_of_another_kind_brings_the_record_up_to_date(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class PendingMachine(RuleBasedStateMachine):
     @rule(ids=SETS_OF_IDS, owner=st.sampled_from(CONSUMERS), time=TIMES, count=st.integers(0, 2))
     def deliver(self, ids: list[bytes], owner: bytes, time: int, count: int) -> None:
         fresh = [eid for eid in ids if eid not in self.model]
-        pel.place(self.metadata.txn, self.group, fresh, owner, time, count)
+        pel.insert(self.metadata.txn, self.group, fresh, owner, time, count)
         self.model |= dict.fromkeys(fresh, Entry(owner, time, count))
 
     @rule(ids=SETS_OF_IDS, owner=st.sampled_from(CONSUMERS), time=TIMES)
@@ -91,13 +91,13 @@ class PendingMachine(RuleBasedStateMachine):
 
     @rule(eid=IDS)
     def drop(self, eid: bytes) -> None:
-        assert pel.drop(self.metadata.txn, self.group, [eid]) == (eid in self.model)
+        assert pel.discard(self.metadata.txn, self.group, [eid]) == (eid in self.model)
         self.model.pop(eid, None)
 
     @rule(ids=SETS_OF_IDS)
     def take(self, ids: list[bytes]) -> None:
         expected = [each.id for each in self.those(ids)]
-        assert pel.take(self.metadata.txn, self.group, ids) == expected
+        assert pel.acknowledge(self.metadata.txn, self.group, ids) == expected
         for eid in ids:
             self.model.pop(eid, None)
 
@@ -242,7 +242,7 @@ def test_a_read_of_many_is_stored_as_few_runs(metadata: Metadata) -> None:
     group = metadata.group(fresh_name())
     metadata.consumer(group, b"c")
     ids = [StreamID(1, seq).packed for seq in range(70)]
-    pel.place(metadata.txn, group, ids, b"c", 5, 1)
+    pel.insert(metadata.txn, group, ids, b"c", 5, 1)
     sizes = [len(run.ids) for run in group.runs.scan(metadata.txn.batch)]
     assert sizes == [32, 32, 6]
     metadata.commit()
@@ -252,8 +252,8 @@ def test_no_entry_is_placed_where_there_is_none_to_place(metadata: Metadata) -> 
     group = metadata.group(fresh_name())
     metadata.consumer(group, b"c")
     metadata.commit()
-    pel.place(metadata.txn, group, [], b"c", 5, 1)
-    assert pel.take(metadata.txn, group, []) == []
+    pel.insert(metadata.txn, group, [], b"c", 5, 1)
+    assert pel.acknowledge(metadata.txn, group, []) == []
     assert metadata.txn.finish() is None
 
 
@@ -261,7 +261,7 @@ def change_one(metadata: Metadata, change: Any) -> list[list[bytes]]:
     """Deliver 1 to 9 as one run, make ``change`` to it, and return the IDs of the runs."""
     group = metadata.group(fresh_name())
     metadata.consumer(group, b"c")
-    pel.place(metadata.txn, group, ALL_IDS[1:10], b"c", 5, 1)
+    pel.insert(metadata.txn, group, ALL_IDS[1:10], b"c", 5, 1)
     change(metadata.txn, group)
     return [list(run.ids) for run in group.runs.scan(metadata.txn.batch)]
 
@@ -283,11 +283,11 @@ def test_entries_delivered_one_by_one_share_runs(metadata: Metadata) -> None:
 def test_a_growing_run_is_listed_up_to_its_new_end(metadata: Metadata) -> None:
     group = metadata.group(fresh_name())
     metadata.consumer(group, b"c")
-    watch = pel_index.watched(group)
+    watch = pel_index.watch(group)
     pel.deliver(metadata.txn, group, [ALL_IDS[3]], b"c", 5)
     pel.deliver(metadata.txn, group, [ALL_IDS[7]], b"c", 5)
     assert watch.take() == [(ALL_IDS[3], ALL_IDS[3]), (ALL_IDS[3], ALL_IDS[7])]
-    pel.drop(metadata.txn, group, [ALL_IDS[7]])
+    pel.discard(metadata.txn, group, [ALL_IDS[7]])
     assert watch.take() == [(ALL_IDS[3], ALL_IDS[7])]
     metadata.commit()
 
@@ -300,21 +300,21 @@ def test_an_entry_delivered_and_acknowledged_in_one_commit_is_never_written(
     metadata.commit()
     for eid in ALL_IDS:
         pel.deliver(metadata.txn, group, [eid], b"c", 5)
-        assert pel.drop(metadata.txn, group, [eid]) == 1
+        assert pel.discard(metadata.txn, group, [eid]) == 1
     metadata.txn.batch.put_deferred()
     assert not metadata.txn.batch
     metadata.commit()
 
 
 def test_an_acknowledged_entry_leaves_its_run_in_one_piece(metadata: Metadata) -> None:
-    runs = change_one(metadata, lambda txn, group: pel.take(txn, group, [ALL_IDS[4]]))
+    runs = change_one(metadata, lambda txn, group: pel.acknowledge(txn, group, [ALL_IDS[4]]))
     assert runs == [[*ALL_IDS[1:4], *ALL_IDS[5:10]]]
 
 
 def test_an_entry_that_comes_where_a_run_reaches_splits_it(metadata: Metadata) -> None:
     def nack(txn: Any, group: GroupMeta) -> None:
-        pel.take(txn, group, [ALL_IDS[4]])
-        pel.place(txn, group, [ALL_IDS[4]], b"", 0, 1, rank=1)
+        pel.acknowledge(txn, group, [ALL_IDS[4]])
+        pel.insert(txn, group, [ALL_IDS[4]], b"", 0, 1, rank=1)
 
     assert change_one(metadata, nack) == [ALL_IDS[1:4], [ALL_IDS[4]], ALL_IDS[5:10]]
 
@@ -322,7 +322,7 @@ def test_an_entry_that_comes_where_a_run_reaches_splits_it(metadata: Metadata) -
 def test_an_entry_pending_with_no_consumer_is_corruption(metadata: Metadata) -> None:
     group = metadata.group(fresh_name())
     with pytest.raises(Corruption, match="has pending entries of no consumer b'nobody'"):
-        pel.place(metadata.txn, group, [ALL_IDS[1]], b"nobody", 5, 1)
+        pel.insert(metadata.txn, group, [ALL_IDS[1]], b"nobody", 5, 1)
     metadata.abandon()
 
 
@@ -356,11 +356,11 @@ def test_large_groups_share_the_memory_of_a_store(
     assert deliver(names[1], 8, 9) is second
     assert second.indexed
     assert not deliver(names[2], 0, 8).indexed
-    assert pel.drop(metadata.txn, metadata.group(names[0]), ALL_IDS[:16]) == 16
+    assert pel.discard(metadata.txn, metadata.group(names[0]), ALL_IDS[:16]) == 16
     for left in range(8, 4, -1):  # with the third group they exceed half
-        assert pel.drop_one(metadata.txn, second, ALL_IDS[8 - left]) == 1
+        assert pel.discard_one(metadata.txn, second, ALL_IDS[8 - left]) == 1
         assert second.indexed
-    assert pel.drop_one(metadata.txn, second, ALL_IDS[4]) == 1
+    assert pel.discard_one(metadata.txn, second, ALL_IDS[4]) == 1
     assert not second.indexed
     assert not deliver(names[1], 9, 20).indexed  # the first group has left room
     metadata.reload()
@@ -382,5 +382,5 @@ def test_an_indexed_group_returns_to_memory_at_half_of_what_the_store_keeps(
     assert group.indexed
     for at, eid in enumerate(ALL_IDS[:10], 1):
         assert group.indexed == (18 - at >= 8)
-        assert pel.drop_one(metadata.txn, group, eid) == 1
+        assert pel.discard_one(metadata.txn, group, eid) == 1
     metadata.commit()

@@ -4,7 +4,7 @@ from typing import Any
 
 from kvstream import Store
 from kvstream.commands.replies import ErrorReply, Map
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores
 
@@ -45,7 +45,7 @@ def error(store: Store, command: str) -> str:
 
 def step(store: Store, limit: int = 500) -> None:
     """Fire all due timers."""
-    while store.engine.run(timing.run_due, limit):
+    while store.engine.run(timer_thread.run_due, limit):
         pass
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import ManualClock, Store
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.layout.keys import U64, qualified
 from kvstream.meta import timers
 from kvstream.meta.txn import Txn
@@ -206,7 +206,7 @@ def test_a_step_of_large_messages_ends_at_a_megabyte(quiet: Store, clock: Manual
     for number in range(6):
         ok(quiet, f"KVSTREAM.ADD s DELAY 1 n {number} x {'x' * 700_000}")
     clock.advance(1)
-    assert quiet.engine.run(timing.run_due, 500) == 2
+    assert quiet.engine.run(timer_thread.run_due, 500) == 2
     step(quiet)
     assert values(quiet) == ["0", "1", "2", "3", "4", "5"]
     ok(quiet, f"KVSTREAM.ADD s DELAY 1 n 7 x {'x' * 2_000_000}")
@@ -243,7 +243,7 @@ def test_a_backlog_of_one_stream_does_not_hold_up_another(quiet: Store, clock: M
         ok(quiet, f"KVSTREAM.ADD s DELAY 1 n {number}")
     ok(quiet, "KVSTREAM.ADD t DELAY 2 n late")
     clock.advance(2)
-    quiet.engine.run(timing.run_due, 100)
+    quiet.engine.run(timer_thread.run_due, 100)
     assert values(quiet, "t") == ["late"]
     assert len(values(quiet)) == 50
     step(quiet, 100)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kvstream import ManualClock, Store
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from tests.folders import fast_folder
 from tests.operations.queue_commands import ok, values
 
@@ -152,7 +152,7 @@ class QueueMachine(RuleBasedStateMachine):
         self._fire(limit)
 
     def _fire(self, limit: int) -> None:
-        while self.store.engine.run(timing.run_due, limit):
+        while self.store.engine.run(timer_thread.run_due, limit):
             pass
         fired = [each for each in self.delayed if each.due[0] <= self.clock.ms]
         ids = [str(entry.id) for entry in self.store.stream("s")][len(self.stream) :]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvstream import ManualClock, Queue, Store
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 
 MESSAGES = 10_000
 POISON = frozenset({17, 2500, 2501, 9999})
@@ -34,7 +34,7 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
 def fire(store: Store) -> int:
     """Fire all due timers; return the number of steps."""
     steps = 0
-    while store.engine.run(timing.run_due, 500):
+    while store.engine.run(timer_thread.run_due, 500):
         steps += 1
     return steps
 

@@ -24,7 +24,7 @@ from kvstream import (
     StoreClosed,
     StreamID,
 )
-from kvstream.engine import listening
+from kvstream.engine import lease_renewal
 from tests.patience import PATIENCE_S, until
 
 TASKS = 40
@@ -375,7 +375,7 @@ def test_what_must_not_be_tried_again_is_not_read(place: str) -> None:
 def test_listen_extends_the_leases_of_its_messages(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "RENEW_S", 0.05)
+    monkeypatch.setattr(lease_renewal, "RENEW_S", 0.05)
     with kvstream.open(place) as store:
         jobs = store.stream("jobs")
         ids = jobs.add_many([{"n": n} for n in range(5)])

@@ -21,7 +21,7 @@ from tests.ports import free_port
 from tests.serving import ServerProcess
 
 POLL_S = 0.05
-LOGGER = "kvstream.engine.listening"
+LOGGER = "kvstream.engine.lease_renewal"
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 ``bury`` moves entries there in the commit that acknowledges them. A dead letter has the fields of
 its entry in their order, then a block of fields that begin with ``dead:``: where it comes from, who
 had it last, why and when it was given up. The message itself is deleted once no group needs it.
-``stripped`` returns the fields without that block, also if the entry had such fields of its own.
+``strip`` returns the fields without that block, also if the entry had such fields of its own.
 
 An entry whose message was deleted is only acknowledged. If the dead letters cannot be written (the
 key has another type), nothing is lost: ``bury`` raises, and ``bury_or_wait`` lets the entries wait
@@ -93,22 +93,22 @@ def bury(
     for run, ids in pending:
         for entry in entries.get_packed(txn, stream, ids):
             if entry is not None:
-                told = _told(txn, stream, group, entry.id, cause)
+                told = _explain(txn, stream, group, entry.id, cause)
                 block = _block(txn, stream, group, run, entry.id, told)
-                letters.append(_encoded([*entry.flat, *block]))
+                letters.append(_encode([*entry.flat, *block]))
                 buried.append(entry.id)
     if letters:
         _add(txn, name, dead_key(stream, group), letters)
     for eid in buried:
         txn.catalog.queue_events.bury(stream.name, group.name, eid, cause.reason)
-    pel.drop(txn, group, ascending_packed([eid for _, ids in pending for eid in ids]))
+    pel.discard(txn, group, ascending_packed([eid for _, ids in pending for eid in ids]))
     buried.sort()
     kept = referenced(txn, stream, buried)
     erase(txn, stream, [eid for eid in buried if eid not in kept])
     return len(letters)
 
 
-def _told(txn: Txn, stream: StreamMeta, group: GroupMeta, eid: StreamID, cause: Cause) -> Cause:
+def _explain(txn: Txn, stream: StreamMeta, group: GroupMeta, eid: StreamID, cause: Cause) -> Cause:
     """Return why an entry is given up, with its last error if nothing is said of it now."""
     if cause.error or cause.traceback:
         return cause
@@ -135,13 +135,13 @@ def bury_or_wait(
     until_ms, rank = txn.now_ms + WAIT_MS, group.nack_rank + 1
     group.nack_rank = rank
     pending = sorted((run, pel.pending_of(run, ids)) for run, ids in parts)
-    pel.plan(group, pending, partial(_waiting, until_ms, rank)).apply(txn, group)
+    pel.plan(group, pending, partial(_make_wait, until_ms, rank)).apply(txn, group)
     timers.put(txn, stream, until_ms, Kind.RETRY, group.name)
     txn.member_changed(group)
     return 0
 
 
-def _waiting(until_ms: int, rank: int, run: Run | None, ids: Sequence[PackedID]) -> pel.Targets:
+def _make_wait(until_ms: int, rank: int, run: Run | None, ids: Sequence[PackedID]) -> pel.Targets:
     return {} if run is None else dict.fromkeys(ids, (b"", until_ms, run.deliveries, rank))
 
 
@@ -157,14 +157,14 @@ def _block(
         b"%d" % run.deliveries,
         cause.reason.encode(),
         b"%d" % txn.now_ms,
-        *failures.shortened(cause.error, cause.traceback),
+        *failures.shorten(cause.error, cause.traceback),
     )
     for field, value in zip(BLOCK, values, strict=True):
         yield field
         yield value
 
 
-def _encoded(flat: list[bytes]) -> tuple[bytes, Names]:
+def _encode(flat: list[bytes]) -> tuple[bytes, Names]:
     try:
         return encode_flat(flat)
     except InvalidArgument as error:
@@ -190,7 +190,7 @@ def is_letter(flat: Sequence[bytes]) -> bool:
     return len(flat) > 2 * len(BLOCK) and tuple(flat[-2 * len(BLOCK) :: 2]) == BLOCK
 
 
-def stripped(flat: Sequence[bytes]) -> Sequence[bytes]:
+def strip(flat: Sequence[bytes]) -> Sequence[bytes]:
     """Return the fields of the entry that a dead letter was made of."""
     return flat[: -2 * len(BLOCK)] if is_letter(flat) else flat
 

@@ -40,7 +40,7 @@ class Failure(NamedTuple):
     traceback: bytes
 
 
-def shortened(error: bytes, traceback: bytes) -> tuple[bytes, bytes]:
+def shorten(error: bytes, traceback: bytes) -> tuple[bytes, bytes]:
     """Return the parts of an error and of a traceback that are kept."""
     return stored_text(error), stored_text(traceback, keep_end=True)
 
@@ -83,7 +83,7 @@ def keep(
 ) -> None:
     """Keep the error of pending entries, in place of the one before."""
     check_ms = txn.now_ms + CHECK_MS
-    value = Failure(check_ms, *shortened(error, traceback))
+    value = Failure(check_ms, *shorten(error, traceback))
     for eid in ids:
         _put(txn, stream, rest_of(group.name, eid), value)
 

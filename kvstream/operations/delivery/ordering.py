@@ -141,7 +141,7 @@ def _record(txn: Txn, reader: Reader, page: list[Row], fates: Sequence[int]) -> 
             pel.deliver(txn, group, part, consumer.name, txn.now_ms)
         elif fate == _HELD:
             group.nack_rank = max(group.nack_rank, HELD_RANK)
-            pel.place(txn, group, part, b"", HELD_MS, 0, HELD_RANK)
+            pel.insert(txn, group, part, b"", HELD_MS, 0, HELD_RANK)
     if gives:
         catalog.note_activity(txn, group, consumer)
     else:

@@ -118,7 +118,7 @@ def _copy_group(txn: Txn, group: GroupMeta, copy: GroupMeta) -> None:
         consumer_copy.seen_ms, consumer_copy.active_ms = consumer.seen_ms, consumer.active_ms
     for run in pel.runs_from(txn, group, b""):
         time_ms = run.time_ms if run.owned else 0  # those that wait get their timers later
-        pel.place(txn, copy, run.ids, run.owner, time_ms, run.deliveries, run.rank)
+        pel.insert(txn, copy, run.ids, run.owner, time_ms, run.deliveries, run.rank)
     copy.last_delivered, copy.entries_read = group.last_delivered, group.entries_read
     copy.nack_rank = group.nack_rank
     txn.member_changed(copy)

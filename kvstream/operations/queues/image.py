@@ -103,7 +103,7 @@ def restore(txn: Txn, name: bytes, queue_rows: Iterable[QueueRow]) -> int:
                 f"the row {quoted(key[:40])} of a queue is damaged: {error!r}"
             ) from error
     left_out = sum([not apply(txn, stream) for apply in checked])
-    for name_of_group, entries in _by_group(places).items():
+    for name_of_group, entries in _group_places(places).items():
         group = txn.catalog.group(txn, stream, name_of_group)
         left_out += len(entries) if group is None else _put_places(txn, stream, group, entries)
     txn.signal(name)
@@ -131,13 +131,13 @@ def _policies(txn: Txn, stream: StreamMeta, start: bytes) -> Iterator[QueueRow]:
             yield group.name, group.policy.with_rules({"keyed_tree": 0}).encoded
 
 
-def _rated(txn: Txn, stream: StreamMeta, start: bytes) -> Iterator[QueueRow]:
+def _rates(txn: Txn, stream: StreamMeta, start: bytes) -> Iterator[QueueRow]:
     for group in txn.catalog.groups(txn, stream):
         if group.rated and group.name >= start:
             yield group.name, b"".join([_PAIR.pack(*rated) for rated in group.rated])
 
 
-def _timed(kind: Kind) -> Callable[[Txn, StreamMeta, bytes], Iterator[QueueRow]]:
+def _timers_of(kind: Kind) -> Callable[[Txn, StreamMeta, bytes], Iterator[QueueRow]]:
     def read(txn: Txn, stream: StreamMeta, start: bytes) -> Iterator[QueueRow]:
         at_ms = U64.unpack_from(start)[0] if start else 0
         for timer in timers.scan(txn, stream, kind, at_ms, start[U64.size :]):
@@ -146,7 +146,7 @@ def _timed(kind: Kind) -> Callable[[Txn, StreamMeta, bytes], Iterator[QueueRow]]
     return read
 
 
-def _tagged(tag: bytes) -> Callable[[Txn, StreamMeta, bytes], Iterator[QueueRow]]:
+def _rows_of(tag: bytes) -> Callable[[Txn, StreamMeta, bytes], Iterator[QueueRow]]:
     def read(txn: Txn, stream: StreamMeta, start: bytes) -> Iterator[QueueRow]:
         for suffix, value in timers.scan_rows(txn, stream, tag, tag + start):
             yield suffix[len(tag) :], value
@@ -188,14 +188,14 @@ def _redrive(txn: Txn, stream: StreamMeta, start: bytes) -> Iterator[QueueRow]:
 
 _READERS: Mapping[bytes, Callable[[Txn, StreamMeta, bytes], Iterator[QueueRow]]] = {
     b"a": _policies,
-    b"b": _tagged(unique.START_TAG),
-    b"c": _rated,
-    b"d": _timed(Kind.DELAYED),
+    b"b": _rows_of(unique.START_TAG),
+    b"c": _rates,
+    b"d": _timers_of(Kind.DELAYED),
     b"e": _places_of,
-    b"l": _timed(Kind.EXPIRED),
+    b"l": _timers_of(Kind.EXPIRED),
     b"r": _retention,
-    b"s": _tagged(schedules.ROW_TAG),
-    b"u": _tagged(unique.ROW_TAG),
+    b"s": _rows_of(schedules.ROW_TAG),
+    b"u": _rows_of(unique.ROW_TAG),
     b"x": _redrive,
 }
 """Each yields the rows of a tag, without it, from a key on."""
@@ -342,7 +342,7 @@ _CHECKS: Mapping[bytes, Callable[[bytes, bytes, bytes], Apply]] = {
 # --- pending entries ----------------------------------------------------------------------------
 
 
-def _by_group(
+def _group_places(
     places: Mapping[Place, tuple[int, Key]],
 ) -> dict[bytes, dict[PackedID, tuple[int, Key]]]:
     groups: dict[bytes, dict[PackedID, tuple[int, Key]]] = {}
@@ -358,7 +358,7 @@ def _put_places(
     ids = list(places)
     pending = pel.pending_among(txn, group, ids)
     has_order = group.policy is not None and bool(group.policy.order_by)
-    decide = partial(_waiting, places, has_order)
+    decide = partial(_make_wait, places, has_order)
     pel.plan(group, pel.stretches(txn, group, pending), decide).apply(txn, group)
     for time_ms in {places[eid][0] for eid in pending} - {0, HELD_MS}:
         timers.put(txn, stream, time_ms, Kind.RETRY, group.name)
@@ -370,7 +370,7 @@ def _put_places(
     return len(ids) - len(pending)
 
 
-def _waiting(
+def _make_wait(
     places: Mapping[PackedID, tuple[int, Key]],
     has_order: bool,
     run: Run | None,

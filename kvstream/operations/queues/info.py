@@ -77,9 +77,9 @@ def queue_info(txn: Txn, name: bytes) -> QueueInfo:
 def group_queue(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta) -> GroupQueue:
     """Return what a group is like as a queue."""
     pending, nacked = pending_in(txn, group), nacked_in(txn, group)
-    again, waiting, held = _given_back(txn, group, nacked) if nacked else (0, 0, 0)
-    lapsed = _lapsed(txn, group)
-    behind = _undelivered(txn, stream, group)
+    again, waiting, held = _count_given_back(txn, group, nacked) if nacked else (0, 0, 0)
+    lapsed = _count_lapsed(txn, group)
+    behind = _count_undelivered(txn, stream, group)
     ready_ms = pel.next_ready_ms(txn, group) if waiting else None
     return GroupQueue(
         name=group.name,
@@ -88,14 +88,14 @@ def group_queue(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta) -> 
         leased=pending - nacked - lapsed,
         waiting=waiting,
         held=held,
-        dead=_dead(txn, name, group.policy),
+        dead=_count_dead(txn, name, group.policy),
         oldest_ms=_oldest_ms(txn, stream, group),
         policy=group.policy,
         next_ms=0 if waiting and ready_ms is None else ready_ms and ready_ms - txn.now_ms,
     )
 
 
-def _lapsed(txn: Txn, group: GroupMeta) -> int:
+def _count_lapsed(txn: Txn, group: GroupMeta) -> int:
     """Return how many entries have a lease that has ended, of GIVEN_BACK_RUNS runs."""
     if group.policy is None or not group.policy.lease_ms:
         return 0
@@ -103,7 +103,7 @@ def _lapsed(txn: Txn, group: GroupMeta) -> int:
     return sum(run.length for run in islice(runs, GIVEN_BACK_RUNS))
 
 
-def _given_back(txn: Txn, group: GroupMeta, nacked: int) -> tuple[int, int, int]:
+def _count_given_back(txn: Txn, group: GroupMeta, nacked: int) -> tuple[int, int, int]:
     """Return how many of the entries that were given back are ready, wait and are held."""
     again, is_all_again = count_given_back(txn, group, b"", OWNED_FIRST)
     held, is_all_held = count_given_back(txn, group, _HELD_FIRST, b"\xff")
@@ -115,7 +115,7 @@ def _given_back(txn: Txn, group: GroupMeta, nacked: int) -> tuple[int, int, int]
     return again, max(0, nacked - again - held), held
 
 
-def _undelivered(txn: Txn, stream: StreamMeta, group: GroupMeta) -> int | None:
+def _count_undelivered(txn: Txn, stream: StreamMeta, group: GroupMeta) -> int | None:
     """Return how many entries a group has not delivered, None if they are too many to count."""
     if group.last_delivered >= stream.last or not stream.length:
         return 0
@@ -125,7 +125,7 @@ def _undelivered(txn: Txn, stream: StreamMeta, group: GroupMeta) -> int | None:
     return nodes.live_after(txn, stream, group.last_delivered)
 
 
-def _dead(txn: Txn, name: bytes, policy: GroupPolicy | None) -> int:
+def _count_dead(txn: Txn, name: bytes, policy: GroupPolicy | None) -> int:
     """Return the length of a group's dead-letter stream."""
     if policy is None:
         return 0

@@ -11,8 +11,8 @@ from functools import partial
 from kvstream.errors import InvalidArgument
 from kvstream.meta.pel import (
     Targets,
-    drop,
-    drop_from,
+    discard,
+    discard_from,
     note_renewed,
     pending_of,
     plan,
@@ -27,7 +27,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations.ack import note_released
 from kvstream.operations.delete import delete_but
 from kvstream.operations.delivery import failures
-from kvstream.operations.delivery.retries import GivenBack
+from kvstream.operations.delivery.backoff import GivenBack
 from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.types.ids import PACKED, StreamID, ascending, ascending_packed
 from kvstream.types.images import PackedID
@@ -41,7 +41,7 @@ Parts = list[tuple[Run, list[PackedID]]]
 """Runs, each with some of its IDs."""
 
 
-def _judged(
+def check_tokens(
     txn: Txn, group: GroupMeta, consumer: bytes, tokens: Sequence[Token], again: LeaseOutcome
 ) -> tuple[list[int], Parts]:
     """Return the outcome of each token, and the entries whose token is current.
@@ -90,9 +90,9 @@ def ack(txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[T
     txn.frees = True
     if len(tokens) == 1:
         return [_ack_one(txn, name, of_group, consumer, *tokens[0])]
-    outcomes, parts = _judged(txn, of_group, consumer, tokens, LeaseOutcome.NOT_PENDING)
+    outcomes, parts = check_tokens(txn, of_group, consumer, tokens, LeaseOutcome.NOT_PENDING)
     if parts:
-        drop(txn, of_group, [eid for _, ids in parts for eid in ids])
+        discard(txn, of_group, [eid for _, ids in parts for eid in ids])
         signal_freed(txn, name, of_group)
     return outcomes
 
@@ -107,7 +107,7 @@ def _ack_one(
         return LeaseOutcome.NOT_PENDING
     if not run.owned or run.owner != consumer or run.deliveries != deliveries:
         return LeaseOutcome.LOST
-    drop_from(txn, group, run, packed)
+    discard_from(txn, group, run, packed)
     signal_freed(txn, name, group)
     return LeaseOutcome.DONE
 
@@ -117,9 +117,9 @@ def extend(
 ) -> list[int]:
     """Begin anew the leases whose tokens are current."""
     _, of_group = group_of_key(txn, name, group)
-    outcomes, parts = _judged(txn, of_group, consumer, tokens, LeaseOutcome.DONE)
+    outcomes, parts = check_tokens(txn, of_group, consumer, tokens, LeaseOutcome.DONE)
     if parts:
-        _change(txn, of_group, parts, partial(_renewed, txn.now_ms))
+        _change(txn, of_group, parts, partial(_renew, txn.now_ms))
         note_renewed(txn, of_group)
         txn.member_changed(of_group)
         consumer_of(txn, name, of_group, consumer)  # it is not idle: REAP lets it be
@@ -152,7 +152,7 @@ def nack(
     if untried and (fatal or max_deliveries):
         raise InvalidArgument("a delivery that was not tried is not given up")
     stream, of_group = group_of_key(txn, name, group)
-    outcomes, parts = _judged(txn, of_group, consumer, tokens, LeaseOutcome.LOST)
+    outcomes, parts = check_tokens(txn, of_group, consumer, tokens, LeaseOutcome.LOST)
     if not parts:
         return outcomes
     rank = of_group.nack_rank + 1
@@ -172,7 +172,7 @@ def nack(
     return outcomes
 
 
-def _renewed(now_ms: int, run: Run, ids: Sequence[PackedID]) -> Targets:
+def _renew(now_ms: int, run: Run, ids: Sequence[PackedID]) -> Targets:
     return dict.fromkeys(ids, (run.owner, now_ms, run.deliveries, 0))
 
 
@@ -181,7 +181,7 @@ def _change(
 ) -> None:
     """Change pending entries as ``decide`` says."""
 
-    def decided(run: Run | None, ids: Sequence[PackedID]) -> Targets:
+    def decide_pending(run: Run | None, ids: Sequence[PackedID]) -> Targets:
         return {} if run is None else decide(run, ids)
 
-    plan(group, parts, decided).apply(txn, group)
+    plan(group, parts, decide_pending).apply(txn, group)

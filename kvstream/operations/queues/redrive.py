@@ -274,7 +274,7 @@ def _advance(txn: Txn, name: bytes, stream: StreamMeta, job: Job, wanted: bytes)
         other = txn.stream(target)
         if other is not None:
             append.next_ids(other.last, len(letters), txn.now_ms)  # or raises IDsExhausted
-        values[target] = [encode_flat([*dead.stripped(letter.flat)]) for letter in letters]
+        values[target] = [encode_flat([*dead.strip(letter.flat)]) for letter in letters]
     for target, encoded in values.items():
         append.add_many(txn, target, encoded)
         job.note(key_of(target), len(encoded))
@@ -341,5 +341,5 @@ def _matches(flat: Sequence[bytes], where: Sequence[bytes]) -> bool:
     block = dead.origin(flat)
     if name in block:
         return block[name] == value
-    own = dead.stripped(flat)
+    own = dead.strip(flat)
     return any(own[at] == name and own[at + 1] == value for at in range(0, len(own), 2))

@@ -3,8 +3,8 @@
 A check looks at every rule (meta/policy.py) and removes what may go: STEP_ENTRIES at the head of
 the stream at most, and some of THINNED_ENTRIES behind it. A timer runs the next check: at
 once if there is more, when the first entry reaches its age, or while acknowledgements are missing.
-``changed_streams`` finds the streams in memory that have changed since their last check; the engine
-asks once a second. So an idle stream costs one comparison, and XADD costs nothing.
+``check_changed_streams`` finds the streams in memory that have changed since their last check; the
+engine asks once a second. So an idle stream costs one comparison, and XADD costs nothing.
 
 Unless FORCE is set, no rule removes what a group needs: entries that it has not delivered yet or
 has pending. Below the first of these, whole nodes go by XTRIM's own code. Behind it the entries
@@ -192,7 +192,7 @@ def run(txn: Txn, name: bytes) -> tuple[int, bool]:
     return removed, more
 
 
-def changed_streams(txn: Txn) -> tuple[int, int]:
+def check_changed_streams(txn: Txn) -> tuple[int, int]:
     """Look at the next streams in memory, and check those that have changed.
 
     Return how many were checked and how many looked at: LOOKED, or less if many entries are
@@ -370,16 +370,14 @@ def _thin(
         live += node.live
     ids = [eid for node in chosen for eid in entry_ids(txn, stream, node)]
     ids = ids[: bisect_left(ids, upto)]
-    needed = _pending_between(txn, stream, ids[0], ids[-1]) if ids else set()
+    needed = _pending_ids(txn, stream, ids[0], ids[-1]) if ids else set()
     gone = [eid for eid in ids if eid not in needed][:most] if needed else ids[:most]
     if gone:
         remove_entries(txn, stream, gone)
     return len(gone), following
 
 
-def _pending_between(
-    txn: Txn, stream: StreamMeta, first: StreamID, last: StreamID
-) -> set[StreamID]:
+def _pending_ids(txn: Txn, stream: StreamMeta, first: StreamID, last: StreamID) -> set[StreamID]:
     """Return entries that groups have pending: all of a range, and perhaps some around it."""
     pending: set[PackedID] = set()
     upper = last.packed
@@ -393,7 +391,7 @@ def _pending_between(
 
 def _nodes_from(txn: Txn, stream: StreamMeta, start: StreamID) -> Iterator[Node]:
     """Yield the nodes that begin at or above an ID, the open one last."""
-    yield from _closed(txn, stream, start, MAX_ID)
+    yield from _closed_nodes(txn, stream, start, MAX_ID)
     if stream.open_live:
         yield nodes.open_node(stream)
 
@@ -412,7 +410,7 @@ def _count_bytes(txn: Txn, stream: StreamMeta, progress: Progress) -> bool:
     if segments and segments[0].last < stream.head:
         segments.clear()
     if segments and segments[0].first < stream.head:
-        left = list(_closed(txn, stream, stream.head, segments[0].last))
+        left = list(_closed_nodes(txn, stream, stream.head, segments[0].last))
         segments[:1] = [_segment(left)] if left else []
     total = sum([segment.nodes for segment in segments])
     if progress.counted and segments and segments[-1].last >= _last_closed(txn, stream):
@@ -423,7 +421,7 @@ def _count_bytes(txn: Txn, stream: StreamMeta, progress: Progress) -> bool:
     if segments and segments[-1].nodes < SEGMENT_NODES // 2:
         start = segments.pop().first
     for _ in range(COUNTED_SEGMENTS):
-        closed_nodes = list(islice(_closed(txn, stream, start, MAX_ID), SEGMENT_NODES))
+        closed_nodes = list(islice(_closed_nodes(txn, stream, start, MAX_ID), SEGMENT_NODES))
         if closed_nodes:
             segments.append(_segment(closed_nodes))
             start = segments[-1].last.next()
@@ -439,7 +437,7 @@ def _segment(adjacent: Sequence[Node]) -> Segment:
     return Segment(adjacent[0].first, adjacent[-1].first, len(adjacent), size)
 
 
-def _closed(txn: Txn, stream: StreamMeta, start: StreamID, last: StreamID) -> Iterator[Node]:
+def _closed_nodes(txn: Txn, stream: StreamMeta, start: StreamID, last: StreamID) -> Iterator[Node]:
     """Yield the closed nodes that begin between two IDs."""
     if stream.closed_nodes <= 0:
         return
@@ -465,7 +463,7 @@ def _excess_entries(txn: Txn, stream: StreamMeta, progress: Progress) -> int:
     excess, entries = size - progress.rules.max_bytes, 0
     if excess <= 0:
         return 0
-    for node in _closed(txn, stream, stream.head, MAX_ID):
+    for node in _closed_nodes(txn, stream, stream.head, MAX_ID):
         if excess <= 0 or entries >= STEP_ENTRIES:
             break
         excess -= node.size
@@ -475,7 +473,7 @@ def _excess_entries(txn: Txn, stream: StreamMeta, progress: Progress) -> int:
 
 def compact(txn: Txn, stream: StreamMeta, rules: Retention, below: StreamID) -> tuple[int, bool]:
     """Compact the next entries below an ID; return how many went, and whether there are more."""
-    cursor = _compacted_to(txn, stream)
+    cursor = _last_compacted(txn, stream)
     if not stream.length or cursor >= stream.last or cursor.next() >= below:
         return 0, False
     rows = entries.rows(txn, stream, cursor.next(), stream.last, COMPACTED_ENTRIES)
@@ -501,7 +499,7 @@ def compact(txn: Txn, stream: StreamMeta, rules: Retention, below: StreamID) -> 
     return len(gone), len(rows) == COMPACTED_ENTRIES
 
 
-def _compacted_to(txn: Txn, stream: StreamMeta) -> StreamID:
+def _last_compacted(txn: Txn, stream: StreamMeta) -> StreamID:
     """Return the last entry that was compacted; MIN_ID if the last ID was set back since."""
     packed = timers.get_row(txn, stream, CURSOR_ROW)
     if packed is None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvstream import ManualClock, Queue, Store, Ticket
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.layout.keys import qualified, timer_row, tree_prefix
 from kvstream.meta import policy, timers
 from kvstream.meta.keyed import ENTRY, HELD, KEY, Counts
@@ -167,7 +167,7 @@ def _later(store: Store) -> None:
     try:
         for _ in range(4):
             clock.advance(6 * 3_600_000)
-            while store.engine.run(timing.run_due, 100):
+            while store.engine.run(timer_thread.run_due, 100):
                 pass
             _queue(store).get(100)
     finally:
@@ -239,7 +239,7 @@ CALLS: dict[str, Call] = {
     "drop retention": _of_stream(lambda s: s.drop_retention()),
     "retain": lambda store: store.engine.run(retention.run, NAME),
     "retain the latest": lambda store: store.engine.run(retention.run, qualified(0, b"latest")),
-    "retain by changes": lambda store: store.engine.run(retention.changed_streams),
+    "retain by changes": lambda store: store.engine.run(retention.check_changed_streams),
     "other latest": lambda store: store.stream("latest").set_retention(latest="m"),
     "dead letters": lambda store: _queue(store).dead(),
     "redrive": lambda store: (_queue(store).cancel_redrive(), _queue(store).redrive()),

@@ -3,7 +3,7 @@
 import pytest
 
 from kvstream import ManualClock, Store
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.meta.policy import LATEST_ROWS, Retention
@@ -24,7 +24,7 @@ def ruled(open_store: Stores, clock: ManualClock) -> Store:
         stream.add({"user": user})
     rules = Retention(max_age_ms=60_000, latest=b"user")
     store.engine.run(retention.set_rules, NAME, rules)
-    store.engine.run(timing.run_due, 10)
+    store.engine.run(timer_thread.run_due, 10)
     assert len(stream) == 2
     assert store.check() == []
     return store
@@ -64,7 +64,7 @@ def test_damaged_rules_do_not_stop_the_retention_of_others(ruled: Store) -> None
         ruled.stream(other).add({"f": "2"})
         rules = Retention(max_length=1)
         ruled.engine.run(retention.set_rules, qualified(0, other.encode()), rules)
-    while ruled.engine.run(retention.changed_streams)[0]:
+    while ruled.engine.run(retention.check_changed_streams)[0]:
         pass
     assert (len(ruled.stream("a")), len(ruled.stream("t"))) == (1, 1)
     ruled.check(repair=True)
@@ -93,7 +93,7 @@ def test_what_one_timer_does_goes_on_after_a_repair(
     ruled.stream("s").add({"user": "ann"})
     group.consumer("ann").read()
     group.ack([each.id for each in group.pending_range()])
-    ruled.engine.run(timing.run_due, 10)
+    ruled.engine.run(timer_thread.run_due, 10)
     assert ruled.check() == []
     stream = ruled.engine.catalog.streams[NAME]
     rest = b"workers" if kind is timers.Kind.REAP else b""
@@ -116,6 +116,6 @@ def test_what_one_timer_does_goes_on_after_a_repair(
     assert ruled.check() == []
     clock.advance(61_000)
     for _ in range(3):
-        ruled.engine.run(timing.run_due, 10)
+        ruled.engine.run(timer_thread.run_due, 10)
     assert (len(ruled.stream("s")), group.consumers()) == (0, [])
     assert ruled.check() == []

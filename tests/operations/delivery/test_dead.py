@@ -70,9 +70,9 @@ def test_fields_keep_their_order_names_may_repeat_or_begin_with_dead(store: Stor
     bury(store, [eid])
     (letter,) = store.stream("s:dead").range()
     own = (b"dead:id", b"own", b"b", b"1", b"a", b"2", b"b", b"3")
-    assert dead.stripped(letter.flat) == own
+    assert dead.strip(letter.flat) == own
     assert dead.origin(letter.flat)[dead.ID] == str(eid).encode()
-    assert dead.stripped(own) == own
+    assert dead.strip(own) == own
 
 
 def test_the_message_stays_while_another_group_needs_it(store: Store, read: list[StreamID]) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from kvstream import Corruption, ManualClock, Store
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.operations.delivery import dead, failures
@@ -30,7 +30,7 @@ def read(say: Say) -> str:
 
 
 def fire(store: Store) -> None:
-    while store.engine.run(timing.run_due, 100):
+    while store.engine.run(timer_thread.run_due, 100):
         pass
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import ManualClock, Store, StreamID
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.group import Consumer, Group
 from kvstream.layout.keys import qualified
 from kvstream.meta import trees
@@ -133,7 +133,7 @@ def test_a_retry_keeps_its_key_busy(ordered: Store, clock: ManualClock) -> None:
     group_of(ordered).nack(a1)
     assert read(ordered) == []
     clock.advance(1000)
-    ordered.engine.run(timing.run_due, 10)
+    ordered.engine.run(timer_thread.run_due, 10)
     assert read(ordered) == [a1]
     clock.advance(5000)
     assert read(ordered, name="v") == [b1, a1]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kvstream import ManualClock, Store, StreamID
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.layout.keys import qualified
 from kvstream.operations.queues import policy
 from kvstream.types.options import RefPolicy
@@ -143,7 +143,7 @@ class OrderMachine(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 500, 2000, LEASE_MS]))
     def wait(self, ms: int) -> None:
         self._clock.advance(ms)
-        while self._store.engine.run(timing.run_due, 100):
+        while self._store.engine.run(timer_thread.run_due, 100):
             pass
 
     @rule()

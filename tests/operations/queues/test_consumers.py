@@ -7,7 +7,7 @@ import pytest
 from kvstream import ManualClock, NoGroup, Queue, RequestError, Store
 from kvstream.commands.command import Stepwise
 from kvstream.commands.table import find
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.operations import groups
@@ -110,7 +110,7 @@ def rule(store: Store, idle_ms: int) -> None:
 
 
 def fire(store: Store) -> None:
-    while store.engine.run(timing.run_due, 100):
+    while store.engine.run(timer_thread.run_due, 100):
         pass
 
 
@@ -176,7 +176,7 @@ def test_very_many_entries_are_given_back_in_steps(
         clock.advance(10)  # each in a run of its own
     rule(quiet, 1000)
     clock.advance(1000)
-    assert quiet.engine.run(timing.run_due, 1) == 1
+    assert quiet.engine.run(timer_thread.run_due, 1) == 1
     assert names(quiet) == [b"old"]
     fire(quiet)
     assert names(quiet) == []
@@ -191,7 +191,7 @@ def test_very_many_consumers_are_removed_in_steps(
         quiet.stream("s").group("g").create_consumer(f"c{number}")
     rule(quiet, 1000)
     clock.advance(1000)
-    assert quiet.engine.run(timing.run_due, 1) == 1
+    assert quiet.engine.run(timer_thread.run_due, 1) == 1
     assert len(names(quiet)) == 3
     with monkeypatch.context() as patch:  # no step sorts all consumers
         patch.setattr(quiet.engine.catalog, "consumers", None)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kvstream import ManualClock, Store
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.layout.keys import qualified
 from kvstream.operations.queues import leases
 from kvstream.types.ids import StreamID
@@ -33,7 +33,7 @@ def rows(say: Say) -> list[tuple[str, str, int, int]]:
 
 
 def fire(store: Store) -> None:
-    while store.engine.run(timing.run_due, 100):
+    while store.engine.run(timer_thread.run_due, 100):
         pass
 
 
@@ -337,13 +337,13 @@ def test_a_waiting_entry_keeps_its_time_in_a_renamed_stream(
 def test_very_many_entries_become_ready_in_steps(
     store: Store, say: Say, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvstream.operations.delivery.retries.RUNS_TOGETHER", 1)
+    monkeypatch.setattr("kvstream.operations.delivery.backoff.RUNS_TOGETHER", 1)
     clock.advance(1)
     say("XCLAIM s g a 0 2-0 JUSTID RETRYCOUNT 2")
     assert say("KVSTREAM.NACK s g a DELAY 5 1-0 1 2-0 2 3-0 1") == [1, 1, 1]
     say("KVSTREAM.POLICY SET s g LEASE 9")
     clock.advance(5)
-    assert store.engine.run(timing.run_due, 100) > 0
+    assert store.engine.run(timer_thread.run_due, 100) > 0
     fire(store)
     found = say("XREADGROUP GROUP g b STREAMS s >")
     assert [entry[0] for entry in found[0][1]] == [b"1-0", b"2-0", b"3-0"]

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from kvstream import Group, ManualClock, Store, StreamID
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.engine.engine import Engine
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import encode_fields
@@ -131,7 +131,7 @@ class ByLibrary:
         return int(self._run(consumers.pass_on, NAME, b"g", consumer.encode()))
 
     def fire(self) -> None:
-        while self._opened[0].engine.run(timing.run_due, 100):
+        while self._opened[0].engine.run(timer_thread.run_due, 100):
             pass
 
     def reopen(self) -> None:
@@ -196,7 +196,7 @@ class ByShared(ByLibrary):
         return engine._current
 
     def fire(self) -> None:
-        while self._own_engine().run(timing.run_due, 100):
+        while self._own_engine().run(timer_thread.run_due, 100):
             pass
 
     def carry(self) -> None:
@@ -260,7 +260,7 @@ class ByServer:
         return int(self._ask(f"KVSTREAM.POLICY REMOVE s g {consumer}"))
 
     def fire(self) -> None:
-        while self._server.engine.run(timing.run_due, 100):
+        while self._server.engine.run(timer_thread.run_due, 100):
             pass
 
     def reopen(self) -> None:

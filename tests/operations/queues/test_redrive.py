@@ -6,7 +6,7 @@ import pytest
 
 from kvstream import InvalidArgument, ManualClock, RequestError, Store, StreamID, WrongType
 from kvstream.commands.replies import ErrorReply, Map
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import strings
@@ -49,7 +49,7 @@ def status(store: Store) -> Job:
 
 
 def step(store: Store) -> None:
-    store.engine.run(timing.run_due, 100)
+    store.engine.run(timer_thread.run_due, 100)
 
 
 def test_letters_return_to_their_streams_without_the_block(store: Store) -> None:

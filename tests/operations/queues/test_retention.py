@@ -6,7 +6,7 @@ import pytest
 
 from kvstream import ManualClock, Retention, Store
 from kvstream.commands.replies import OK, ErrorReply, Map
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.meta.policy import LATEST_ROWS
@@ -50,7 +50,8 @@ def left(store: Store) -> list[int]:
 
 def background(store: Store) -> None:
     """Run all due work of the background thread."""
-    while store.engine.run(retention.changed_streams)[0] or store.engine.run(timing.run_due, 100):
+    run = store.engine.run
+    while run(retention.check_changed_streams)[0] or run(timer_thread.run_due, 100):
         pass
 
 
@@ -301,7 +302,7 @@ def test_an_idle_stream_has_no_timer(quiet: Store) -> None:
     run(quiet, "KVSTREAM.RETENTION SET s MAXLEN 100 MAXBYTES 100000 ACKED LATEST f")
     background(quiet)
     assert stream_of(quiet).due_at == 0
-    assert quiet.engine.run(retention.changed_streams) == (0, 1)
+    assert quiet.engine.run(retention.check_changed_streams) == (0, 1)
 
 
 def test_a_stream_waits_for_the_age_of_its_first_entry(quiet: Store, clock: ManualClock) -> None:
@@ -341,9 +342,9 @@ def test_steps_are_bounded_and_the_next_one_follows_at_once(
     monkeypatch.setattr(retention, "STEP_ENTRIES", 100)
     add(quiet, 1, 1000)
     run(quiet, "KVSTREAM.RETENTION SET s MAXLEN 10")
-    assert quiet.engine.run(timing.run_due, 1) == 1
+    assert quiet.engine.run(timer_thread.run_due, 1) == 1
     assert len(left(quiet)) == 900
-    assert quiet.engine.run(timing.run_due, 1) == 1
+    assert quiet.engine.run(timer_thread.run_due, 1) == 1
     assert len(left(quiet)) == 800
 
 
@@ -393,11 +394,11 @@ def test_very_many_streams_are_processed_in_turn(
     for number in range(8):
         run(quiet, f"XADD s{number} * f v")
         run(quiet, f"KVSTREAM.RETENTION SET s{number} MAXLEN 1")
-    while quiet.engine.run(retention.changed_streams)[0]:
+    while quiet.engine.run(retention.check_changed_streams)[0]:
         pass
     for number in range(8):
         run(quiet, f"XADD s{number} * f v")
-    looks = [quiet.engine.run(retention.changed_streams) for _ in range(4)]
+    looks = [quiet.engine.run(retention.check_changed_streams) for _ in range(4)]
     assert looks == [(2, 2)] * 4
     assert [len(quiet.stream(f"s{number}")) for number in range(8)] == [1] * 8
 
@@ -409,7 +410,7 @@ def test_compaction_resumes_after_a_restart(
     for number in range(1, 1001):
         run(quiet, f"XADD s {number}-0 u {number % 7}")
     run(quiet, "KVSTREAM.RETENTION SET s LATEST u")
-    quiet.engine.run(timing.run_due, 1)
+    quiet.engine.run(timer_thread.run_due, 1)
     assert len(left(quiet)) == 907
     store = reopen(quiet)
     background(store)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kvstream import ManualClock, Store
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.engine.engine import Engine
-from kvstream.engine.timing import TimerThread
+from kvstream.engine.timer_thread import TimerThread
 from kvstream.layout.keys import qualified
 from kvstream.meta.policy import Retention
 from kvstream.operations.queues import retention
@@ -137,8 +137,8 @@ class RetentionMachine(RuleBasedStateMachine):
     @rule()
     def step(self) -> None:
         """Run a part of the due work of the background thread."""
-        self.store.engine.run(retention.changed_streams)
-        self.store.engine.run(timing.run_due, 1)
+        self.store.engine.run(retention.check_changed_streams)
+        self.store.engine.run(timer_thread.run_due, 1)
         self.agree(whole=False)
 
     @rule()

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from kvstream import ManualClock, NoSuchKey, Store
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.meta.txn import Txn
@@ -259,7 +259,7 @@ def test_many_schedules_of_one_time_take_several_steps(quiet: Store, clock: Manu
         set_every(quiet, "ALL 20", name=f"job{number:03}")
     clock.advance(200_000)
     sizes, before = [], 0
-    while quiet.engine.run(timing.run_due, 500):
+    while quiet.engine.run(timer_thread.run_due, 500):
         sizes.append(len(quiet.stream("s")) - before)
         before += sizes[-1]
     assert sum(sizes) == 130 * 20

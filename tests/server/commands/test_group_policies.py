@@ -158,7 +158,7 @@ def test_no_read_of_the_library_bypasses_a_policy(
 def test_a_long_read_is_limited_and_the_next_continues(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvstream.operations.delivery.reads.ROOM_ENTRIES", 7)
+    monkeypatch.setattr("kvstream.operations.delivery.policy_delivery.ROOM_ENTRIES", 7)
     client.execute_command("KVSTREAM.POLICY SET", "s", "g", "LEASE", 60000)
     expected = [client.xadd("s", {"f": number}) for number in range(10)]
     assert ids(client.xreadgroup("g", "a", {"s": ">"})) == expected[:7]

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from kvstream.meta import catalog
 from kvstream.meta.pel import (
     COUNT_MAX,
-    drop,
+    acknowledge,
+    discard,
     lapsed_runs,
     oldest_delivery,
     pending_among,
     ready_runs,
     redeliver,
-    take,
 )
 from kvstream.meta.pel import deliver as make_pending
 from kvstream.meta.pel_index import nacked_in, pending_in
@@ -349,13 +349,13 @@ class _Redelivery:
         txn, reader, group = self.txn, self.reader, self.reader.group
         for run, ids in self._moves:
             if reader.noack:
-                take(txn, group, ids)
+                acknowledge(txn, group, ids)
             else:
                 redeliver(txn, group, run, ids, reader.consumer.name)
         if group.keyed is not None and (self._gone or self._dead or self._fatal):
             self.is_left = True
         if self._gone:
-            drop(txn, group, ascending_packed(self._gone))
+            discard(txn, group, ascending_packed(self._gone))
         for parts, reason in ((self._dead, Reason.MAX_DELIVERIES), (self._fatal, Reason.FATAL)):
             if parts:
                 dead.bury_or_wait(txn, reader.name, reader.stream, group, parts, reason)

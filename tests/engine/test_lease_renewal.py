@@ -11,7 +11,7 @@ import pytest
 
 import kvstream
 from kvstream import InvalidArgument, StreamID
-from kvstream.engine.listening import Lease
+from kvstream.engine.lease_renewal import Lease
 from tests.engine.waiting import Call
 
 

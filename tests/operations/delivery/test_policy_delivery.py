@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kvstream import ManualClock, Store
-from kvstream.engine import timing
+from kvstream.engine import timer_thread
 from kvstream.engine.blocking_reads import GroupRead
 from kvstream.layout.keys import qualified
 from kvstream.operations.delivery import ordering
@@ -47,7 +47,7 @@ def pending(say: Say) -> dict[str, tuple[str, int]]:
 
 
 def fire(store: Store) -> None:
-    while store.engine.run(timing.run_due, 100):
+    while store.engine.run(timer_thread.run_due, 100):
         pass
 
 
@@ -256,7 +256,7 @@ def test_four_failing_entries_do_not_block_the_others(say: Say, clock: ManualClo
 def test_more_dead_letters_than_a_read_moves_are_moved_by_the_next_reads(
     say: Say, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvstream.operations.delivery.reads._BURIED_MAX", 2)
+    monkeypatch.setattr("kvstream.operations.delivery.policy_delivery._BURIED_MAX", 2)
     say("KVSTREAM.POLICY SET s g LEASE 1000 DELIVERIES 1")
     for number in range(1, 7):
         add(say, number)
@@ -469,7 +469,7 @@ def test_a_blocked_reader_wakes_when_a_lease_ends(say: Say, ask: Any, clock: Man
 def test_the_readers_of_very_many_streams_wake_in_steps(
     store: Store, say: Say, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing, "_WAKES", 2)
+    monkeypatch.setattr(timer_thread, "_WAKES", 2)
     store.engine.timers.paused = True
     woken: list[Any] = []
     for number in range(3):
@@ -483,7 +483,7 @@ def test_the_readers_of_very_many_streams_wake_in_steps(
     clock.advance(1000)
     steps = []
     for _ in range(3):
-        store.engine.run(timing.run_due, 100)
+        store.engine.run(timer_thread.run_due, 100)
         steps.append(len(woken))
     assert steps == [2, 3, 3]
     store.engine.timers.paused = False

@@ -21,7 +21,7 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations import delayed, unique
-from kvstream.operations.delivery import failures, retries
+from kvstream.operations.delivery import backoff, failures
 from kvstream.operations.queues import consumers, redrive, retention, schedules
 from kvstream.types.clock import monotonic
 
@@ -45,7 +45,7 @@ Fire = Callable[[Txn, bytes, StreamMeta, list[Timer]], None]
 
 KINDS: Mapping[int, Fire] = {
     Kind.DELAYED: delayed.fire,
-    Kind.RETRY: retries.fire,
+    Kind.RETRY: backoff.fire,
     Kind.CRON: schedules.fire,
     Kind.RETENTION: retention.fire,
     Kind.REAP: consumers.fire,
