@@ -46,6 +46,7 @@ from kvstream.storage.batch import Family
 from kvstream.storage.reads import Snapshot
 from kvstream.types.ids import StreamID
 from kvstream.types.options import StoreOptions
+from kvstream.types.thresholds import DEFAULT, Thresholds
 
 
 class DeletionWatch:
@@ -162,8 +163,9 @@ _TREES, _MESSAGES = Family.TREES, Family.MESSAGES
 class Catalog:
     """The metadata objects in memory and the rows behind them."""
 
-    def __init__(self, options: StoreOptions) -> None:
+    def __init__(self, options: StoreOptions, thresholds: Thresholds = DEFAULT) -> None:
         self.limits = Limits.of(options)
+        self.thresholds = thresholds
         self.seen: dict[bytes, ConsumerMeta] = {}
         """Consumers whose seen time changed after their record was written."""
         self.expired = self.expired_unasked = 0

@@ -45,6 +45,7 @@ class Txn:
         "only_redelivered",
         "read_only",
         "signals",
+        "thresholds",
         "unwritten",
         "wanted_events",
     )
@@ -59,6 +60,8 @@ class Txn:
     ) -> None:
         self.batch = Batch(rows)
         self.catalog = catalog
+        self.thresholds = catalog.thresholds
+        """The sizes at which a command takes another form."""
         self.now_ms = now_ms
         """The time of the whole transaction."""
         self.expiry_ms = now_ms

@@ -1,9 +1,13 @@
 """Stores for tests: opened in one place, checked and closed at the end."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kvstream import ManualClock, Store, StoreClosed
+from kvstream.engine.coerce import store_options
+from kvstream.engine.engine import Engine
+from kvstream.types.thresholds import Thresholds
 
 
 class Stores:
@@ -14,10 +18,18 @@ class Stores:
         self._clock = clock
         self._opened: list[tuple[Store, Path, dict[str, Any]]] = []
 
-    def __call__(self, path: str | Path = "store", **options: Any) -> Store:
+    def __call__(
+        self, path: str | Path = "store", thresholds: Thresholds | None = None, **options: Any
+    ) -> Store:
         """Open the store ``path``, by default with durability "no" and the manual clock."""
         where = self._directory / path
-        store = Store.open(where, **{"durability": "no", "clock": self._clock, **options})
+        settings = {"durability": "no", "clock": self._clock, **options}
+        if thresholds is None:
+            store: Store = Store.open(where, **settings)
+        else:
+            clock, db = settings.pop("clock"), settings.pop("db", 0)
+            store = Store(Engine(where, store_options(settings), clock, thresholds), db)
+            options = {**options, "thresholds": thresholds}
         self._opened.append((store, where, options))
         return store
 
@@ -46,3 +58,9 @@ class Stores:
         finally:
             for store, _, _ in self._opened:
                 store.close()
+
+
+def change_thresholds(engine: Engine, **sizes: Any) -> None:
+    """Give an open store other thresholds, from its next transaction on."""
+    engine.thresholds = engine.catalog.thresholds = replace(engine.thresholds, **sizes)
+    engine._spare = None

@@ -11,7 +11,7 @@ from kvstream.commands.reply_pages import of_outcomes
 from kvstream.commands.trim import POLICY_SYNTAX
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
-from kvstream.operations import ack, thresholds
+from kvstream.operations import ack
 from kvstream.operations.ack import Nack
 from kvstream.operations.delete import Live
 from kvstream.operations.groups import group_of_key
@@ -31,7 +31,7 @@ COMMANDS = Family("stream")
 def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Acknowledge pending entries; return how many were pending."""
     name, group = session.prefix + argv[1], argv[2]
-    if len(argv) > thresholds.LONG_ROWS and are_many(session, len(argv) - 3):
+    if len(argv) > txn.thresholds.long_rows and are_many(txn, session, len(argv) - 3):
         if ack.stream_and_group(txn, name, group) is None:
             return 0
         return about_ids(
@@ -66,7 +66,7 @@ def xackdel(txn: Txn, session: Session, argv: Argv) -> Answer:
     def operation(txn: Txn, live: Live) -> list[Outcome]:
         return ack.acknowledge_and_delete(txn, name, group, ids, policy, live)
 
-    return of_erasure(session, txn, name, ids, operation, partial(of_outcomes, session))
+    return of_erasure(session, txn, name, ids, operation, partial(of_outcomes, txn, session))
 
 
 @COMMANDS.command(
@@ -104,7 +104,7 @@ def xnack(txn: Txn, session: Session, argv: Argv) -> Answer:
         some = [*map(StreamID.unpack, ids)]
         return lambda txn: ack.negative_acknowledge(txn, name, group, some, nack)
 
-    if are_many(session, count):
+    if are_many(txn, session, count):
         return about_ids(words, begin)
     ids = stream_ids(words)
     return ack.negative_acknowledge(txn, name, group, ids, _nack(mode, args))

@@ -23,7 +23,7 @@ from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged
 from kvstream.commands.reply_pages import is_long, is_put_off, paged
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
-from kvstream.operations import claim, thresholds
+from kvstream.operations import claim
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.incremental import ClaimedParts, LongAutoclaim, LongClaim
 from kvstream.types.ids import UNPACKED, StreamID
@@ -61,7 +61,7 @@ def xpending(txn: Txn, session: Session, argv: Argv) -> Answer:
     count = integer(argv[at + 2])
     start, end = range_start(argv[at]), range_end(argv[at + 1])
     consumer = argv[at + 3] if at + 3 < len(argv) else None
-    if is_long(session, count):
+    if is_long(txn, session, count):
         if is_put_off(txn, session):
             return LATER
         steps = claim.pending_steps(txn, name, group, start, end, count, consumer, min_idle_ms)
@@ -120,7 +120,7 @@ def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     """
     group_of_key(txn, session.prefix + argv[1], argv[2])
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XCLAIM")
-    if len(argv) > thresholds.LONG_ROWS and are_many(session, len(argv) - 5):
+    if len(argv) > txn.thresholds.long_rows and are_many(txn, session, len(argv) - 5):
         return about_ids(argv[5:], partial(_claim_begun, session, argv, min_idle_ms), True)
     ids = _claimed_ids(argv[5:])
     asked: _ClaimOptions = {}
@@ -139,7 +139,7 @@ def _claim(
 ) -> Reply:
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
     entries = claim.claim(txn, name, group, consumer, min_idle_ms, ids, **asked)
-    return paged(session, _claimed(entries, "justid" in asked), len(entries))
+    return paged(txn, session, _claimed(entries, "justid" in asked), len(entries))
 
 
 def _claim_begun(
@@ -235,16 +235,16 @@ def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
             raise syntax_error()
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
     asked = name, group, consumer, min_idle_ms, start, count, justid
-    if are_many(session, count):
+    if are_many(txn, session, count):
         group_of_key(txn, name, group)
         return in_steps(LongAutoclaim(*asked).step, partial(_autoclaimed_in_steps, justid))
-    return _autoclaimed(session, justid, claim.autoclaim(txn, *asked))
+    return _autoclaimed(txn, session, justid, claim.autoclaim(txn, *asked))
 
 
-def _autoclaimed(session: Session, justid: bool, done: claim.AutoclaimResult) -> Reply:
+def _autoclaimed(txn: Txn, session: Session, justid: bool, done: claim.AutoclaimResult) -> Reply:
     deleted = [bytes(eid) for eid in done.deleted]
     reply = [bytes(done.cursor), _claimed(done.entries, justid), deleted]
-    return paged(session, reply, len(done.entries) + len(deleted))
+    return paged(txn, session, reply, len(done.entries) + len(deleted))
 
 
 def _autoclaimed_in_steps(justid: bool, done: ClaimedParts) -> Reply:

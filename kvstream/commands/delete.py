@@ -9,7 +9,7 @@ from kvstream.commands.reply_pages import of_outcomes
 from kvstream.commands.trim import POLICIES, POLICY_SYNTAX
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
-from kvstream.operations import delete, thresholds
+from kvstream.operations import delete
 from kvstream.types.options import RefPolicy
 from kvstream.types.records import Outcome
 
@@ -32,7 +32,7 @@ def xdel(txn: Txn, session: Session, argv: Argv) -> Answer:
             return 0
         raise
 
-    if len(ids) <= thresholds.LONG_ROWS:
+    if len(ids) <= txn.thresholds.long_rows:
         return delete.delete(txn, name, ids)
 
     def operation(txn: Txn, live: delete.Live) -> int:
@@ -65,7 +65,7 @@ def xdelex(txn: Txn, session: Session, argv: Argv) -> Answer:
     def operation(txn: Txn, live: delete.Live) -> list[Outcome]:
         return delete.delete_with_policy(txn, name, ids, policy, live)
 
-    return of_erasure(session, txn, name, ids, operation, partial(of_outcomes, session))
+    return of_erasure(session, txn, name, ids, operation, partial(of_outcomes, txn, session))
 
 
 def policy_and_ids(args: Args) -> tuple[RefPolicy, Argv]:

@@ -29,7 +29,7 @@ from kvstream.layout.keys import key_of
 from kvstream.layout.listpack import canonical_integer
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import info, keyspace, thresholds
+from kvstream.operations import info, keyspace
 from kvstream.operations.images import dump
 from kvstream.operations.images.load import refuse_existing
 
@@ -106,7 +106,7 @@ def restore(txn: Txn, session: Session, argv: Argv) -> Answer:
         return OK
 
     arguments = name, argv[3], options.replace, expire_at
-    if session.steps and len(argv[3]) > thresholds.LONG_PAYLOAD:
+    if session.steps and len(argv[3]) > txn.thresholds.long_payload:
         work = dump.LongRestore(*arguments)
         return behind_steps(work.step, done, work.undo)
     dump.restore(txn, *arguments)

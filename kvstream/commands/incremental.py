@@ -13,7 +13,7 @@ from kvstream.commands.command import Answer, Session, Stepwise
 from kvstream.commands.replies import Reply
 from kvstream.errors import InvalidID
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, thresholds
+from kvstream.operations import entries
 from kvstream.operations.delete import Live, LongErasure
 from kvstream.types.ids import StreamID
 
@@ -91,7 +91,7 @@ class _Parts(Generic[T]):
 
     def step(self, txn: Txn) -> list[int] | None:
         """Parse or settle some items; return all outcomes in the last step, None before."""
-        items, together = self._items, thresholds.STEP_ROWS
+        items, together = self._items, txn.thresholds.step_rows
         at = len(items) * self._size
         if at < len(self._words):
             items += self._parse(self._words[at : at + together * self._size])
@@ -110,14 +110,14 @@ def of_erasure(
     answer: Callable[[T], Answer],
 ) -> Answer:
     """Run an operation that deletes entries of a stream, in steps if the IDs are many."""
-    if are_many(session, len(ids)):
+    if are_many(txn, session, len(ids)):
         return in_steps(LongErasure(name, ids, operation).step, answer)
     return answer(operation(txn, entries.live))
 
 
-def are_many(session: Session, ids: int) -> bool:
+def are_many(txn: Txn, session: Session, ids: int) -> bool:
     """Return whether a command of so many IDs or entries is to run in steps."""
-    return session.steps and ids > thresholds.LONG_ROWS
+    return session.steps and ids > txn.thresholds.long_rows
 
 
 def about_ids(words: Argv, begin: Begin, until_other: bool = False) -> Stepwise:
@@ -138,7 +138,7 @@ class _Packing:
     def step(self, txn: Txn) -> "Reply | None":
         if self._work is not None:
             return self._work(txn)
-        some = self._words[len(self._ids) : len(self._ids) + thresholds.PACKED_TOGETHER]
+        some = self._words[len(self._ids) : len(self._ids) + txn.thresholds.packed_together]
         try:
             self._ids += packed_ids(some)
         except InvalidID:

@@ -10,7 +10,7 @@ from kvstream.commands.replies import Alike, Entries, Gradual, Map, Paged, Reply
 from kvstream.commands.reply_pages import is_long, is_put_off
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
-from kvstream.operations import groups, info, thresholds
+from kvstream.operations import groups, info
 from kvstream.operations.info import ConsumerRow, GroupPages, GroupRow, StreamPages, StreamRow
 from kvstream.types.options import FULL_COUNT
 from kvstream.types.records import ConsumerDetail, Entry, GroupDetail
@@ -50,7 +50,9 @@ def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Answer:
         ]
         return Map(_head(row) + ends)
     count = _full_count(argv)
-    if is_long(session, count or stream.length) or (session.pages and info.has_much(stream)):
+    if is_long(txn, session, count or stream.length) or (
+        session.pages and info.has_much(txn, stream)
+    ):
         if is_put_off(txn, session):
             return LATER
         return Paged(_in_steps(info.stream_pages(txn, name, count)))
@@ -184,7 +186,7 @@ def xinfo_groups(txn: Txn, session: Session, argv: Argv) -> Answer:
     name = session.prefix + argv[2]
 
     def answer(txn: Txn, session: Session) -> Reply:
-        return _each(session, info.group_rows(txn, name), _group_row)
+        return _each(txn, session, info.group_rows(txn, name), _group_row)
 
     loader = groups.group_loader(txn, name) if session.steps else None
     return behind_steps(loader.step, answer) if loader else answer(txn, session)
@@ -219,7 +221,7 @@ def xinfo_consumers(txn: Txn, session: Session, argv: Argv) -> Answer:
     name, group = session.prefix + argv[2], argv[3]
 
     def answer(txn: Txn, session: Session) -> Reply:
-        return _each(session, info.consumer_rows(txn, name, group), _consumer_row)
+        return _each(txn, session, info.consumer_rows(txn, name, group), _consumer_row)
 
     loader = groups.consumer_loader(txn, name, group) if session.steps else None
     return behind_steps(loader.step, answer) if loader else answer(txn, session)
@@ -231,9 +233,9 @@ def _consumer_row(row: ConsumerRow) -> Reply:
     return Map([*pairs, (b"inactive", inactive)])
 
 
-def _each(session: Session, rows: Sequence[T], shown: Callable[[T], Reply]) -> Reply:
+def _each(txn: Txn, session: Session, rows: Sequence[T], shown: Callable[[T], Reply]) -> Reply:
     """Return each row as a reply, in pages if they are many."""
-    if len(rows) < thresholds.LONG_MEMBERS or not session.pages:
+    if len(rows) < txn.thresholds.long_members or not session.pages:
         return [shown(row) for row in rows]
     return Paged(Gradual(_steps(rows, shown)))
 

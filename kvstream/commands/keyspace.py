@@ -32,7 +32,7 @@ from kvstream.commands.replies import OK, Gradual, Paged, Reply, Simple
 from kvstream.commands.reply_pages import is_long, is_put_off
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, thresholds
+from kvstream.operations import keyspace
 from kvstream.operations.keyspace import LongCount, LongDelete
 from kvstream.operations.pages import filtered
 from kvstream.types.glob import matcher
@@ -65,7 +65,7 @@ _ALL = 1 << 62
 )
 def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Delete keys; return how many existed."""
-    if session.steps and len(argv) > thresholds.LONG_KEYS:
+    if session.steps and len(argv) > txn.thresholds.long_keys:
         return in_steps(LongDelete(session.db, argv[1:]).step, int)
     return keyspace.delete_all(txn, session.db, argv[1:])
 
@@ -84,7 +84,7 @@ def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
 )
 def exists(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Return how many of the keys exist; a key given twice counts twice."""
-    if session.steps and len(argv) > thresholds.LONG_KEYS:
+    if session.steps and len(argv) > txn.thresholds.long_keys:
         return in_steps(LongCount(session.db, argv[1:]).step, int)
     return keyspace.count_all(txn, session.db, argv[1:])
 
@@ -192,10 +192,10 @@ def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
 def keys(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Return all keys that match a pattern."""
     matches = None if argv[1] == b"*" else matcher(argv[1])
-    if is_long(session, keyspace.size(txn, session.db)):
+    if is_long(txn, session, keyspace.size(txn, session.db)):
         if is_put_off(txn, session):
             return LATER
-        steps = filtered(keyspace.pages(txn, session.db), matches)
+        steps = filtered(txn.thresholds.step_items, keyspace.pages(txn, session.db), matches)
         return Paged(Gradual(steps))
     _, names = keyspace.scan(txn, session.db, 0, _ALL)
     return names if matches is None else [key for key in names if matches(key)]

@@ -26,7 +26,7 @@ from kvstream.commands.incremental import in_steps
 from kvstream.commands.replies import NULL_ARRAY, Entries, Gradual, Paged, Reply
 from kvstream.commands.reply_pages import is_put_off, may_be_long
 from kvstream.meta.txn import Txn
-from kvstream.operations import pages, thresholds
+from kvstream.operations import pages
 from kvstream.operations import range as ranges
 from kvstream.types.ids import StreamID
 
@@ -59,9 +59,9 @@ class _Counting:
 
     def step(self, txn: Txn) -> int | None:
         """Add some parts; return the total, None if there are more."""
-        some = [*islice(self._parts, thresholds.NODE_PAGES_TOGETHER)]
+        some = [*islice(self._parts, txn.thresholds.node_pages_together)]
         self._total += sum(some)
-        return self._total if len(some) < thresholds.NODE_PAGES_TOGETHER else None
+        return self._total if len(some) < txn.thresholds.node_pages_together else None
 
 
 @COMMANDS.command("xrange", "key start end [COUNT count]", READ, FIRST, since="5.0.0")

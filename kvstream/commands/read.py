@@ -47,7 +47,7 @@ from kvstream.commands.reply_pages import is_put_off, may_be_long
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, pages, read, thresholds
+from kvstream.operations import entries, pages, read
 from kvstream.operations import range as ranges
 from kvstream.operations.read import Position
 from kvstream.operations.reply_limits import Budget, refuse_count_above, refuse_limit
@@ -112,7 +112,7 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     names, ids = take_streams(session, args, "an ID, '+', or '$'", "xread")
     refuse_count_above(asked.maxcount, asked.count)
     answer = partial(_read, names, ids, asked)
-    if session.steps and len(names) > thresholds.LONG_LOADING:
+    if session.steps and len(names) > txn.thresholds.long_loading:
         loader = read.StreamLoader(txn, names)
         if loader.is_long:
             return behind_steps(loader.step, answer)
@@ -174,11 +174,11 @@ def _paged_streams(
         return None
     if len(parts) > 1:
         seeks, short = read.begin(txn), pages.short_bytes(txn)
-        if len(parts) <= thresholds.SHORT_STREAMS:
-            few = read.few(seeks, parts, count, thresholds.SHORT_ROWS, short)
+        if len(parts) <= txn.thresholds.short_streams:
+            few = read.few(seeks, parts, count, txn.thresholds.short_rows, short)
             if few is not None:
                 return Streams(few) if few else None
-        if len(parts) > thresholds.FEW_STREAMS:
+        if len(parts) > txn.thresholds.few_streams:
             if is_put_off(txn, session):
                 return LATER
             return _in_steps(read.steps(read.begin_snapshot(txn), parts, count))

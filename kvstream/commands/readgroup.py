@@ -102,7 +102,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     if session.steps and options.is_plain and wanted == [(names[0], readgroup.NEW)]:
         work = _long_delivery(txn, names[0], group, options)
         if work is not None:
-            return in_steps(work.step, lambda found: of_found(session, found) or nothing())
+            return in_steps(work.step, lambda found: of_found(txn, session, found) or nothing())
     return attempt(txn) or nothing()
 
 
@@ -118,7 +118,7 @@ def _attempt(
         *(options.claim_min_idle_ms, options.budget(session)),
         encoded=True,
     )
-    return of_found(session, found)
+    return of_found(txn, session, found)
 
 
 def _blocked(names: list[bytes], group: bytes, options: _Options, attempt: Attempt) -> Blocked:
@@ -165,7 +165,7 @@ def _read_few(txn: Txn, session: Session, argv: Argv) -> Streams | NullArray | B
             return Streams([(argv[-2], rows)]) if rows else None
         new = [(name, readgroup.NEW)]
         found = readgroup.read_group(txn, group, consumer, new, count, noack, encoded=True)
-        return of_found(session, found)
+        return of_found(txn, session, found)
 
     key = readgroup.share_key(group, None)
     return Blocked([name], attempt, timeout_ms or None, share_key=key, group=group)

@@ -26,7 +26,7 @@ from kvstream.commands.replies import (
 )
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, pages, thresholds
+from kvstream.operations import entries, pages
 from kvstream.operations.read import Reply as Found
 from kvstream.types.records import AnyEntry, Outcome
 
@@ -38,7 +38,7 @@ SAMPLES = 100
 
 def may_be_long(txn: Txn, session: Session, names: Sequence[bytes], count: int | None) -> bool:
     """Return whether a read of ``count`` entries of each stream may have a long reply."""
-    if not session.pages or count is None or count * len(names) > thresholds.LOOK_ROWS:
+    if not session.pages or count is None or count * len(names) > txn.thresholds.look_rows:
         return session.pages
     streams = [txn.catalog.streams.get(name) for name in names]
     return any(count > entries.first_page(stream) for stream in streams if stream is not None)
@@ -49,19 +49,19 @@ def is_put_off(txn: Txn, session: Session) -> bool:
     return txn.dirty and not session.in_exec
 
 
-def is_long(session: Session, items: int) -> bool:
+def is_long(txn: Txn, session: Session, items: int) -> bool:
     """Return whether a reply of so many items is written in pages."""
-    return session.pages and items > thresholds.SHORT_ROWS
+    return session.pages and items > txn.thresholds.short_rows
 
 
-def of_outcomes(session: Session, outcomes: Sequence[Outcome]) -> Reply:
+def of_outcomes(txn: Txn, session: Session, outcomes: Sequence[Outcome]) -> Reply:
     """Return the outcome of each ID."""
-    return paged(session, [int(outcome) for outcome in outcomes], len(outcomes))
+    return paged(txn, session, [int(outcome) for outcome in outcomes], len(outcomes))
 
 
-def paged(session: Session, reply: Reply, items: int) -> Reply:
+def paged(txn: Txn, session: Session, reply: Reply, items: int) -> Reply:
     """Return a reply of so many items; a long one is written in pages."""
-    return Paged(reply) if is_long(session, items) else reply
+    return Paged(reply) if is_long(txn, session, items) else reply
 
 
 def memory_of(reply: Any) -> int:
@@ -122,11 +122,11 @@ def given_up(replies: list[Reply], memory: int) -> Paged:
     return Paged(Gradual(steps()), memory)
 
 
-def of_found(session: Session, found: Found) -> Streams | Paged | None:
+def of_found(txn: Txn, session: Session, found: Found) -> Streams | Paged | None:
     """Return the entries that a read found; None if there are none."""
     if not found:
         return None
     reply = Streams([(key_of(name), entries) for name, entries in found])
-    if is_long(session, sum(len(entries) for _, entries in found)):
+    if is_long(txn, session, sum(len(entries) for _, entries in found)):
         return Paged(reply)
     return reply

@@ -43,7 +43,7 @@ from kvstream.commands.reply_pages import is_put_off, paged
 from kvstream.errors import InvalidArgument
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, pages, strings, thresholds
+from kvstream.operations import keyspace, pages, strings
 from kvstream.operations.strings import LongPut
 
 COMMANDS = Family("string")
@@ -329,7 +329,7 @@ def _long_put(session: Session, argv: Argv, only_new: bool = False) -> LongPut:
 )
 def mset(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Set several keys to strings and replace their old values."""
-    if session.steps and len(argv) > 2 * thresholds.LONG_NAMES:
+    if session.steps and len(argv) > 2 * txn.thresholds.long_names:
         return in_steps(_long_put(session, argv).step, lambda done: OK)
     strings.put_several(txn, dict(_pairs(session, argv)))
     return OK
@@ -342,7 +342,7 @@ def mset(txn: Txn, session: Session, argv: Argv) -> Answer:
 )
 def msetnx(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Set several keys to strings if none of them exists; return 1 if they were set."""
-    if session.steps and len(argv) > 2 * thresholds.LONG_NAMES:
+    if session.steps and len(argv) > 2 * txn.thresholds.long_names:
         return in_steps(_long_put(session, argv, only_new=True).step, int)
     pairs = _pairs(session, argv)
     if any(keyspace.exists(txn, name) for name, _ in pairs):
@@ -449,9 +449,9 @@ def getex(txn: Txn, session: Session, argv: Argv) -> Reply:
 def mget(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Return several strings; null for a key that does not exist or has another type."""
     keys = argv[1:]
-    if session.steps and len(keys) > thresholds.LONG_NAMES:
+    if session.steps and len(keys) > txn.thresholds.long_names:
         work = strings.LongGet(session.db, keys)
-        return in_steps(work.step, lambda values: paged(session, values, len(values)))
+        return in_steps(work.step, lambda values: paged(txn, session, values, len(values)))
     names = [session.prefix + key for key in keys]
     if not session.pages:
         return strings.get_several(txn, names)

@@ -53,6 +53,7 @@ from kvstream.types.clock import Clock, SystemClock, monotonic, perf_counter
 from kvstream.types.glob import matcher
 from kvstream.types.options import Durability, StoreOptions
 from kvstream.types.records import Entry, KeyInfo
+from kvstream.types.thresholds import DEFAULT, Thresholds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,12 +67,17 @@ class Engine(Unclosed):
     """An open store, as operations see it. Every method may be called from any thread."""
 
     def __init__(
-        self, directory: Path, options: StoreOptions | None = None, clock: Clock | None = None
+        self,
+        directory: Path,
+        options: StoreOptions | None = None,
+        clock: Clock | None = None,
+        thresholds: Thresholds = DEFAULT,
     ) -> None:
         self.options = options or StoreOptions()
         self.clock: Clock = clock or SystemClock()
         self.local_clock = self.clock
-        self.catalog = Catalog(self.options)
+        self.thresholds = thresholds
+        self.catalog = Catalog(self.options, thresholds)
         self._lock = EngineLock()
         self._compacting, self._flushing, self._closing = CallLock(), CallLock(), CallLock()
         self._open: Txn | None = None

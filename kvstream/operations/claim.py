@@ -32,7 +32,6 @@ from kvstream.meta.pel_index import nacked_in, pending_by_consumer, pending_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import Run, Shared
 from kvstream.meta.txn import Txn
-from kvstream.operations import thresholds
 from kvstream.operations.entries import live_rows
 from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.operations.pages import Steps
@@ -427,7 +426,8 @@ def pending_pieces(
     if count <= 0 or start > end:
         return iter(())
     runs = _candidates(txn, group, start.packed, consumer_name, min_idle_ms)
-    parts = _pieces(txn.now_ms, runs, start, end, count, consumer_name, min_idle_ms)
+    at = txn.now_ms, txn.thresholds.runs_together
+    parts = _pieces(*at, runs, start, end, count, consumer_name, min_idle_ms)
     return (part for part in parts if part is not None)
 
 
@@ -445,7 +445,8 @@ def pending_steps(
     _, group = group_of_key(txn, name, group_name)
     first = group.runs.floor(txn.batch, start.packed)
     (runs,) = group.runs.snapshot(txn.batch, first.anchor if first else start.packed)
-    return counted(_pieces(txn.now_ms, runs, start, end, count, consumer_name, min_idle_ms))
+    at = txn.now_ms, txn.thresholds.runs_together
+    return counted(_pieces(*at, runs, start, end, count, consumer_name, min_idle_ms))
 
 
 def counted(parts: Iterator[Piece | None]) -> Steps[Piece]:
@@ -462,6 +463,7 @@ def counted(parts: Iterator[Piece | None]) -> Steps[Piece]:
 
 def _pieces(
     now_ms: int,
+    step: int,
     runs: Iterator[Run],
     start: StreamID,
     end: StreamID,
@@ -469,11 +471,11 @@ def _pieces(
     consumer_name: bytes | None,
     min_idle_ms: int,
 ) -> Iterator[Piece | None]:
-    """Yield the part of runs that lies in a range, and None after every step."""
+    """Yield the part of runs that lies in a range, and None after each ``step`` runs."""
     lower, upper = start.packed, end.packed
     left = count
     for at, run in enumerate(runs, 1):
-        if not at % thresholds.RUNS_TOGETHER:
+        if not at % step:
             yield None
         if run.anchor > upper or left <= 0:
             return

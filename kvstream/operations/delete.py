@@ -19,7 +19,7 @@ from kvstream.meta.catalog import DeletionWatch
 from kvstream.meta.key_events import XDEL
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, thresholds
+from kvstream.operations import entries
 from kvstream.operations.entries import exists, live
 from kvstream.operations.trim import drop_references, referenced, remove_entries
 from kvstream.types.ids import StreamID, ascending
@@ -143,7 +143,7 @@ class LongErasure(Generic[T]):
             return self._operation(txn, entries.live)
         if self._watch is None or not self._watch.holds(stream):
             self._begin(txn, stream)
-        if self._tries > thresholds.TRIES:
+        if self._tries > txn.thresholds.tries:
             return self._operation(txn, entries.live)
         if self._read_rows(txn, stream):
             return None
@@ -159,7 +159,7 @@ class LongErasure(Generic[T]):
     def _read_rows(self, txn: Txn, stream: StreamMeta) -> bool:
         """Read the rows of the next IDs; return whether there are more."""
         end = bisect_right(self._ids, stream.last, self._next)
-        ids = self._ids[self._next : min(end, self._next + thresholds.STEP_ROWS)]
+        ids = self._ids[self._next : min(end, self._next + txn.thresholds.step_rows)]
         self._found += entries.live(txn, stream, ids)
         self._next += len(ids)
         return self._next < end

@@ -21,7 +21,7 @@ from kvstream.meta.key_events import (
 from kvstream.meta.pel_index import pending_in
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import thresholds, unique
+from kvstream.operations import unique
 from kvstream.operations.reply_limits import UNLIMITED, Budget
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MIN_ID, U64_MAX, StreamID
@@ -293,21 +293,21 @@ class MemberLoader:
 
     def step(self, txn: Txn) -> bool:
         """Load more; return whether all are loaded."""
-        page = txn.batch.page(Family.TREES, self._from, self._upper, thresholds.STEP_MEMBERS)
+        page = txn.batch.page(Family.TREES, self._from, self._upper, txn.thresholds.step_members)
         for row, _ in page:
             self._load(txn, row[U64.size :])
         if page:
             self._from = page[-1][0] + b"\0"
-        return len(page) < thresholds.STEP_MEMBERS
+        return len(page) < txn.thresholds.step_members
 
 
 def group_loader(txn: Txn, name: bytes) -> MemberLoader | None:
     """Return the loader of a stream's groups; None if they need no steps."""
     stream = txn.stream(name)
-    if stream is None or stream.groups_count < thresholds.LONG_MEMBERS:
+    if stream is None or stream.groups_count < txn.thresholds.long_members:
         return None
     ready = [group for group in stream.groups.values() if group.indexed or group.index is not None]
-    if stream.groups_count - len(ready) < thresholds.LONG_MEMBERS:
+    if stream.groups_count - len(ready) < txn.thresholds.long_members:
         return None
 
     def load(txn: Txn, name: bytes) -> None:
@@ -323,7 +323,7 @@ def consumer_loader(txn: Txn, name: bytes, group_name: bytes) -> MemberLoader | 
     if txn.stream(name) is None:
         return None
     _, group = existing_group(txn, name, group_name)
-    if group.consumers_count - len(group.consumers) < thresholds.LONG_MEMBERS:
+    if group.consumers_count - len(group.consumers) < txn.thresholds.long_members:
         return None
 
     def load(txn: Txn, name: bytes) -> None:

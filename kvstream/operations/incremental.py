@@ -27,7 +27,6 @@ from kvstream.meta.pel import (
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import Run, RunWatch
 from kvstream.meta.txn import Txn
-from kvstream.operations import thresholds
 from kvstream.operations.ack import Nack, note_released, stream_and_group
 from kvstream.operations.claim import (
     ATTEMPTS_PER_COUNT,
@@ -96,10 +95,10 @@ class LongChange(Generic[F, T]):
         self._replan_changed(stream)
         done, before = 0, self._next
         while self._again or self._next < len(self._ids) or self._extend(txn, stream, group):
-            if done >= thresholds.STEP_ROWS and self._may_go_on():
+            if done >= txn.thresholds.step_rows and self._may_go_on(txn):
                 return None
             done += self._plan_next(txn, stream, group)
-        if self._next - before > thresholds.LAST_STEP_IDS and self._may_go_on():
+        if self._next - before > txn.thresholds.last_step_ids and self._may_go_on(txn):
             return None  # the last step has enough to do
         self._prepare(txn, group)
         parts, self._watch = self._parts, None
@@ -113,10 +112,10 @@ class LongChange(Generic[F, T]):
         )
         return self._finish(txn, stream, group, [part.result for part in parts])
 
-    def _may_go_on(self) -> bool:
+    def _may_go_on(self, txn: Txn) -> bool:
         """Count a step; return whether there may be another one."""
         self._steps -= 1
-        return self._tries <= thresholds.TRIES and self._steps >= 0
+        return self._tries <= txn.thresholds.tries and self._steps >= 0
 
     # --- what each command defines --------------------------------------------------------------
 
@@ -150,7 +149,8 @@ class LongChange(Generic[F, T]):
 
     def _begin(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
         if not self._tries:
-            self._steps = thresholds.STEPS_FACTOR * (len(self._ids) // thresholds.STEP_ROWS + 1)
+            steps = len(self._ids) // txn.thresholds.step_rows + 1
+            self._steps = txn.thresholds.steps_factor * steps
         self._tries += 1
         self._seen, self._seen_group = StreamVersion.of(stream), group
         self._watch = pel_index.watch(group)
@@ -184,7 +184,8 @@ class LongChange(Generic[F, T]):
 
     def _plan_next(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> int:
         """Plan the next IDs; return how many they are."""
-        ids = self._next_ids(len(self._again[: thresholds.STEP_ROWS]) or thresholds.STEP_ROWS)
+        most = txn.thresholds.step_rows
+        ids = self._next_ids(min(len(self._again), most) or most)
         while True:
             low, high = run_at(txn, group, ids[0]), run_at(txn, group, ids[-1])
             first = ids[0] if low is None else low.anchor
@@ -386,8 +387,8 @@ class LongAutoclaim(LongClaim):
         super()._begin(txn, stream, group)
         self._steps = max(
             self._steps,
-            thresholds.STEPS_FACTOR
-            * (min(self._count, thresholds.LONG_AUTOCLAIM) // thresholds.STEP_ROWS + 1),
+            txn.thresholds.steps_factor
+            * (min(self._count, txn.thresholds.long_autoclaim) // txn.thresholds.step_rows + 1),
         )
         self._ids, self._left = [], self._count
         self._attempts = self._count * ATTEMPTS_PER_COUNT
@@ -401,7 +402,7 @@ class LongAutoclaim(LongClaim):
         for run in runs_from(txn, group, start):
             ids = ids_between(run, start, _LAST)
             looked = 0
-            if len(self._ids) - before < thresholds.STEP_ROWS:
+            if len(self._ids) - before < txn.thresholds.step_rows:
                 looked = self._look(txn, stream, run, ids[: self._attempts])
                 self._ids += ids[:looked]
                 self._attempts -= looked

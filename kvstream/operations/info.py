@@ -33,7 +33,7 @@ from kvstream.meta.runs import OWNED_FIRST, TIME_BYTES, Run, RunIndex, Share
 from kvstream.meta.strings import Key
 from kvstream.meta.trees import SortedRows
 from kvstream.meta.txn import Txn
-from kvstream.operations import delayed, entries, thresholds
+from kvstream.operations import delayed, entries
 from kvstream.operations import range as ranges
 from kvstream.operations.groups import existing_group, lag
 from kvstream.operations.keyspace import KeySummary, key_summary
@@ -163,7 +163,7 @@ def count_pending(txn: Txn, name: bytes, group_name: bytes, so_far: Counted) -> 
         oldest, nacked = oldest_delivery(txn, group), nacked_in(txn, group)
         waiting = nacked - count_given_back(txn, group, b"", OWNED_FIRST)[0] if nacked else 0
         return Counted(pending_in(txn, group), nacked, oldest, waiting, None)
-    runs = group.runs.some(txn.batch, so_far.following or b"", thresholds.RUNS_TOGETHER)
+    runs = group.runs.some(txn.batch, so_far.following or b"", txn.thresholds.runs_together)
     times = [run.time_ms for run in runs if run.owned]
     if so_far.oldest is not None:
         times.append(so_far.oldest)
@@ -172,7 +172,7 @@ def count_pending(txn: Txn, name: bytes, group_name: bytes, so_far: Counted) -> 
         so_far.nacked + sum(run.length for run in runs if not run.owned),
         min(times, default=None),
         so_far.waiting + sum(run.length for run in runs if not run.owned and run.time_ms),
-        runs[-1].anchor + b"\0" if len(runs) == thresholds.RUNS_TOGETHER else None,
+        runs[-1].anchor + b"\0" if len(runs) == txn.thresholds.runs_together else None,
     )
 
 
@@ -536,9 +536,9 @@ class StreamPages:
     """To be iterated once."""
 
 
-def has_much(stream: StreamMeta) -> bool:
+def has_much(txn: Txn, stream: StreamMeta) -> bool:
     """Return whether FULL takes steps even if few entries of everything are wanted."""
-    return stream.groups_count >= thresholds.LONG_GROUPS
+    return stream.groups_count >= txn.thresholds.long_groups
 
 
 def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
@@ -551,7 +551,7 @@ def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
     limit = count if count > 0 else None
     steps = entry_steps(txn, stream, MIN_ID, MAX_ID, limit)
     groups: Iterable[GroupPages]
-    if stream.groups_count < thresholds.LONG_GROUPS or txn.dirty:
+    if stream.groups_count < txn.thresholds.long_groups or txn.dirty:
         found = txn.catalog.groups(txn, stream)
         groups = [_group_pages(txn, stream, group, limit) for group in found]
     else:
@@ -562,19 +562,23 @@ def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
 
 
 def _group_pages(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | None) -> GroupPages:
-    detail = _group_detail(txn, stream, group, NOTHING)
+    detail, step = _group_detail(txn, stream, group, NOTHING), txn.thresholds.runs_together
     runs, *others = group.runs.snapshot(txn.batch, times=1 + len(detail.consumers))
     owners = [consumer.name for consumer in detail.consumers]
-    of_consumers = [run_steps(own, limit, owner) for own, owner in zip(others, owners, strict=True)]
-    return GroupPages(detail, run_steps(runs, limit), of_consumers)
+    of_consumers = [
+        run_steps(step, own, limit, owner) for own, owner in zip(others, owners, strict=True)
+    ]
+    return GroupPages(detail, run_steps(step, runs, limit), of_consumers)
 
 
-def run_steps(runs: Iterator[Run], limit: int | None, owner: bytes | None = None) -> Steps[Run]:
-    """Return the steps of the first ``limit`` IDs of runs, only of one owner if given."""
+def run_steps(
+    step: int, runs: Iterator[Run], limit: int | None, owner: bytes | None = None
+) -> Steps[Run]:
+    """Return the steps, of ``step`` runs, of the first ``limit`` IDs, of one owner if given."""
     found: list[Run] = []
     total = 0
     for at, run in enumerate(runs, 1):
-        if not at % thresholds.RUNS_TOGETHER:
+        if not at % step:
             yield None
         if owner is not None and (run.rank or run.owner != owner):
             continue

@@ -22,7 +22,6 @@ from kvstream.meta.lazyfree import ROW_KEYS
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, decode_key
 from kvstream.meta.txn import Txn
-from kvstream.operations import thresholds
 from kvstream.storage.batch import Family
 from kvstream.types.ids import StreamID
 
@@ -235,14 +234,14 @@ def flush(txn: Txn, db: int) -> int:
     The time of the commit does not depend on the number of keys. It deletes their entries; if they
     are many, the other rows are deleted by ``sweep``.
     """
-    return txn.catalog.flush(txn, db, thresholds.FLUSH_KEYS)
+    return txn.catalog.flush(txn, db, txn.thresholds.flush_keys)
 
 
 def flush_all(txn: Txn, databases: int) -> int:
     """Delete every key of every database in one commit, and return how many there were."""
     count = 0
     for db in range(databases):
-        count += txn.catalog.flush(txn, db, max(thresholds.FLUSH_KEYS - count, 0))
+        count += txn.catalog.flush(txn, db, max(txn.thresholds.flush_keys - count, 0))
     return count
 
 
@@ -293,7 +292,7 @@ class LongKeys(Generic[T]):
         self._look_again(self._watch.changed)
         self._watch.changed.clear()
         while self._look_on(txn):
-            if self._tries <= thresholds.TRIES and self._looked <= 2 * len(self._keys):
+            if self._tries <= txn.thresholds.tries and self._looked <= 2 * len(self._keys):
                 return None
         self._watch = None
         return self._finish(txn)
@@ -354,7 +353,8 @@ class LongCount(LongKeys[int]):
 
     def _look_on(self, txn: Txn) -> bool:
         if self._again:
-            names = [self._again.pop() for _ in range(min(thresholds.STEP_KEYS, len(self._again)))]
+            count = min(txn.thresholds.step_keys, len(self._again))
+            names = [self._again.pop() for _ in range(count)]
             self._look_up(txn, names)
             if self._again:
                 return True
@@ -362,8 +362,8 @@ class LongCount(LongKeys[int]):
 
     def _look_at_next(self, txn: Txn) -> bool:
         """Look up the next keys; return whether there are more."""
-        prefix, size, left = U16.pack(self._stored_db), 0, thresholds.STEP_KEYS
-        while self._next < len(self._keys) and left > 0 and size < thresholds.STEP_BYTES:
+        prefix, size, left = U16.pack(self._stored_db), 0, txn.thresholds.step_keys
+        while self._next < len(self._keys) and left > 0 and size < txn.thresholds.step_bytes:
             names = [prefix + key for key in self._keys[self._next : self._next + ROW_KEYS]]
             fresh = [name for name in dict.fromkeys(names) if name not in self._pages]
             if len(fresh) < len(names):
@@ -380,8 +380,8 @@ class LongCount(LongKeys[int]):
         """Look up stored names; return the bytes of their records."""
         self._looked += len(names)
         size = 0
-        for at in range(0, len(names), thresholds.KEYS_TOGETHER):
-            part = names[at : at + thresholds.KEYS_TOGETHER]
+        for at in range(0, len(names), txn.thresholds.keys_together):
+            part = names[at : at + txn.thresholds.keys_together]
             records = txn.batch.get_many(Family.METADATA, [stream_row(name) for name in part])
             for name, record in zip(part, records, strict=True):
                 self._note(txn, name, record)
@@ -434,13 +434,13 @@ class LongDelete(LongCount):
 
 def delete_all(txn: Txn, db: int, keys: Sequence[bytes]) -> int:
     """Delete keys of a database, and return how many there were."""
-    if len(keys) > thresholds.LONG_KEYS:
+    if len(keys) > txn.thresholds.long_keys:
         return LongDelete(db, keys).at_once(txn)
     return sum([delete(txn, qualified(db, key)) for key in keys])
 
 
 def count_all(txn: Txn, db: int, keys: Sequence[bytes]) -> int:
     """Return how many keys of a database exist; a repeated key counts each time."""
-    if len(keys) > thresholds.LONG_KEYS:
+    if len(keys) > txn.thresholds.long_keys:
         return LongCount(db, keys).at_once(txn)
     return sum([exists(txn, qualified(db, key)) for key in keys])

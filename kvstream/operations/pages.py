@@ -14,7 +14,7 @@ from kvstream.layout.rows import Rows
 from kvstream.meta.nodes import live_between
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, thresholds
+from kvstream.operations import entries
 from kvstream.storage.batch import Family, Row
 from kvstream.types.ids import MAX_ID, StreamID
 
@@ -29,8 +29,8 @@ ITERATOR_BYTES = 16 << 10
 def short_bytes(txn: Txn) -> int:
     """Return the bytes above which a reply is long; all replies of an EXEC share them."""
     return max(
-        thresholds.SHORT_BYTES - txn.catalog.limits.reply_held,
-        min(thresholds.RECIPE_BYTES, thresholds.SHORT_BYTES),
+        txn.thresholds.short_bytes - txn.catalog.limits.reply_held,
+        min(txn.thresholds.recipe_bytes, txn.thresholds.short_bytes),
     )
 
 
@@ -44,7 +44,7 @@ def few(
     most: int | None = None,
 ) -> Rows | None:
     """Return the first ``count`` entries of ``start <= id <= end``; None if they are many."""
-    most = thresholds.SHORT_ROWS if most is None else most
+    most = txn.thresholds.short_rows if most is None else most
     rows = most + 1 if count is None or count > most else count
     bytes_max = short_bytes(txn)
     page, size = entries.gathered(txn, stream, start, end, rows, bytes_max, reverse)
@@ -102,7 +102,7 @@ def read(
     for name, _ in wanted:
         txn.stream(name)  # a key of another kind fails the whole command
     found: list[tuple[bytes, StreamID, Rows | None]] = []
-    left = thresholds.SHORT_ROWS
+    left = txn.thresholds.short_rows
     for name, after in wanted:
         stream = txn.stream(name)
         if stream is None or not entries.has_after(stream, after):
@@ -121,12 +121,14 @@ def steps_after(txn: Txn, name: bytes, after: StreamID, count: int | None) -> St
     return entry_steps(txn, stream, after.next(), MAX_ID, count)
 
 
-def filtered(pages: Iterator[list[T]], keeps: Callable[[T], bool] | None) -> Steps[list[T]]:
-    """Return the steps of the items of pages that pass a test; None: all of them."""
+def filtered(
+    step: int, pages: Iterator[list[T]], keeps: Callable[[T], bool] | None
+) -> Steps[list[T]]:
+    """Return the steps, of ``step`` items, of the items of pages that pass a test; None: all."""
     found: list[T] = []
     for page in pages:
         found += page if keeps is None else filter(keeps, page)
         yield None
     yield len(found)
-    for at in range(0, len(found), thresholds.STEP_ITEMS):
-        yield found[at : at + thresholds.STEP_ITEMS]
+    for at in range(0, len(found), step):
+        yield found[at : at + step]

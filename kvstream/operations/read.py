@@ -16,7 +16,7 @@ from kvstream.layout.keys import ID_BYTES, key_of
 from kvstream.layout.rows import Rows
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, thresholds
+from kvstream.operations import entries
 from kvstream.operations import range as ranges
 from kvstream.operations.reply_limits import Budget, Room
 from kvstream.storage.batch import Family, Row, Seeks
@@ -76,15 +76,15 @@ class StreamLoader:
         known = txn.catalog.streams
         self._left = [name for name in reversed(names) if name not in known]
         self.is_long = (
-            len(names) > thresholds.LONG_READ or len(self._left) > thresholds.LONG_LOADING
+            len(names) > txn.thresholds.long_read or len(self._left) > txn.thresholds.long_loading
         )
 
     def step(self, txn: Txn) -> bool:
         """Load more streams; return whether all are loaded."""
-        for name in self._left[-thresholds.LOADED_TOGETHER :]:
+        for name in self._left[-txn.thresholds.loaded_together :]:
             with suppress(WrongType):  # whoever reads it raises the error
                 txn.stream(name)
-        del self._left[-thresholds.LOADED_TOGETHER :]
+        del self._left[-txn.thresholds.loaded_together :]
         return not self._left
 
 

@@ -28,7 +28,7 @@ from kvstream.meta.pel_index import nacked_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, thresholds
+from kvstream.operations import entries
 from kvstream.operations import range as ranges
 from kvstream.operations.delete import StreamVersion
 from kvstream.operations.delivery import policy_delivery
@@ -440,7 +440,7 @@ class LongDelivery:
         stream, group = group_of_key(txn, self._name, self._group, WHERE)
         if self._seen is None or not self._holds(stream, group):
             self._begin(stream)
-        if self._tries > thresholds.TRIES:
+        if self._tries > txn.thresholds.tries:
             wanted = [(self._name, NEW)]
             return read_group(txn, self._group, self._consumer, wanted, self._count, self._noack)
         self._after = group.last_delivered
@@ -480,29 +480,29 @@ class LongDelivery:
 
     def _read(self, txn: Txn, stream: StreamMeta, room: int) -> bool:
         """Read the next rows; return whether there may be more."""
-        left = thresholds.STEP_ROWS if self._count is None else self._count - len(self._rows)
+        left = txn.thresholds.step_rows if self._count is None else self._count - len(self._rows)
         if left <= 0 or (room and self._size > room):
             return False
         after = StreamID.unpack(self._ids[-1]) if self._ids else self._after
         if after >= stream.last:
             return False
-        page = entries.rows(txn, stream, after.next(), MAX_ID, min(left, thresholds.STEP_ROWS))
+        page = entries.rows(txn, stream, after.next(), MAX_ID, min(left, txn.thresholds.step_rows))
         self._ids += Rows(page, len(stream.prefix)).packed_ids()  # or raises Corruption
         self._rows += page
         self._size += entries.memory_of(page)
-        return len(page) == thresholds.STEP_ROWS
+        return len(page) == txn.thresholds.step_rows
 
 
 def delivers_many(txn: Txn, name: bytes, group_name: bytes, count: int | None) -> bool:
     """Return whether XREADGROUP may deliver very many new entries."""
-    if count is not None and count <= thresholds.LONG_ROWS:
+    if count is not None and count <= txn.thresholds.long_rows:
         return False
     stream, group = group_of_key(txn, name, group_name, WHERE)
     if (
         group.policy is not None
-        or stream.length <= thresholds.LONG_ROWS
+        or stream.length <= txn.thresholds.long_rows
         or group.last_delivered >= stream.last
     ):
         return False
     behind = lag(stream, group)
-    return behind is None or behind > thresholds.LONG_ROWS
+    return behind is None or behind > txn.thresholds.long_rows

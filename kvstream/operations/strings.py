@@ -49,7 +49,7 @@ from kvstream.meta.strings import (
     read_records,
 )
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, pages, thresholds
+from kvstream.operations import keyspace, pages
 from kvstream.storage.batch import Family
 from kvstream.types import long_double
 from kvstream.types.options import ENTRY_BYTES_MAX
@@ -403,8 +403,8 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
 
     def _look_on(self, txn: Txn) -> bool:
         unlinked = txn.catalog.unlinked.known(txn)
-        until, size = self._looked + thresholds.STEP_NAMES, 0
-        while self._left and self._looked < until and size < thresholds.STEP_BYTES:
+        until, size = self._looked + txn.thresholds.step_names, 0
+        while self._left and self._looked < until and size < txn.thresholds.step_bytes:
             names = self._left[-RECORDS_TOGETHER:]
             del self._left[-RECORDS_TOGETHER:]
             self._looked += len(names)
@@ -488,8 +488,8 @@ class LongPut(keyspace.LongKeys[bool]):
         self._left.append(name)
 
     def _look_on(self, txn: Txn) -> bool:
-        names = self._left[-thresholds.STEP_NAMES :]
-        del self._left[-thresholds.STEP_NAMES :]
+        names = self._left[-txn.thresholds.step_names :]
+        del self._left[-txn.thresholds.step_names :]
         self._looked += len(names)
         unlinked, new = txn.catalog.unlinked.known(txn), []
         for name, record in zip(names, read_records(txn.batch, names), strict=True):

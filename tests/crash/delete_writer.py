@@ -15,10 +15,10 @@ from itertools import count
 
 from kvstream import Store
 from kvstream.meta.lazyfree import GROUPS_TOGETHER
-from kvstream.operations import thresholds
 from kvstream.operations.keyspace import LongDelete
+from kvstream.types.thresholds import DEFAULT
 
-KEYS = thresholds.LONG_KEYS + 50
+KEYS = DEFAULT.long_keys + 50
 RICH = b"rich"
 
 

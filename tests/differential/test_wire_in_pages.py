@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.operations import thresholds
+from kvstream.types.thresholds import Thresholds
 from tests.differential.long_runs import assert_same
 from tests.differential.test_wire import EXAMPLES
 from tests.differential.wire_grammar import wire_step
@@ -14,17 +14,12 @@ from tests.server.conftest import Served
 
 
 @pytest.fixture
-def ports(
-    tmp_path: Path, redis_process: int, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[int, int]]:
+def ports(tmp_path: Path, redis_process: int) -> Iterator[tuple[int, int]]:
     """The ports of a kvstream that answers in pages, and of redis-server."""
-    monkeypatch.setattr(thresholds, "SHORT_ROWS", 1)
-    monkeypatch.setattr(thresholds, "LOOK_ROWS", 0)
-    monkeypatch.setattr(thresholds, "SHORT_BYTES", 1)
-    monkeypatch.setattr(thresholds, "LONG_KEYS", 0)
-    monkeypatch.setattr(thresholds, "LONG_ROWS", 0)
-    monkeypatch.setattr(thresholds, "STEP_ROWS", 2)
-    served = Served(tmp_path / "store")
+    sizes = Thresholds(
+        short_rows=1, look_rows=0, short_bytes=1, long_keys=0, long_rows=0, step_rows=2
+    )
+    served = Served(tmp_path / "store", thresholds=sizes)
     yield served.port, redis_process
     served.stop()
 

@@ -11,10 +11,10 @@ from kvstream.meta import keyspace as index
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, strings, thresholds
+from kvstream.operations import keyspace, strings
 from kvstream.storage.batch import Batch, Row
 from tests.engine.waiting import add
-from tests.opening import Stores
+from tests.opening import Stores, change_thresholds
 from tests.operations.images.kept import kept
 
 Read = list[tuple[bytes, int]]
@@ -109,7 +109,7 @@ def test_scan_starts_after_deleted_keys(store: Store, read: Read) -> None:
 def test_scan_finds_keys_created_before_its_first_key(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thresholds, "STEP_NAMES", 1)
+    change_thresholds(store.engine, step_names=1)
     values = strings.LongPut(0, {b"early": b"1", b"other": b"2"})
     assert store.engine.run(values.step) is None
     monkeypatch.setattr("kvstream.bulkload.restore.DIRECT_ENTRIES", 0)

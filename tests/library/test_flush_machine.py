@@ -17,8 +17,9 @@ from kvstream import ManualClock, Store
 from kvstream.engine import expiry
 from kvstream.layout.keys import qualified
 from kvstream.meta import lazyfree
-from kvstream.operations import keyspace, strings, thresholds
+from kvstream.operations import keyspace, strings
 from kvstream.storage.batch import Family
+from tests.opening import change_thresholds
 
 DBS = st.integers(0, 2)
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
@@ -34,7 +35,6 @@ class FlushMachine(RuleBasedStateMachine):
         super().__init__()
         self.ends = ExitStack()
         self.ends.enter_context(patch.object(expiry, "EXPIRE_PAUSE_S", 3600))
-        self.ends.enter_context(patch.object(thresholds, "FLUSH_KEYS", 1))
         self.ends.enter_context(patch.object(lazyfree, "GROUPS_TOGETHER", 2))
         self.ends.enter_context(patch.object(lazyfree, "GROUPS_OF_COMMIT", 3))
         self.folder = Path(self.ends.enter_context(tempfile.TemporaryDirectory()))
@@ -100,8 +100,8 @@ class FlushMachine(RuleBasedStateMachine):
         found = [self.expected[db].pop(key, None) for key in keys]
         for key in keys:
             self.ends_at.pop((db, key), None)
-        with patch.object(thresholds, "LONG_KEYS", 0 if many else 100):
-            assert self.store.select(db).delete(*keys) == sum(each is not None for each in found)
+        change_thresholds(self.store.engine, long_keys=0 if many else 100)
+        assert self.store.select(db).delete(*keys) == sum(each is not None for each in found)
 
     @rule(db=DBS)
     def flush(self, db: int) -> None:

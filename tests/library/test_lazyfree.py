@@ -19,9 +19,10 @@ from kvstream.layout.keys import (
 from kvstream.meta import lazyfree
 from kvstream.meta.records import GroupMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, strings, thresholds
+from kvstream.operations import keyspace, strings
 from kvstream.operations.images import copy
 from kvstream.storage.batch import Batch, Family
+from kvstream.types.thresholds import Thresholds
 from tests.library.test_flush import EVERYTHING, rows, sweep
 from tests.opening import Stores
 
@@ -34,8 +35,7 @@ NOTHING = [ALLOCATOR_KEY, key_count_row(0)]
 def store(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store with keys, in which only the test sweeps."""
     monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
-    monkeypatch.setattr(thresholds, "LONG_KEYS", 2)
-    store = open_store()
+    store = open_store(thresholds=Thresholds(long_keys=2))
     fill(store)
     return store
 

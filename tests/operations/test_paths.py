@@ -10,12 +10,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import hiredis
 import pytest
@@ -24,12 +23,9 @@ import redis
 from kvstream import KVStreamError, ManualClock, Store, StreamID, connect
 from kvstream.commands.replies import ErrorReply
 from kvstream.layout import PURE_VARIABLE
-from kvstream.operations import (
-    thresholds,
-)
 from kvstream.operations.checks import check
-from kvstream.server.runtime import incremental_commands
 from kvstream.types.records import BareEntry, PendingSummary
+from kvstream.types.thresholds import DEFAULT, Thresholds
 from tests.commands.dispatcher import Dispatcher, flatten
 from tests.operations.cases import SMALLER, WRONGTYPE, e, err, expected
 from tests.operations.replies import Error
@@ -226,11 +222,22 @@ def in_resp(value: Any) -> Any:
     return int(value)
 
 
+_ONE = (
+    *("long_rows", "long_keys", "long_names", "step_rows", "step_keys", "step_names"),
+    *("packed_together", "short_rows", "look_rows", "step_items"),
+    *("long_loading", "long_read", "few_streams", "short_streams"),
+)
+SMALLEST_STEPS = Thresholds(steps_s=-1.0, last_step_ids=0, **dict.fromkeys(_ONE, 1))
+"""Every incremental operation runs in steps of one item each."""
+
+
 class Table:
     """A path to a store of its own; this one uses the table of commands."""
 
+    thresholds = DEFAULT
+
     def __init__(self, directory: Path) -> None:
-        self.server = Server(directory, clock=ManualClock(NOW_MS))
+        self.server = Server(directory, clock=ManualClock(NOW_MS), thresholds=self.thresholds)
         self.table = Dispatcher(self.server.engine)
         self.store = Store(self.server.engine)
         self.begin()
@@ -319,16 +326,17 @@ class InExec(OverServer):
 class InSteps(OverServer):
     """Each command in as many steps as possible, each reply in as many pages."""
 
+    thresholds = SMALLEST_STEPS
+
     def begin(self) -> None:
         self.worker = Worker(self.server, 1)
 
     def run(self, requests: list[list[bytes]]) -> list[Any]:
         found = []
-        with smallest_steps():
-            for words in requests:
-                self.worker.send(*words)
-                self.server.turn()
-                found += answers(self.worker.heard())
+        for words in requests:
+            self.worker.send(*words)
+            self.server.turn()
+            found += answers(self.worker.heard())
         return found
 
 
@@ -375,22 +383,6 @@ def as_line(error: redis.ResponseError) -> bytes:
     """Return an error of redis-py as the server sent it: redis-py removes the code ERR."""
     text = str(error).encode()
     return text if text.startswith((b"WRONGTYPE ", b"BUSYGROUP ")) else b"ERR " + text
-
-
-STREAMS = ("LONG_LOADING", "LONG_READ", "FEW_STREAMS", "SHORT_STREAMS")
-
-
-@contextmanager
-def smallest_steps() -> Iterator[None]:
-    """Run every incremental operation in steps of one item each."""
-    names = ("LONG_ROWS", "LONG_KEYS", "LONG_NAMES", "STEP_ROWS", "STEP_KEYS", "STEP_NAMES")
-    limits = (*names, "PACKED_TOGETHER", "SHORT_ROWS", "LOOK_ROWS", "STEP_ITEMS", *STREAMS)
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(incremental_commands, "STEPS_S", -1.0))
-        stack.enter_context(patch.object(thresholds, "LAST_STEP_IDS", 0))
-        for name in limits:
-            stack.enter_context(patch.object(thresholds, name, 1))
-        yield
 
 
 PATHS = {

@@ -23,6 +23,7 @@ from kvstream.server.net.tls import SecuredServer, listen_secured, load
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.executor import Executor
 from kvstream.types.options import StoreOptions
+from kvstream.types.thresholds import DEFAULT
 from tests.faultshim.fixtures import fault_library, faulty_disk
 from tests.patience import PATIENCE_S
 from tests.peers import PeerProcess
@@ -38,10 +39,16 @@ Serve = Callable[..., "Served"]
 class Served:
     """A server in a thread of this process."""
 
-    def __init__(self, directory: Path, tls: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        tls: bool = False,
+        thresholds: Any = DEFAULT,
+        **options: Any,
+    ) -> None:
         self._tls = tls
         self.tls_port = 0
-        self.engine = Engine(directory, StoreOptions())
+        self.engine = Engine(directory, StoreOptions(), thresholds=thresholds)
         self.executor = Executor(self.engine, TABLE, ServerOptions(port=0, **options))
         self.stopped = threading.Event()
         self._started = threading.Event()

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import hiredis
 
@@ -15,11 +14,11 @@ from kvstream.operations.checks import check
 from kvstream.resp.requests import RequestReader
 from kvstream.server.commands import TABLE
 from kvstream.server.options import ServerOptions
-from kvstream.server.runtime import executor
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor
 from kvstream.types.clock import Clock
 from kvstream.types.options import Durability, StoreOptions
+from kvstream.types.thresholds import DEFAULT, Thresholds
 from tests.patience import PATIENCE_S
 
 
@@ -82,9 +81,10 @@ class Server:
         directory: Path,
         durability: Durability = Durability.EVERYSEC,
         clock: Clock | None = None,
+        thresholds: Thresholds = DEFAULT,
     ) -> None:
         self.now = 1000.0
-        self.engine = Engine(directory, StoreOptions(durability=durability), clock)
+        self.engine = Engine(directory, StoreOptions(durability=durability), clock, thresholds)
         self.executor = Executor(self.engine, TABLE, ServerOptions(), clock=lambda: self.now)
         self._clients = 0
 
@@ -106,14 +106,13 @@ class Server:
 
 
 @contextmanager
-def sound(directory: Path, clock: Clock | None = None) -> Iterator[Server]:
+def sound(directory: Path, clock: Clock | None = None, **sizes: Any) -> Iterator[Server]:
     """A server whose store is checked at the end, with nothing incomplete left in it.
 
-    Requests sent together run in one turn, on any machine.
+    Requests sent together run in one turn, on any machine. ``sizes`` are fields of Thresholds.
     """
-    server = Server(directory, clock=clock)
-    with patch.object(executor, "TURN_S", PATIENCE_S):
-        yield server
+    server = Server(directory, clock=clock, thresholds=Thresholds(turn_s=PATIENCE_S, **sizes))
+    yield server
     assert server.engine.run(check) == []
     while server.engine.run(keyspace.sweep, 100):
         pass

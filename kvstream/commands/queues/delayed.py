@@ -166,7 +166,7 @@ def delayed_cancel(txn: Txn, session: Session, argv: Argv) -> Answer:
     def settle(txn: Txn, tickets: list[Ticket]) -> list[int]:
         return [delayed.cancel(txn, name, tickets)]
 
-    if are_many(session, len(words)):
+    if are_many(txn, session, len(words)):
         return in_parts(words, 1, _tickets, settle, sum)
     return delayed.cancel(txn, name, _tickets(words))
 

@@ -124,13 +124,13 @@ def _settled(
     """Settle the tokens that ``words`` are, in parts if they are very many."""
     if not words or len(words) % 2:
         raise InvalidArgument("each ID needs the number of its deliveries after it")
-    if are_many(session, len(words) // 2):
-        return in_parts(words, 2, _tokens, settle, partial(_outcomes, session))
+    if are_many(txn, session, len(words) // 2):
+        return in_parts(words, 2, _tokens, settle, partial(_outcomes, txn, session))
     return [*map(int, settle(txn, _tokens(words)))]
 
 
-def _outcomes(session: Session, outcomes: list[int]) -> Reply:
-    return paged(session, [*map(int, outcomes)], len(outcomes))
+def _outcomes(txn: Txn, session: Session, outcomes: list[int]) -> Reply:
+    return paged(txn, session, [*map(int, outcomes)], len(outcomes))
 
 
 def _tokens(words: Argv) -> list[Token]:

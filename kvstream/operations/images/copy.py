@@ -12,7 +12,6 @@ from kvstream.meta.key_events import COPY_TO, MOVE_FROM, MOVE_TO
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import thresholds
 from kvstream.operations.delete import StreamVersion
 from kvstream.operations.images import load, staged_loads
 from kvstream.operations.images.staged_loads import LongLoad
@@ -146,7 +145,7 @@ class LongCopy(LongLoad):
         if self._seen is None or not self._holds(txn, stream):
             self.undo(txn)
             self._tries += 1
-            if self._tries > thresholds.TRIES or not isinstance(stream, StreamMeta):
+            if self._tries > txn.thresholds.tries or not isinstance(stream, StreamMeta):
                 return copy(txn, self._source, self._target, self._replace, self._is_move)
             self._begin(txn, stream)
         assert self._load is not None
@@ -179,12 +178,12 @@ class LongCopy(LongLoad):
     ) -> bool:
         """Copy the next rows from an ID on; return whether there may be more."""
         lower = prefix + max(first.packed, self._copied.get(family, b"") + b"\0")
-        page = txn.batch.page(family, lower, successor(prefix), thresholds.STEP_ROWS)
+        page = txn.batch.page(family, lower, successor(prefix), txn.thresholds.step_rows)
         cut = len(prefix)
         txn.batch.puts[family].update((target + key[cut:], value) for key, value in page)
         if page:
             self._copied[family] = page[-1][0][cut:]
-        return len(page) == thresholds.STEP_ROWS
+        return len(page) == txn.thresholds.step_rows
 
     def _finish(self, txn: Txn, stream: StreamMeta, place: StreamMeta) -> None:
         """Make the key, which differs from its source only in what was trimmed meanwhile."""
@@ -224,4 +223,4 @@ class LongMove(LongCopy):
 def is_long(txn: Txn, source: bytes) -> bool:
     """Return whether a key is a stream of very many entries."""
     key = txn.key(source)
-    return isinstance(key, StreamMeta) and key.length > thresholds.LONG_ROWS
+    return isinstance(key, StreamMeta) and key.length > txn.thresholds.long_rows

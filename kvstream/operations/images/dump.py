@@ -16,7 +16,6 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import StagedLoad
-from kvstream.operations import thresholds
 from kvstream.operations.images import load, staged_loads
 from kvstream.operations.images.load import refuse_existing
 from kvstream.operations.images.staged_loads import LongLoad
@@ -159,7 +158,7 @@ def is_long(txn: Txn, name: bytes) -> bool:
     key = txn.key(name)
     if not isinstance(key, StreamMeta):
         return False
-    return key.length > thresholds.LONG_ROWS or key.groups_count >= thresholds.LONG_GROUPS
+    return key.length > txn.thresholds.long_rows or key.groups_count >= txn.thresholds.long_groups
 
 
 class LongDump:
@@ -178,7 +177,7 @@ class LongDump:
         """
         most = txn.catalog.limits.reply_left
         try:
-            pieces = list(islice(self._pieces, thresholds.STEP_NODES))
+            pieces = list(islice(self._pieces, txn.thresholds.step_nodes))
         except StoreClosed:
             whole = dump(txn, self._name)
             return (0, []) if whole is None else (len(whole), [whole])
@@ -203,7 +202,7 @@ class LongRestore(LongLoad):
         if self._load is None or not self._is_kept(txn, self._load):
             self.undo(txn)
             self._tries += 1
-            if self._tries > thresholds.TRIES or not self._begin(txn):
+            if self._tries > txn.thresholds.tries or not self._begin(txn):
                 restore(txn, self._target, self._payload, self._replace, self._expire_at)
                 return True
         assert self._load is not None
@@ -227,7 +226,7 @@ class LongRestore(LongLoad):
         for node in source.nodes():
             load.take_node(scratch, under_way.stream, node)
             taken += node.count
-            if taken >= thresholds.STEP_ROWS:
+            if taken >= txn.thresholds.step_rows:
                 load.merge(txn, scratch.batch)
                 return False
         load.seal(scratch, under_way.stream, source.state(), txn.allocate)

@@ -33,7 +33,7 @@ from kvstream.meta.records import (
 from kvstream.meta.runs import Run, run_tree
 from kvstream.meta.trees import key_tree
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, thresholds
+from kvstream.operations import entries
 from kvstream.operations.info import GroupsSnapshot
 from kvstream.operations.keyspace import exists, make_room
 from kvstream.operations.queues import image as queue_image
@@ -411,7 +411,7 @@ def _in_steps(
 ) -> Iterator[StreamImage | None]:
     for at, group in enumerate(snapshot, 1):
         state.groups.append(_group(snapshot.txn, group))
-        if not at % thresholds.STEP_GROUPS:
+        if not at % snapshot.txn.thresholds.step_groups:
             yield None
     stream = snapshot.stream
     yield StreamImage(state, stream.expire_at, stream.nodes, nodes.each())

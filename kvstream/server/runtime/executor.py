@@ -57,8 +57,6 @@ from kvstream.types.clock import monotonic, perf_counter
 
 _log = DeferredLogger(__name__)
 
-TURN_S: Final = 0.005
-"""A turn takes no new request after this time, so that the event loop is never held for long."""
 TURN_REQUESTS: Final = 2000
 """The most requests of a turn: their replies wait for the commit."""
 CLIENT_REQUESTS: Final = 32
@@ -265,7 +263,7 @@ class Executor:
         if not self.pending:
             return False
         begun = self.dispatcher.ended = perf_counter()
-        self._until = begun + TURN_S
+        self._until = begun + self.engine.thresholds.turn_s
         if self.options.maxmemory:
             self.limits.look_at_memory()
         if self._guard.is_shut is (self.dispatcher.read_only is None):

@@ -18,9 +18,6 @@ from kvstream.server.runtime.client import Client, Server
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import Requeued, Slot
 
-STEPS_S = 0.002
-"""Time for steps between two turns."""
-
 
 @dataclass(slots=True)
 class IncrementalCommand:
@@ -83,9 +80,9 @@ class IncrementalCommands:
             client.reply_unfinished = False
 
     def run(self) -> None:
-        """Run steps for STEPS_S."""
+        """Run steps for the time that they have between two turns."""
         clock = self._server.clock
-        until = clock() + STEPS_S
+        until = clock() + self._server.engine.thresholds.steps_s
         while self._undos:
             self._undo(self._undos.pop())
         while (client := self._next()) is not None:

@@ -32,7 +32,6 @@ from kvstream.commands.reply_pages import OBJECT_BYTES, given_up, memory_of
 from kvstream.errors import RequestError
 from kvstream.meta.filling import Limits
 from kvstream.meta.txn import Txn
-from kvstream.operations import thresholds
 from kvstream.operations.watch import Watched
 from kvstream.server.runtime.client import Argv, Client, MultiQueue, ReplyMode
 from kvstream.server.runtime.dispatch import Dispatcher
@@ -51,8 +50,8 @@ _EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous 
 class ExecReplies:
     """The memory that the replies of one EXEC may take: together as much as one reply."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, limits: Limits, short_bytes: int) -> None:
+        self._limits, self._short_bytes = limits, short_bytes
         self.size = 0
         """Bytes that the replies take so far."""
         self.is_long = False
@@ -68,7 +67,7 @@ class ExecReplies:
         if size > SMALL and 0 < limits.reply_max < total and not command.writes:
             return ErrorReply.of(limits.too_large())
         self.size = limits.reply_held = total
-        if type(reply) is Paged or total > thresholds.SHORT_BYTES:
+        if type(reply) is Paged or total > self._short_bytes:
             self.is_long = True
         return reply
 
@@ -136,7 +135,7 @@ def run_queue(
     begun = dispatcher.clock()
     if watched.is_changed(txn):
         return NULL_ARRAY
-    room = ExecReplies(txn.catalog.limits)
+    room = ExecReplies(txn.catalog.limits, txn.thresholds.short_bytes)
     tracking = dispatcher.trackers.clients.get(client)
     caching = tracking is not None and tracking.caching
     replies: list[Reply] = []

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from kvstream import ManualClock, Store
-from kvstream.operations import info, keyspace, strings, thresholds
+from kvstream.operations import info, keyspace, strings
 from kvstream.operations.images import copy
+from kvstream.types.thresholds import Thresholds
 from tests.opening import Stores
 from tests.operations.checks.mutating import LARGE, LOCK, Call, Damaged, mutants, targets
 from tests.operations.checks.seeding import GROUP, KEY, NODE_ENTRIES, fill, small_trees
@@ -152,8 +153,8 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     stores = Stores(tmp_path_factory.mktemp("mutations"), clock)
     with pytest.MonkeyPatch.context() as patch, small_pieces():
         patch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)  # no sweep in the background
-        patch.setattr(thresholds, "FLUSH_KEYS", 10)  # the keys of a flush are read by every check
-        store = stores("store", stream_node_max_entries=NODE_ENTRIES)
+        sizes = Thresholds(flush_keys=10)  # the keys of a flush are read by every check
+        store = stores("store", sizes, stream_node_max_entries=NODE_ENTRIES)
         with small_trees():
             fill(store, clock)
         plain = store.stream("brief").create_group("plain", "0")

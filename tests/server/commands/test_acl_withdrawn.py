@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.operations import thresholds
-from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
 from tests.patience import until
 from tests.server.asking import Asker, Failure
@@ -243,12 +241,10 @@ def test_monitor_continues_until_its_user_is_deleted(served: Served, admin: Aske
 
 
 @pytest.fixture
-def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def quiet(tmp_path: Path) -> Iterator[Server]:
     """A server without sockets; commands on 32 entries or more are long."""
-    monkeypatch.setattr(thresholds, "LONG_ROWS", 32)
-    monkeypatch.setattr(thresholds, "STEP_ROWS", 16)
-    monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
-    with sound(tmp_path / "store", ManualClock()) as started:
+    sizes = {"long_rows": 32, "step_rows": 16, "steps_s": -1.0}
+    with sound(tmp_path / "store", ManualClock(), **sizes) as started:
         yield started
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kvstream.meta import keyspace
-from kvstream.operations import thresholds
 from kvstream.types.clock import ManualClock
+from kvstream.types.thresholds import DEFAULT
 from tests.server.asking import Asker
 from tests.server.conftest import Served
 from tests.server.talking import Server, Talker, sound
@@ -194,7 +194,7 @@ def test_hits_and_misses_are_counted_as_in_redis(served: Served, redis_port: int
         assert counted(ours, "XREAD STREAMS s3 none 0 0") == once
 
 
-@pytest.mark.parametrize("keys", [1, thresholds.LONG_NAMES + 1])
+@pytest.mark.parametrize("keys", [1, DEFAULT.long_names + 1])
 def test_a_stream_of_the_same_turn_is_found(server: Server, ann: Talker, keys: int) -> None:
     before = server.executor.statistics.keyspace_misses
     ann.send("XADD", "s", "*", "f", "v")
@@ -202,7 +202,7 @@ def test_a_stream_of_the_same_turn_is_found(server: Server, ann: Talker, keys: i
     assert server.executor.statistics.keyspace_misses == before
 
 
-@pytest.mark.parametrize("keys", [1, thresholds.LONG_NAMES + 1])
+@pytest.mark.parametrize("keys", [1, DEFAULT.long_names + 1])
 def test_an_expired_key_is_a_miss_before_it_is_deleted(
     server: Server, clock: ManualClock, ann: Talker, keys: int
 ) -> None:

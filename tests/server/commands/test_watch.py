@@ -3,7 +3,8 @@
 import pytest
 
 from bench.calls import count_calls
-from kvstream.operations import keyspace, thresholds
+from kvstream.operations import keyspace
+from tests.opening import change_thresholds
 from tests.server.talking import Server, Talker
 
 UNDONE = {
@@ -94,10 +95,9 @@ def test_commands_without_effect_on_a_watched_key_do_not_stop_exec(
 
 @pytest.mark.parametrize("said", ["FLUSHDB", "FLUSHALL", "DEL t s"])
 def test_sweeping_the_rows_of_deleted_keys_does_not_stop_exec(
-    server: Server, ann: Talker, bob: Talker, monkeypatch: pytest.MonkeyPatch, said: str
+    server: Server, ann: Talker, bob: Talker, said: str
 ) -> None:
-    monkeypatch.setattr(thresholds, "LONG_KEYS", 0)
-    monkeypatch.setattr(thresholds, "FLUSH_KEYS", 1)
+    change_thresholds(server.engine, long_keys=0, flush_keys=1)
     for request in ("SET t v PX 100000", "XADD s 1-1 f v", said):
         bob.ask(*request.split())
     ann.ask("WATCH", "t", "s")

@@ -9,13 +9,13 @@ import pytest
 from kvstream.engine.engine import Engine
 from kvstream.layout.keys import qualified, tree_prefix
 from kvstream.meta.txn import Txn
-from kvstream.operations import thresholds
 from kvstream.operations.info import group_figures
 from kvstream.server.metrics import sample
 from kvstream.server.metrics.sample import Sampler
 from kvstream.storage.batch import Batch, Family
 from kvstream.store import Store
 from kvstream.types.ids import StreamID
+from kvstream.types.thresholds import DEFAULT
 from tests.patience import PATIENCE_S, until
 
 
@@ -121,9 +121,7 @@ def test_a_failed_sample_is_counted_and_the_last_one_stays(
     assert sampler.failures == 1
 
 
-@pytest.mark.parametrize(
-    "count", [3, thresholds.RUNS_TOGETHER, 3 * thresholds.RUNS_TOGETHER + 3, 40_000]
-)
+@pytest.mark.parametrize("count", [3, DEFAULT.runs_together, 3 * DEFAULT.runs_together + 3, 40_000])
 def test_pending_entries_are_counted_in_groups_of_every_size(store: Store, count: int) -> None:
     stream = store.stream("s")
     group = stream.create_group("g", "0")
@@ -153,7 +151,7 @@ def test_missing_things_have_no_figures(store: Store) -> None:
     assert run(group_figures, qualified(0, b"nothing"), b"g") is None
 
 
-@pytest.mark.parametrize("count", [10, 2 * thresholds.RUNS_TOGETHER])
+@pytest.mark.parametrize("count", [10, 2 * DEFAULT.runs_together])
 def test_a_sample_caches_only_small_streams_and_makes_no_index(tmp_path: Path, count: int) -> None:
     with Store.open(tmp_path / "again") as store:
         group = store.stream("s").create_group("g", "0")
@@ -166,7 +164,7 @@ def test_a_sample_caches_only_small_streams_and_makes_no_index(tmp_path: Path, c
         assert found.pending == count
         stream = store.engine.run(lambda txn: txn.stream(qualified(0, b"s")))
         assert stream is not None
-        assert (stream.groups[b"g"].runs.memory is not None) == (count < thresholds.RUNS_TOGETHER)
+        assert (stream.groups[b"g"].runs.memory is not None) == (count < DEFAULT.runs_together)
         assert stream.groups[b"g"].index is None
         group = store.stream("s").group("g")
         assert group.ack([entry.id for entry in group.pending_range(count=5)]) == 5

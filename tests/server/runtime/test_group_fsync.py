@@ -5,9 +5,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from kvstream.operations import thresholds
 from kvstream.server.runtime.reply_queue import LINGER_S, QUICK_S, SLOWEST_S, GroupFsync
 from kvstream.types.options import Durability
+from tests.opening import change_thresholds
 from tests.server.asking import Asker
 from tests.server.conftest import Served
 
@@ -158,10 +158,9 @@ def test_appends_are_durable_before_their_replies(served: Served) -> None:
 
 
 def test_a_long_reply_is_written_after_the_fsync_without_further_requests(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Served,
 ) -> None:
-    monkeypatch.setattr(thresholds, "SHORT_ROWS", 1)
-    monkeypatch.setattr(thresholds, "LOOK_ROWS", 1)
+    change_thresholds(served.engine, short_rows=1, look_rows=1)
     served.engine.set_durability(Durability.ALWAYS)
     with served.asker() as asker:
         for _ in range(5):
@@ -170,10 +169,8 @@ def test_a_long_reply_is_written_after_the_fsync_without_further_requests(
             assert len([asker.read() for _ in range(3)][2]) >= 2
 
 
-def test_a_long_reply_made_by_a_timer_is_written(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(thresholds, "SHORT_ROWS", 1)
+def test_a_long_reply_made_by_a_timer_is_written(served: Served) -> None:
+    change_thresholds(served.engine, short_rows=1)
     with served.asker() as asker:
         for _ in range(3):
             asker.ask("XADD s * f v")

@@ -9,10 +9,8 @@ import pytest
 from kvstream.meta import pel, trees
 from kvstream.meta.pel import runs_by_time
 from kvstream.meta.txn import Txn
-from kvstream.operations import thresholds
 from kvstream.operations.checks import check
 from kvstream.operations.groups import group_of_key
-from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
 from tests.server.runtime.test_incremental_commands import fill, reply_to
 from tests.server.runtime.twins import CHANGES, ENTRIES, IDS, Twins, shown
@@ -47,11 +45,8 @@ def server(
     monkeypatch.setattr(trees, "STORE_ROWS", 0)
     monkeypatch.setattr(trees, "_STRETCH", 4)
     monkeypatch.setattr(pel, "RUN_IDS_MAX", 7 if request.param > ENTRIES else 1)  # many runs
-    monkeypatch.setattr(thresholds, "STEP_ROWS", STEP)
-    monkeypatch.setattr(thresholds, "LONG_ROWS", 2 * STEP)
-    monkeypatch.setattr(thresholds, "PACKED_TOGETHER", 7)
-    monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
-    with sound(tmp_path / "store", ManualClock()) as started:
+    sizes = {"step_rows": STEP, "long_rows": 2 * STEP, "packed_together": 7, "steps_s": -1.0}
+    with sound(tmp_path / "store", ManualClock(), **sizes) as started:
         yield started
 
 

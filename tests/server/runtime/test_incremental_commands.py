@@ -13,8 +13,6 @@ from unittest.mock import patch
 import pytest
 
 from kvstream.errors import StoreFull
-from kvstream.operations import thresholds
-from kvstream.server.runtime import incremental_commands
 from kvstream.server.runtime.executor import server_of
 from kvstream.storage import reads
 from kvstream.types.clock import ManualClock
@@ -26,11 +24,10 @@ STEP = 16
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(thresholds, "LONG_ROWS", 2 * STEP)
-    monkeypatch.setattr(thresholds, "STEP_ROWS", STEP)
-    monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
-    with sound(tmp_path / "store", ManualClock()) as started:
+def server(tmp_path: Path) -> Iterator[Server]:
+    sizes = {"long_rows": 2 * STEP, "step_rows": STEP, "steps_s": -1.0, "node_pages_together": 1}
+    sizes |= {"long_names": 4, "step_names": 2}
+    with sound(tmp_path / "store", ManualClock(), **sizes) as started:
         yield started
 
 
@@ -157,7 +154,6 @@ def test_a_count_is_that_of_its_start(
     ann.ask("XDEL", "s", "50-1", "51-1", "299-1")
     whole = reply_to(ann, "KVSTREAM.COUNT", "s", *bounds)
     assert whole == len(reply_to(ann, "XRANGE", "s", *bounds))
-    monkeypatch.setattr(thresholds, "NODE_PAGES_TOGETHER", 1)
     monkeypatch.setattr(reads, "PAGE_ROWS", 4)
     worker.send("KVSTREAM.COUNT", "s", *bounds)
     assert worker.end(lambda: ann.ask("XTRIM", "s", "MAXLEN", "10")) == whole
@@ -581,10 +577,7 @@ def test_a_finished_long_command_leaves_no_garbage(
     worker: Worker,
     words: tuple[str, ...],
     leaves: bool,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(thresholds, "LONG_NAMES", 4)
-    monkeypatch.setattr(thresholds, "STEP_NAMES", 2)
     fill(ann)
     ann.ask(*READ, "COUNT", "200", "STREAMS", "s", ">")
     gc.disable()

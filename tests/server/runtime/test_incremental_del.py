@@ -8,13 +8,13 @@ import pytest
 
 from kvstream.layout.keys import U64, successor, tree_prefix
 from kvstream.meta import lazyfree, trees
-from kvstream.operations import keyspace, thresholds
+from kvstream.operations import keyspace
 from kvstream.operations.checks import check
 from kvstream.operations.keyspace import LongCount, LongDelete
 from kvstream.operations.strings import LongPut
-from kvstream.server.runtime import incremental_commands as stepping
 from kvstream.storage.batch import Family
 from kvstream.types.clock import ManualClock
+from kvstream.types.thresholds import Thresholds
 from tests.commands.dispatcher import Dispatcher
 from tests.server.runtime.test_incremental_commands import reply_to
 from tests.server.talking import Other, Server, Worker
@@ -45,12 +45,10 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for name, value in (("LONG_KEYS", 4), ("STEP_KEYS", 4), ("KEYS_TOGETHER", 2)):
-        monkeypatch.setattr(thresholds, name, value)
     monkeypatch.setattr(keyspace, "ROW_KEYS", 2)
-    monkeypatch.setattr(stepping, "STEPS_S", -1.0)
     monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
-    started = Server(tmp_path / "store", clock=clock)
+    sizes = Thresholds(long_keys=4, step_keys=4, keys_together=2, step_names=1, steps_s=-1.0)
+    started = Server(tmp_path / "store", clock=clock, thresholds=sizes)
     yield started
     assert started.engine.run(check) == []
     while started.engine.run(keyspace.sweep, 100):
@@ -292,7 +290,6 @@ def test_a_key_of_that_name_may_be_about_to_be_set(
     server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, steps: bool
 ) -> None:
     monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
-    monkeypatch.setattr(thresholds, "STEP_NAMES", 1)
     taken = make_many_groups(server, ann)
     if steps:
         work = LongPut(0, {b"t": b"v", taken: b"v"})

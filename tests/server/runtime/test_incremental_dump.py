@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.operations import thresholds
 from kvstream.rdb.primitives import crc64
-from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
 from tests.server.runtime.test_incremental_commands import fill, state
 from tests.server.talking import Other, Server, Talker, Worker, request, sound
@@ -16,17 +14,9 @@ ENTRIES = 300
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for module, name, value in (
-        *(
-            (thresholds, "LONG_ROWS", 50),
-            (thresholds, "LONG_PAYLOAD", 500),
-            (thresholds, "STEP_NODES", 1),
-        ),
-        *((thresholds, "STEP_ROWS", 30), (incremental_commands, "STEPS_S", -1.0)),
-    ):
-        monkeypatch.setattr(module, name, value)
-    with sound(tmp_path / "store", ManualClock()) as started:
+def server(tmp_path: Path) -> Iterator[Server]:
+    sizes = {"long_rows": 50, "long_payload": 500, "step_nodes": 1, "step_rows": 30}
+    with sound(tmp_path / "store", ManualClock(), steps_s=-1.0, **sizes) as started:
         started.engine.catalog.limits.node_max_entries = 20
         yield started
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.operations import info, thresholds
-from kvstream.server.runtime import incremental_commands
+from kvstream.operations import info
 from kvstream.types.clock import ManualClock
 from tests.server.runtime.test_reply_streaming import Reader
 from tests.server.talking import Other, Server, Talker, Worker, parsed, sound
@@ -20,16 +19,9 @@ WORKERS = ["ann", "bob", "eve"]
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for module, name, value in (
-        *((thresholds, "LONG_GROUPS", 2), (thresholds, "STEP_NODES", 3)),
-        *(
-            (info, "COPIED_RUNS", 3),
-            (thresholds, "STEP_GROUPS", 2),
-            (incremental_commands, "STEPS_S", -1.0),
-        ),
-    ):
-        monkeypatch.setattr(module, name, value)
-    with sound(tmp_path / "store", ManualClock()) as started:
+    monkeypatch.setattr(info, "COPIED_RUNS", 3)
+    sizes = {"long_groups": 2, "step_nodes": 3, "step_groups": 2, "steps_s": -1.0}
+    with sound(tmp_path / "store", ManualClock(), **sizes) as started:
         yield started
 
 

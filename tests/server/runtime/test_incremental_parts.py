@@ -11,10 +11,8 @@ from unittest.mock import patch
 import pytest
 
 from kvstream.errors import StoreFull
-from kvstream.operations import thresholds
 from kvstream.operations.checks import check
 from kvstream.operations.delivery import ordering
-from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
 from tests.commands.dispatcher import Dispatcher, flatten
 from tests.server.runtime.test_incremental_commands import fill, reply_to
@@ -36,11 +34,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Iterator[Server]:
-    monkeypatch.setattr(thresholds, "STEP_ROWS", STEP)
-    monkeypatch.setattr(thresholds, "LONG_ROWS", 2 * STEP)
-    monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
-    with sound(tmp_path / "store", clock) as started:
+def server(tmp_path: Path, clock: ManualClock) -> Iterator[Server]:
+    sizes = {"step_rows": STEP, "long_rows": 2 * STEP, "steps_s": -1.0}
+    with sound(tmp_path / "store", clock, **sizes) as started:
         yield started
 
 

@@ -9,10 +9,9 @@ import pytest
 from kvstream.errors import InvalidArgument, ReplyTooLarge
 from kvstream.layout.keys import qualified
 from kvstream.meta import strings as stored_strings
-from kvstream.operations import keyspace, strings, thresholds
+from kvstream.operations import keyspace, strings
 from kvstream.operations.checks import check
 from kvstream.operations.strings import LongGet, LongPut
-from kvstream.server.runtime import incremental_commands as stepping
 from kvstream.types.clock import ManualClock
 from tests.server.runtime.test_incremental_del import CHANGES, KEYS, WHOLE, Others
 from tests.server.talking import Other, Server, Worker, sound
@@ -29,14 +28,12 @@ def clock() -> ManualClock:
 @pytest.fixture
 def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module, name, value in (
-        *((thresholds, "LONG_NAMES", 4), (thresholds, "STEP_NAMES", 4)),
-        *((thresholds, "LONG_NAMES", 9), (thresholds, "STEP_NAMES", 4)),
         *((strings, "RECORDS_TOGETHER", 2), (stored_strings, "RECORDS_TOGETHER", 2)),
-        (stepping, "STEPS_S", -1.0),
     ):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
-    with sound(tmp_path / "store", clock) as started:
+    sizes = {"long_names": 9, "step_names": 4, "steps_s": -1.0}
+    with sound(tmp_path / "store", clock, **sizes) as started:
         yield started
 
 

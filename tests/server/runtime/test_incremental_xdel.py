@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvstream.operations import ack, delete, thresholds
+from kvstream.operations import ack, delete
 from kvstream.operations.delete import Live, LongErasure
-from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
 from kvstream.types.ids import StreamID
 from kvstream.types.options import RefPolicy
@@ -28,11 +27,9 @@ COMMANDS: list[tuple[str, ...]] = [
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(thresholds, "STEP_ROWS", STEP)
-    monkeypatch.setattr(thresholds, "LONG_ROWS", 2 * STEP)
-    monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
-    with sound(tmp_path / "store", ManualClock()) as started:
+def server(tmp_path: Path) -> Iterator[Server]:
+    sizes = {"step_rows": STEP, "long_rows": 2 * STEP, "steps_s": -1.0}
+    with sound(tmp_path / "store", ManualClock(), **sizes) as started:
         yield started
 
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.operations import thresholds
-from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
 from tests.server.talking import Other, Server, Talker, Worker, request, sound
 
@@ -14,11 +12,9 @@ GROUPS, CONSUMERS = ("XINFO", "GROUPS", "s"), ("XINFO", "CONSUMERS", "s", "g00")
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(thresholds, "LONG_MEMBERS", 8)
-    monkeypatch.setattr(thresholds, "STEP_MEMBERS", 3)
-    monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
-    with sound(tmp_path / "store", ManualClock()) as started:
+def server(tmp_path: Path) -> Iterator[Server]:
+    sizes = {"long_members": 8, "step_members": 3, "steps_s": -1.0}
+    with sound(tmp_path / "store", ManualClock(), **sizes) as started:
         yield started
 
 

@@ -8,8 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from kvstream.layout.values import encode_fields
-from kvstream.operations import read, thresholds
-from kvstream.server.runtime import incremental_commands
+from kvstream.operations import read
 from kvstream.storage.batch import Family
 from kvstream.types.clock import ManualClock
 from tests.server.runtime.test_reply_streaming import Reader
@@ -23,20 +22,11 @@ LONG = [f"{'v' * 300}{number}" for number in range(8)]
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module, name, value in (
         *((read, "PAGE_ROWS", 4), (read, "TOGETHER", 3), (read, "FEW_TOGETHER", 2)),
-        *(
-            (thresholds, "LONG_LOADING", 5),
-            (thresholds, "LOADED_TOGETHER", 2),
-            (thresholds, "LONG_READ", 8),
-        ),
-        *(
-            (thresholds, "FEW_STREAMS", 2),
-            (thresholds, "SHORT_STREAMS", 5),
-            (thresholds, "LOOK_ROWS", 3),
-        ),
-        *((incremental_commands, "STEPS_S", -1.0), (thresholds, "SHORT_ROWS", 20)),
     ):
         monkeypatch.setattr(module, name, value)
-    with sound(tmp_path / "store", ManualClock()) as started:
+    sizes = {"long_loading": 5, "loaded_together": 2, "long_read": 8, "few_streams": 2}
+    sizes |= {"short_streams": 5, "look_rows": 3, "short_rows": 20}
+    with sound(tmp_path / "store", ManualClock(), steps_s=-1.0, **sizes) as started:
         yield started
 
 

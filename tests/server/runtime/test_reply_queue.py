@@ -8,10 +8,10 @@ from unittest.mock import patch
 import pytest
 
 from kvstream.errors import StoreReadOnly
-from kvstream.operations import thresholds
-from kvstream.server.runtime import incremental_commands, reply_queue
+from kvstream.server.runtime import reply_queue
 from kvstream.server.runtime.reply_queue import GroupFsync
 from kvstream.types.options import Durability
+from tests.opening import change_thresholds
 from tests.patience import PATIENCE_S, until
 from tests.server.talking import Server, Talker, Worker, request
 
@@ -150,11 +150,10 @@ def test_the_loop_may_wait_for_the_disk(server: Server, fails: bool) -> None:
 
 @pytest.mark.parametrize("skipped", [(), ("XRANGE", "s", "-", "+")])
 def test_requests_after_a_long_command_are_answered_after_it(
-    server: Server, monkeypatch: pytest.MonkeyPatch, skipped: tuple[str, ...]
+    server: Server, skipped: tuple[str, ...]
 ) -> None:
-    for name in ("LONG_ROWS", "STEP_NODES", "SHORT_ROWS", "LOOK_ROWS"):
-        monkeypatch.setattr(thresholds, name, 1)
-    monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
+    sizes = dict.fromkeys(("long_rows", "step_nodes", "short_rows", "look_rows"), 1)
+    change_thresholds(server.engine, steps_s=-1.0, **sizes)
     replies, worker = server.executor.reply_queue, Worker(server, 1)
     for _ in range(2):
         worker.send("XADD", "s", "*", "f", "v")

@@ -12,9 +12,9 @@ from kvstream.engine.turns import Turn
 from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified, stream_row
 from kvstream.meta.keyspace import Usage
-from kvstream.operations import thresholds
 from kvstream.storage.batch import Batch, Family
 from kvstream.types.clock import ManualClock
+from kvstream.types.thresholds import DEFAULT, Thresholds
 from tests.server.talking import Server, Talker, Worker, request
 
 
@@ -133,7 +133,7 @@ def test_postponed_long_reads_are_answered_though_one_of_them_fails(
     talkers = ann, bob = damaged.client(), damaged.client()
     for talker, key in zip(talkers, ("s", "t"), strict=True):
         talker.client.pages = True
-        talker.send_bytes(request("XADD", key, "*", "f", "v") * (thresholds.SHORT_ROWS + 1))
+        talker.send_bytes(request("XADD", key, "*", "f", "v") * (DEFAULT.short_rows + 1))
         damaged.turn()
         talker.heard()
     ann.send("SET", "k", "v")  # after this, no long read runs in the same turn
@@ -144,7 +144,7 @@ def test_postponed_long_reads_are_answered_though_one_of_them_fails(
     damage(damaged, b"s")
     damaged.turn()
     assert ann.heard().startswith(b"-ERR the record")
-    assert bob.heard().startswith(b"*%d\r\n" % (thresholds.SHORT_ROWS + 1))
+    assert bob.heard().startswith(b"*%d\r\n" % (DEFAULT.short_rows + 1))
     assert bob.ask("PING") == b"+PONG\r\n"
 
 
@@ -167,7 +167,7 @@ def test_a_long_reply_made_only_by_the_retry_is_not_interrupted(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     ann.client.pages = True
-    bob.send_bytes(request("XADD", "s", "*", "f", "v") * (thresholds.SHORT_ROWS + 1))
+    bob.send_bytes(request("XADD", "s", "*", "f", "v") * (DEFAULT.short_rows + 1))
     server.turn()
     bob.heard()
     bob.send("XTRIM", "s", "MAXLEN", "1")
@@ -180,8 +180,8 @@ def test_a_long_reply_made_only_by_the_retry_is_not_interrupted(
     server.executor.run()
     server.turn()
     said = ann.heard()
-    assert said.startswith(b"*%d\r\n" % (thresholds.SHORT_ROWS + 1))
-    assert said.count(b"\r\n") == 1 + 8 * (thresholds.SHORT_ROWS + 1) + 2
+    assert said.startswith(b"*%d\r\n" % (DEFAULT.short_rows + 1))
+    assert said.count(b"\r\n") == 1 + 8 * (DEFAULT.short_rows + 1) + 2
 
 
 @contextmanager
@@ -289,13 +289,12 @@ def test_a_failed_turn_may_send_superfluous_invalidations(
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 1000])
 def test_a_postponed_read_is_answered_once_after_any_number_of_failures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+    tmp_path: Path, failures: int
 ) -> None:
     """It is postponed since it deletes expired keys: each turn of its own has a change."""
-    for name in ("LOOK_ROWS", "SHORT_ROWS"):
-        monkeypatch.setattr(thresholds, name, 1)
     clock = ManualClock()
-    server = Server(tmp_path / "store", clock=clock)
+    sizes = Thresholds(look_rows=1, short_rows=1)
+    server = Server(tmp_path / "store", clock=clock, thresholds=sizes)
     server.engine.expiry.active = False
     reader = Worker(server, 1)
     for key in ("e", "s", "s"):

@@ -1,0 +1,111 @@
+"""The sizes at which a command takes another form, and the sizes of its steps.
+
+They are one value, which the engine is given when it is opened and each transaction has: a test
+opens a store with smaller ones.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """The sizes at which a command takes another form, and the sizes of its steps.
+
+    A server runs a command above a ``long_`` threshold in steps, and writes a reply above a
+    ``short_`` one page by page, so that other clients wait for milliseconds at most (rows ``gaps``
+    of docs/benchmarks.md). Below, a command runs in one go, which is faster: each step pays for a
+    turn. The library, and EXEC for commands that change something, run all commands in one go.
+    """
+
+    # --- turns ------------------------------------------------------------------------------------
+
+    turn_s: float = 0.005
+    """A turn takes no new request after this time, so that the event loop is never held for
+    long."""
+    steps_s: float = 0.002
+    """Time for steps of long commands between two turns."""
+
+    # --- entries and IDs --------------------------------------------------------------------------
+
+    long_rows: int = 2000
+    """Entries above which a command is done in steps: some milliseconds of work."""
+    step_rows: int = 500
+    """Entries of one step: about half a millisecond of work."""
+    tries: int = 3
+    """How often a command starts again, because others changed its entries, before it runs in one
+    go."""
+    last_step_ids: int = 50
+    """IDs that the last step of XACK, XNACK and XCLAIM may look at for the first time."""
+    steps_factor: int = 4
+    """How many times the steps that it needs alone one of these may take because of others."""
+    long_autoclaim: int = 500_000
+    """Entries for which XAUTOCLAIM gets all the steps it needs, whatever other commands change."""
+    packed_together: int = 5000
+    """IDs that one step parses: about half a millisecond."""
+
+    # --- keys -------------------------------------------------------------------------------------
+
+    flush_keys: int = 100
+    """Up to this many keys a flush deletes their rows itself, in two milliseconds; more are deleted
+    later."""
+    long_keys: int = 500
+    """Keys above which DEL, UNLINK, EXISTS and TOUCH are done in steps."""
+    step_keys: int = 200
+    """Keys that one step looks up: some milliseconds of work."""
+    keys_together: int = 20
+    """Records of keys that are read at once; each may hold a long string."""
+    long_names: int = 500
+    """Keys above which MGET and MSET run in steps."""
+    step_names: int = 500
+    """Strings that one step reads or writes."""
+    step_bytes: int = 1 << 20
+    """Bytes of records that one step reads: about two milliseconds of work."""
+
+    # --- groups and consumers ---------------------------------------------------------------------
+
+    long_members: int = 500
+    """Groups or consumers above which they are loaded in steps."""
+    step_members: int = 100
+    """Groups or consumers that one step loads: some milliseconds of work."""
+    long_groups: int = 100
+    """Groups from which on XINFO STREAM FULL and DUMP run in steps."""
+    step_groups: int = 16
+    """Groups that one step of DUMP copies."""
+
+    # --- payloads ---------------------------------------------------------------------------------
+
+    long_payload: int = 64 << 10
+    """Bytes of payload above which RESTORE runs in steps: they hold some thousand entries."""
+    step_nodes: int = 16
+    """Nodes that one step of DUMP writes: a millisecond of work."""
+
+    # --- reads ------------------------------------------------------------------------------------
+
+    long_loading: int = 200
+    """Streams above which XREAD loads them in steps, at 50 us each."""
+    loaded_together: int = 50
+    """Streams that one step loads."""
+    long_read: int = 1000
+    """Streams above which XREAD looks up their IDs in a step of its own."""
+    short_rows: int = 1000
+    """A reply of more entries is written page by page: it takes some milliseconds."""
+    short_bytes: int = 1 << 20
+    """A reply of more memory is written page by page."""
+    recipe_bytes: int = 64 << 10
+    """After an EXEC has used its share of memory, replies longer than this are made in pages; an
+    iterator takes a quarter of it."""
+    look_rows: int = 100
+    """A read of up to this many entries is short without a look at the stream."""
+    few_streams: int = 16
+    """Long streams whose entries are counted by their nodes, to know whether a read is short."""
+    short_streams: int = 500
+    """Short streams that are read at once."""
+    node_pages_together: int = 8
+    """Pages of 256 nodes that one step of KVSTREAM.COUNT adds: half a millisecond of work."""
+    runs_together: int = 256
+    """Runs of pending entries that one step reads: a third of a millisecond."""
+    step_items: int = 512
+    """Items of one step of a reply: half a millisecond of work."""
+
+
+DEFAULT = Thresholds()
