@@ -34,7 +34,7 @@ from kvstream.cli.parameters import (
     stream_argument,
 )
 from kvstream.cli.session import Session, existing_stream, last_id
-from kvstream.cli.tables import Column, id_columns, plural, quoted
+from kvstream.cli.tables import Column, id_columns, plural, quote
 from kvstream.errors import ServerUnavailable, StoreLocked
 from kvstream.types.clock import monotonic
 from kvstream.types.glob import matcher
@@ -140,7 +140,7 @@ def add(
     The store and the stream are created if they do not exist. With --idmp or --idmpauto, an entry
     that this producer has already added is not added again: its ID is shown.
     """
-    given = [*pairs, *_decoded(fields)]
+    given = [*pairs, *_decode_fields(fields)]
     if not given:
         raise click.UsageError("an entry needs at least one FIELD=VALUE")
     with session.writing(create=True) as store:
@@ -150,7 +150,7 @@ def add(
     fail_unless(eid_or_ticket)
 
 
-def _decoded(fields: str | None) -> Pairs:
+def _decode_fields(fields: str | None) -> Pairs:
     try:
         return [] if fields is None else loads_fields(fields)
     except Unreadable as error:
@@ -430,7 +430,7 @@ def trim(
             out.result(f"{plural(found, 'entry')} would be removed", trimmed=found, dry_run=True)
             return
         if found:
-            confirm(f"Remove {plural(found, 'entry')} of {quoted(stream)}?")
+            confirm(f"Remove {plural(found, 'entry')} of {quote(stream)}?")
     with session.writing() as store:
         trimmed = existing_stream(store, stream).trim(**options)
     out.result(f"{plural(trimmed, 'entry')} removed", trimmed=trimmed)

@@ -94,7 +94,7 @@ def open_export(
 
 
 def _open(path: Path, resume: bool, overwrite: bool) -> BinaryIO:
-    from kvstream.storage.files import named
+    from kvstream.storage.files import open_named
 
     if not path.exists():
         how = os.O_CREAT | os.O_EXCL
@@ -104,7 +104,7 @@ def _open(path: Path, resume: bool, overwrite: bool) -> BinaryIO:
         raise RequestError(
             f"{path} exists: continue it with --resume, or replace it with --overwrite"
         )
-    return named(os.open(path, os.O_RDWR | how, 0o666), path)
+    return open_named(os.open(path, os.O_RDWR | how, 0o666), path)
 
 
 def _json_resume_point(file: BinaryIO) -> ResumePoint:
@@ -333,11 +333,11 @@ def _export_table(
 @contextmanager
 def _whole_file(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that takes its name once it is whole and synced."""
-    from kvstream.storage.files import named, naming
+    from kvstream.storage.files import naming, open_named
 
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with named(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), path) as file:
+        with open_named(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), path) as file:
             yield file
             file.flush()
             with naming(path):

@@ -547,10 +547,10 @@ class CsvWriter:
         self._order = {name.encode(**_TEXT): at for at, name in enumerate(self.names)}
         self._delimiter = delimiter
         titles = map(with_guard, self.names) if guards else self.names
-        self.header = self._encoded([[ID_COLUMN, *titles, FIELDS_COLUMN]])
+        self.header = self._encode([[ID_COLUMN, *titles, FIELDS_COLUMN]])
 
     def page(self, entries: Sequence[AnyEntry]) -> bytes:
-        return self._encoded([self._row(entry) for entry in entries])
+        return self._encode([self._row(entry) for entry in entries])
 
     def _row(self, entry: AnyEntry) -> list[str]:
         cells = [str(entry.id), *[""] * len(self.names), ""]
@@ -565,7 +565,7 @@ class CsvWriter:
             before = at
         return cells
 
-    def _encoded(self, rows: Sequence[Sequence[str]]) -> bytes:
+    def _encode(self, rows: Sequence[Sequence[str]]) -> bytes:
         text = io.StringIO(newline="")
         csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerows(rows)
         return text.getvalue().encode()

@@ -28,7 +28,7 @@ from kvstream.cli.tables import (
     number,
     plural,
     printable,
-    quoted,
+    quote,
     time_of,
 )
 from kvstream.errors import BusyGroup, RequestError
@@ -131,7 +131,7 @@ def destroy(
             text = f"group {printable(group)} would be deleted, with {_pending(pending)}"
             out.result(text, destroyed=False, pending=pending, dry_run=True)
             return
-        confirm(f"Delete group {quoted(group)} of {quoted(stream)}, with {_pending(pending)}?")
+        confirm(f"Delete group {quote(group)} of {quote(stream)}, with {_pending(pending)}?")
     with session.writing() as store:
         found = existing_group(store, stream, group)
         pending = found.info().pending
@@ -280,7 +280,7 @@ def _reset(
     """Return the effect of a reset, and the entries that it drops from pending."""
     group = stream.group(name)
     before = group.info()
-    after = _resolved(stream, position)
+    after = _resolve(stream, position)
     dropped = list(_pending_ids(group)) if drop else []
     done = _Reset(
         before.last_delivered_id,
@@ -293,7 +293,7 @@ def _reset(
     return done, dropped
 
 
-def _resolved(stream: "Stream", position: StreamID | str) -> StreamID:
+def _resolve(stream: "Stream", position: StreamID | str) -> StreamID:
     """Return the ID of a position."""
     if position == "-":
         return MIN_ID
@@ -409,7 +409,7 @@ def delete_consumer(
             if pending and not drop_pending:
                 entries = plural(pending, "entry")
                 raise RequestError(
-                    f"consumer {quoted(consumer)} has {entries} pending: give them to another one "
+                    f"consumer {quote(consumer)} has {entries} pending: give them to another one "
                     "with claim or autoclaim, or drop them with --drop-pending"
                 )
             store.stream(stream).group(group).delete_consumer(consumer)
@@ -425,5 +425,5 @@ def _pending_with(store: "Store", stream: bytes, group: bytes, consumer: bytes) 
     """Return the number of pending entries of a consumer; RequestError if there is none."""
     known = {each.name: each.pending for each in existing_group(store, stream, group).consumers()}
     if consumer not in known:
-        raise RequestError(f"group {quoted(group)} has no consumer {quoted(consumer)}")
+        raise RequestError(f"group {quote(group)} has no consumer {quote(consumer)}")
     return known[consumer]

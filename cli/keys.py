@@ -32,7 +32,7 @@ from kvstream.cli.tables import (
     plain,
     plural,
     printable,
-    quoted,
+    quote,
     size,
     time_of,
 )
@@ -150,7 +150,7 @@ def rename(
             existing_key(store, stream)
             replaced = _contents(store, new_name)
         if replaced is not None:
-            confirm(f"Delete {_described(replaced)}, which has the new name?")
+            confirm(f"Delete {_describe(replaced)}, which has the new name?")
     with session.writing() as store:
         existing_key(store, stream)
         done = store.rename(stream, new_name, replace=not no_replace)
@@ -231,11 +231,11 @@ def rm(
         if dry_run:
             out.table(_CONTENTS, found, nothing="no streams")
             known = {each["stream"] for each in found}
-            fail_for_missing([quoted(each) for each in dict.fromkeys(streams) if each not in known])
+            fail_for_missing([quote(each) for each in dict.fromkeys(streams) if each not in known])
             return
         if found:
             more = f" and {plural(len(found) - _NAMED_MAX, 'more stream')}"
-            named = ", ".join(map(_described, found[:_NAMED_MAX]))
+            named = ", ".join(map(_describe, found[:_NAMED_MAX]))
             confirm(f"Delete {named}{more if len(found) > _NAMED_MAX else ''}?")
     with session.writing() as store:
         deleted = store.delete(*streams)
@@ -261,12 +261,12 @@ def _contents(store: "Store", name: bytes) -> dict[str, Any] | None:
     return {"stream": name, "length": len(stream), "groups": len(stream.groups())}
 
 
-def _described(found: Mapping[str, Any]) -> str:
+def _describe(found: Mapping[str, Any]) -> str:
     """Return a name and its contents for a question."""
     if found["length"] is None:
-        return quoted(found["stream"])
+        return quote(found["stream"])
     groups = f" and {plural(found['groups'], 'group')}" if found["groups"] else ""
-    return f"{quoted(found['stream'])} with {plural(found['length'], 'entry')}{groups}"
+    return f"{quote(found['stream'])} with {plural(found['length'], 'entry')}{groups}"
 
 
 # --- the counters of a stream ---------------------------------------------------------------------

@@ -345,12 +345,12 @@ def bench(session: Session, out: Output, /, entries: int, directory: Path | None
     server, kvstream:bench:..., and deletes them: it measures client, network and server together.
     """
     with session.scratch(directory) as scratch:
-        out.table(_MEASUREMENTS, map(_measured, measurements(scratch, entries)))
+        out.table(_MEASUREMENTS, map(_measure, measurements(scratch, entries)))
     if not out.for_programs:
         click.echo(scratch.description)
 
 
-def _measured(work: Measurement) -> dict[str, Any]:
+def _measure(work: Measurement) -> dict[str, Any]:
     return {
         "work": work.title,
         "entries": work.entries,

@@ -134,7 +134,7 @@ def first_line(path: Path) -> str:
 
 
 @contextmanager
-def opened(side: str, place: Place, opening: Callable[[Place], T]) -> Iterator[T]:
+def open_place(side: str, place: Place, opening: Callable[[Place], T]) -> Iterator[T]:
     """Open a place; prompt for a password if a server wants one and stdin is a terminal."""
     from kvstream.store import Store
 
@@ -208,13 +208,13 @@ def follow(
     asking = partial(open_end, databases=count)
     with (
         _follow_progress(quiet) as progress,
-        opened("source", ends.source, Server) as server,
+        open_place("source", ends.source, Server) as server,
         open_note(
             Following(server, ends.target, ends.selection, allowed, count),
             *(folder, progress.say, progress.warn),
             cuts_over=cutover,
         ) as note,
-        opened("target", ends.target, asking) as end,
+        open_place("target", ends.target, asking) as end,
         open_pair(server, ends.target, end, ends.selection, note, progress.say, allowed) as pair,
     ):
         progress.pair = pair
@@ -378,8 +378,8 @@ def plan(
     ends = ends_of(options, create=True)
     asking = partial(planned_target, target_version=target_version, databases=count)
     with (
-        opened("source", ends.source, open_source) as source,
-        opened("target", ends.target, asking) as target,
+        open_place("source", ends.source, open_source) as source,
+        open_place("target", ends.target, asking) as target,
         _watching(f"plan {ends.source}", source, ends, quiet) as watch,
     ):
         planned = list(plan_items(source, target, ends.selection, watch))
@@ -431,7 +431,7 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
     used. If they differ, SOURCE takes writes again, and the exit code is 1.
     """
     from kvstream.migration.api import fingerprint, open_source, open_target
-    from kvstream.migration.copy import CopyOptions, allowed_of
+    from kvstream.migration.copy import CopyOptions, parse_losses
     from kvstream.migration.journal import Journal, default_folder, identity_of
     from kvstream.migration.runner import Progress
     from kvstream.migration.runner import run as run_items
@@ -443,7 +443,7 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
     if pause_s is not None and not cutover:
         raise click.UsageError("--pause can only be used with --cutover")
     folder = options["state"] or default_folder()
-    allowed = allowed_of(name for names in options["allowed"] for name in names.split(","))
+    allowed = parse_losses(name for names in options["allowed"] for name in names.split(","))
     if follows or cutover:
         _refuse_unused(target_version, options["replace"])
         follow(
@@ -465,8 +465,8 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
     )
     with (
         Journal(folder, identity, *shown, known) as journal,
-        opened("source", ends.source, open_source) as source,
-        opened("target", ends.target, asking) as target,
+        open_place("source", ends.source, open_source) as source,
+        open_place("target", ends.target, asking) as target,
         _watching(f"migrate {ends.source}", source, ends, options["quiet"]) as watch,
     ):
         counter = _JournalCounter(journal, watch)
@@ -523,8 +523,8 @@ def verify(out: Output, /, tolerance: float, quiet: bool, **options: Any) -> Non
 
     ends = ends_of(options, create=False)
     with (
-        opened("source", ends.source, open_source) as source,
-        opened("target", ends.target, open_source) as target,
+        open_place("source", ends.source, open_source) as source,
+        open_place("target", ends.target, open_source) as target,
         _watching(f"verify {ends.source}", source, ends, quiet) as watch,
     ):
         how = VerifyOptions(

@@ -18,7 +18,7 @@ from kvstream.cli.tables import (
     or_dash,
     plural,
     printable,
-    quoted,
+    quote,
     size,
     time_of,
 )
@@ -75,7 +75,7 @@ _FOLLOWED = (
 
 def show_plan(out: Output, planned: Iterable[Planned]) -> None:
     """Show each key and library, what would be lost, and why."""
-    from kvstream.migration.copy import LossCount, counted
+    from kvstream.migration.copy import LossCount, list_counts
     from kvstream.migration.items import LIBRARY
 
     items = list(planned)
@@ -89,12 +89,12 @@ def show_plan(out: Output, planned: Iterable[Planned]) -> None:
         click.echo(f"lost: {name}: {printable(text)}")
     for each in items:
         for correction in each.corrections:
-            click.echo(f"corrected in {quoted(each.key)}: {printable(correction)}")
+            click.echo(f"corrected in {quote(each.key)}: {printable(correction)}")
     keys = [each for each in items if each.kind != LIBRARY]
     skipped = Counter(loss.what for each in keys if not each.carried for loss in each.losses)
     text = f"{plural(sum(each.carried for each in keys), 'key')} to migrate"
     if skipped:
-        text += f", {number(skipped.total())} to skip: {printable(counted(skipped))}"
+        text += f", {number(skipped.total())} to skip: {printable(list_counts(skipped))}"
     if len(items) > len(keys):
         text += f", {plural(len(items) - len(keys), 'function library')}"
     click.echo(text)
@@ -158,7 +158,7 @@ def show_report(out: Output, report: Report) -> None:
 
 
 def _show_key(carried: Carried) -> None:
-    name = f"{quoted(carried.key)} in database {carried.db}"
+    name = f"{quote(carried.key)} in database {carried.db}"
     for correction in carried.corrections:
         click.echo(f"{name}: recounted: {printable(correction)}", err=True)
     for loss in carried.losses:

@@ -14,7 +14,7 @@ from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output, summary_options
 from kvstream.cli.parameters import Count, Name, example
 from kvstream.cli.session import Session
-from kvstream.cli.tables import printable, shortened, time_of
+from kvstream.cli.tables import printable, shorten, time_of
 from kvstream.types.glob import matcher
 
 _LINE = re.compile(rb"(\d+)\.(\d{3})\d* \[(\d+) (.*?)\] (\".*)", re.DOTALL)
@@ -100,7 +100,7 @@ def monitor(
 def _text(request: Request, width: int | None) -> str:
     name, *arguments = request.command
     words = [
-        shortened(text if text and " " not in text else f'"{text}"', width)
+        shorten(text if text and " " not in text else f'"{text}"', width)
         for text in map(printable, arguments)
     ]
     line = " ".join([printable(name).upper(), *words])

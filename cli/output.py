@@ -23,7 +23,7 @@ from kvstream.cli.tables import (
     NAME_WIDTH_MIN,
     Column,
     block,
-    clipped,
+    clip,
     duration,
     id_columns,
     left_out_lines,
@@ -33,7 +33,7 @@ from kvstream.cli.tables import (
     plain,
     printable,
     sheet,
-    shortened,
+    shorten,
 )
 from kvstream.types.records import AnyEntry
 
@@ -76,7 +76,7 @@ def progress_bar(
     )
     with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         room = shutil.get_terminal_size().columns - _FIGURES_WIDTH
-        title = clipped(title, max(NAME_WIDTH_MIN, room))
+        title = clip(title, max(NAME_WIDTH_MIN, room))
         task = bar.add_task(title, total=total, rows="0", rate="0")
 
         def show(done: int, rows: int) -> None:
@@ -272,7 +272,7 @@ class Output:
 
     def _cells(self, columns: Sequence[Column], row: Mapping[str, Any]) -> list[str]:
         return [
-            shortened(text, self.max_width) if column.shrinks else text
+            shorten(text, self.max_width) if column.shrinks else text
             for column in columns
             for text in [column.show(row[column.key])]
         ]
@@ -290,7 +290,7 @@ class Output:
         if entry.fields is None:
             return "(deleted)"
         return "  ".join(
-            f"{printable(name)}={shortened(printable(value), self.max_width)}"
+            f"{printable(name)}={shorten(printable(value), self.max_width)}"
             for name, value in entry.pairs
         )
 

@@ -20,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from kvstream.errors import InvalidArgument, nearest
-from kvstream.types.user_folders import expanded, user_folder
+from kvstream.types.user_folders import expand, user_folder
 
 PROFILES = "profiles"
 PLACES = ("store", "url")
@@ -40,7 +40,7 @@ def user_file(variable: str, xdg: str, folder: str, name: str) -> Path:
     InvalidArgument if the user has no home folder.
     """
     if given := os.environ.get(variable):
-        return expanded(given)
+        return expand(given)
     return user_folder(xdg, folder, f"name the file in {variable}") / name
 
 
@@ -122,7 +122,7 @@ def _checked_profile(profile: object, path: Path) -> Mapping[str, Any]:
     if not isinstance(place, str):
         raise ValueError(f"{places[0]} must be text")
     if places == ["store"]:
-        return {**profile, "store": path.parent / expanded(place)}
+        return {**profile, "store": path.parent / expand(place)}
     if "durability" in profile:
         raise ValueError("durability is for a store: a server's was chosen when it started")
     if _has_password(place) and path.stat().st_mode & _READ_BY_OTHERS:

@@ -87,7 +87,7 @@ def _read_config(
 def _settings(table: Any, options: set[str]) -> dict[bytes, bytes]:
     """Return the settings of the table ``config``; ValueError if one is invalid."""
     from kvstream.server.options import TABLE
-    from kvstream.server.settings import SERVER_SETTINGS, parsed
+    from kvstream.server.settings import SERVER_SETTINGS, parse_value
 
     if not isinstance(table, dict):
         raise ValueError(f"{TABLE} must be a table")
@@ -99,7 +99,7 @@ def _settings(table: Any, options: set[str]) -> dict[bytes, bytes]:
         if raw_name not in SERVER_SETTINGS:
             near = nearest(name, [setting.decode() for setting in SERVER_SETTINGS])
             raise ValueError(f"unknown settings: {TABLE}.{name}{near}")
-        parsed(raw_name, raw)
+        parse_value(raw_name, raw)
         settings[raw_name] = raw
     return settings
 

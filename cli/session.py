@@ -28,7 +28,7 @@ import click
 from click.core import ParameterSource
 
 from kvstream.cli.profiles import apply_profile
-from kvstream.cli.tables import quoted
+from kvstream.cli.tables import quote
 from kvstream.errors import (
     Conflict,
     KVStreamError,
@@ -110,13 +110,13 @@ class DirectorySession:
     @contextmanager
     def reading(self) -> Iterator[Store]:
         """Open the store read-only."""
-        with self._opened(read_only=True, create=False) as store:
+        with self._open(read_only=True, create=False) as store:
             yield store
 
     @contextmanager
     def writing(self, *, create: bool = False) -> Iterator[Store]:
         """Open the store for writing."""
-        with self._opened(read_only=False, create=create) as store:
+        with self._open(read_only=False, create=create) as store:
             yield store
 
     def holder(self) -> str | None:
@@ -124,7 +124,7 @@ class DirectorySession:
         return holder_of(self.path)
 
     @contextmanager
-    def _opened(self, *, read_only: bool, create: bool) -> Iterator[Store]:
+    def _open(self, *, read_only: bool, create: bool) -> Iterator[Store]:
         from kvstream.store import Store
 
         path = self.path
@@ -262,7 +262,7 @@ class ServerSession:
         from kvstream.store import Store
 
         if self._engine is None:
-            self._engine = self._connected()
+            self._engine = self._connect()
         yield Store(self._engine, self._engine.db)
 
     @contextmanager
@@ -284,7 +284,7 @@ class ServerSession:
             finally:
                 store.delete(*keys)
 
-    def _connected(self) -> RemoteEngine:
+    def _connect(self) -> RemoteEngine:
         from kvstream.remote.connection import CONNECT_S
         from kvstream.remote.engine import RemoteEngine
 
@@ -455,14 +455,14 @@ def _command(pid: int) -> str:
 def existing_key(store: Store, name: bytes) -> None:
     """Raise NoSuchKey unless a key of any type has this name."""
     if not store.exists(name):
-        raise NoSuchKey(f"there is no stream {quoted(name)} in database {store.db}")
+        raise NoSuchKey(f"there is no stream {quote(name)} in database {store.db}")
 
 
 def stream_or_free(store: Store, name: bytes) -> Stream:
     """Return a stream that may not exist yet; WrongType if the key is of another type."""
     kind = store.type(name)
     if kind not in ("stream", "none"):
-        raise WrongType(f"{quoted(name)} is a {kind}, not a stream")
+        raise WrongType(f"{quote(name)} is a {kind}, not a stream")
     return store.stream(name)
 
 
@@ -476,7 +476,7 @@ def existing_group(store: Store, name: bytes, group: bytes) -> Group:
     """Return a group; NoSuchKey or NoGroup if there is none."""
     stream = existing_stream(store, name)
     if group not in {info.name for info in stream.groups()}:
-        raise NoGroup(f"stream {quoted(name)} has no group {quoted(group)}")
+        raise NoGroup(f"stream {quote(name)} has no group {quote(group)}")
     return stream.group(group)
 
 

@@ -33,7 +33,7 @@ from kvstream.cli.parameters import COMPLETION_VARIABLE, example
 from kvstream.cli.profiles import user_file
 from kvstream.cli.tables import printable
 from kvstream.errors import InvalidArgument
-from kvstream.types.urls import shown_url
+from kvstream.types.urls import show_url
 
 HISTORY_LINES = 10_000
 _PLACES = ("--store", "--url", "--profile")
@@ -122,7 +122,7 @@ def shell(ctx: click.Context) -> None:
     def run(words: list[str]) -> int:
         return run_line(root.command, given(words))
 
-    with _marked():
+    with _mark_as_shell():
         if not sys.stdin.isatty():
             ctx.exit(_run_script(run))
         with _readline(Completer(root.command, given)):
@@ -141,7 +141,7 @@ def _run_script(run: Callable[[list[str]], int]) -> int:
 
 
 @contextmanager
-def _marked() -> Iterator[None]:
+def _mark_as_shell() -> Iterator[None]:
     """Mark this process as a shell, in which another one would read the same lines."""
     os.environ[_MARK] = "1"
     try:
@@ -217,7 +217,7 @@ def _place(root: click.Context) -> str:
     if name is not None:
         place = str(name)
     elif url is not None and options.get("store") is None:
-        parts = urlsplit(shown_url(url))
+        parts = urlsplit(show_url(url))
         place = parts.netloc or parts.path
     else:
         place = str(options.get("store") or "")

@@ -268,7 +268,7 @@ def _session(
 
     A session that is made here is stopped when the job ends.
     """
-    from kvstream.spark.options import translated_errors
+    from kvstream.spark.options import translate_errors
     from kvstream.spark.spark_session import is_running, session
 
     options = ctx.obj
@@ -285,7 +285,7 @@ def _session(
             click.echo(printable(line), err=True)
 
     try:
-        with translated_errors():
+        with translate_errors():
             yield spark, say
     finally:
         if not running:

@@ -29,30 +29,30 @@ def printable(value: bytes | str) -> str:
     Bytes are decoded as UTF-8; text may contain surrogate escapes. Control codes are escaped, so
     that data cannot control the terminal.
     """
-    raw = value if isinstance(value, bytes) else _encoded(value)
+    raw = value if isinstance(value, bytes) else _encode(value)
     text = raw.decode("utf-8", "backslashreplace")
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
-def quoted(value: bytes | str) -> str:
+def quote(value: bytes | str) -> str:
     """Return a printable name in quotes."""
     return f"'{printable(value)}'"
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # half a surrogate pair that escapes no byte
         return text.encode("utf-8", "backslashreplace")
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
-def shortened(text: str, width: int | None) -> str:
+def shorten(text: str, width: int | None) -> str:
     """Return ``text``, cut to ``width`` characters unless that is None."""
     if width is None or len(text) <= width:
         return text
@@ -198,14 +198,14 @@ def cells(text: str) -> int:
     return cell_len(text)
 
 
-def clipped(text: str, width: int) -> str:
+def clip(text: str, width: int) -> str:
     """Return a text, cut to ``width`` cells with an ellipsis."""
     if cells(text) <= width:
         return text
     return next(_pieces(text, width - 1), "") + "…"
 
 
-def folded(text: str, width: int) -> list[str]:
+def fold(text: str, width: int) -> list[str]:
     """Wrap a text to ``width`` cells, at spaces and within longer words."""
     lines: list[str] = []
     line, taken = "", 0
@@ -234,7 +234,7 @@ def _pieces(text: str, width: int) -> Iterator[str]:
     yield text[start:]
 
 
-def _padded(text: str, width: int, right: bool) -> str:
+def _pad(text: str, width: int, right: bool) -> str:
     if not text.isascii():
         width -= cells(text) - len(text)
     return text.rjust(width) if right else text.ljust(width)
@@ -264,14 +264,14 @@ def sheet(
     """Lay out a table for a terminal of ``width`` cells; None: of any width."""
     shown = list(range(len(columns)))
     widths = _widths(columns, rows, NAME_WIDTH)
-    while (fitted := _fitted([widths[at] for at in shown], width)) is None:
+    while (fitted := _fit([widths[at] for at in shown], width)) is None:
         spare = next((at for at in reversed(shown) if columns[at].spare), None)
         if spare is None:
             break
         shown.remove(spare)
     if fitted is None:
         widths = _widths(columns, rows, NAME_WIDTH_MIN)
-        fitted = _fitted([widths[at] for at in shown], width)
+        fitted = _fit([widths[at] for at in shown], width)
     if fitted is None:
         return _blocks(columns, rows, width or 0)
     kept = [columns[at] for at in shown]
@@ -284,7 +284,7 @@ def left_out_lines(titles: Sequence[str], width: int) -> list[str]:
     """Return the lines that name the columns for which there is no room; none if there are none."""
     if not titles:
         return []
-    return folded(f"not shown: {', '.join(titles)} (widen the terminal, or use --json)", width)
+    return fold(f"not shown: {', '.join(titles)} (widen the terminal, or use --json)", width)
 
 
 class _Width(NamedTuple):
@@ -311,7 +311,7 @@ def _widths(
     return widths
 
 
-def _fitted(widths: Sequence[_Width], room: int | None) -> list[int] | None:
+def _fit(widths: Sequence[_Width], room: int | None) -> list[int] | None:
     """Return the width of each column; None if they do not fit into ``room`` cells.
 
     Columns that can shrink share the remaining cells: the narrowest grows first.
@@ -335,12 +335,12 @@ def _fitted(widths: Sequence[_Width], room: int | None) -> list[int] | None:
 def _lines(columns: Sequence[Column], widths: Sequence[int], texts: Sequence[str]) -> list[str]:
     """Return the lines of a row."""
     parts = [
-        folded(text, width) if column.wraps and cells(text) > width else [clipped(text, width)]
+        fold(text, width) if column.wraps and cells(text) > width else [clip(text, width)]
         for column, width, text in zip(columns, widths, texts, strict=True)
     ]
     return [
         _GAP.join(
-            _padded(lines[at] if at < len(lines) else "", width, column.right)
+            _pad(lines[at] if at < len(lines) else "", width, column.right)
             for column, width, lines in zip(columns, widths, parts, strict=True)
         ).rstrip()
         for at in range(max(map(len, parts)))
@@ -353,15 +353,15 @@ def block(titles: Sequence[str], texts: Sequence[str], width: int | None) -> lis
     room = None if width is None else width - indent
     lines = []
     for title, text in zip(titles, texts, strict=True):
-        start = _padded(title, indent, right=False)
+        start = _pad(title, indent, right=False)
         if room is None or width is None or cells(text) <= room:
             lines.append((start + text).rstrip())
         elif room >= WRAP_WIDTH_MIN:
-            first, *rest = folded(text, room)
+            first, *rest = fold(text, room)
             lines += [start + first, *(" " * indent + line for line in rest)]
         else:  # too narrow: put the text below its title
             lines.append(title)
-            lines += [_GAP + line for line in folded(text, max(width - len(_GAP), WRAP_WIDTH_MIN))]
+            lines += [_GAP + line for line in fold(text, max(width - len(_GAP), WRAP_WIDTH_MIN))]
     return lines
 
 
@@ -376,7 +376,7 @@ def _blocks(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
     blocks = []
     for row in rows:
         pairs = zip(columns, row, strict=True)
-        texts = [clipped(text, room) if column.shrinks else text for column, text in pairs]
+        texts = [clip(text, room) if column.shrinks else text for column, text in pairs]
         blocks.append([*block(titles, texts, width), ""])
     if blocks:
         blocks[-1].pop()

@@ -76,7 +76,7 @@ from kvstream.types.records import (
     RedriveInfo,
     S,
 )
-from kvstream.types.urls import shown_instead
+from kvstream.types.urls import show_instead
 
 LEASE_S, REAP_S = 30.0, 86_400.0
 """The lease of a new queue, and the idle time after which its consumers are deleted."""
@@ -248,7 +248,7 @@ class Queue(Public, Generic[S]):
         """
         if not isinstance(store, Store):
             raise InvalidArgument(
-                f"a Queue has a Store, not {shown_instead(store)}: open one with kvstream.open; "
+                f"a Queue has a Store, not {show_instead(store)}: open one with kvstream.open; "
                 "kvstream.aio.AsyncQueue has an AsyncStore"
             )
         self.store = store

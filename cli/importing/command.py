@@ -174,7 +174,7 @@ def import_(
     source, rows = _source_and_rows(file, options)
     reports = _Reports(source.label)
     on_bad_row = reports if options["on_error"] == "skip" else None
-    with _opened(session, source) as store:
+    with _open_store(session, source) as store:
         stream_or_free(store, stream)
         run = Import(store, stream, source, rows, row_ids, on_bad_row)
         if not again:
@@ -187,11 +187,11 @@ def import_(
         except BadRow as bad:
             raise RequestError(f"{source.label}: {bad}; {_summary(run)}") from None
         except KeyboardInterrupt:
-            _print(f"{source.label}: interrupted; {_kept(run, source)}")
+            _print(f"{source.label}: interrupted; {_explain_rest(run, source)}")
             raise
         except StoreError as error:  # such as a full disk, or a server that ends
             run.in_doubt = isinstance(error, UnknownOutcome)
-            _print(f"{source.label}: stopped; {_kept(run, source)}")
+            _print(f"{source.label}: stopped; {_explain_rest(run, source)}")
             raise
     reports.close()
     totals = run.totals
@@ -205,7 +205,7 @@ def import_(
 
 
 @contextmanager
-def _opened(session: Session, source: Source) -> Iterator["Store"]:
+def _open_store(session: Session, source: Source) -> Iterator["Store"]:
     """Open the store when the source has data.
 
     The program that writes to a pipe may read the same store, as in ``range --json | import``. So
@@ -233,7 +233,7 @@ def _spool_while_locked(session: DirectorySession, source: Source, file: BinaryI
     source.continue_with(file)
 
 
-def _kept(run: Import, source: Source) -> str:
+def _explain_rest(run: Import, source: Source) -> str:
     """Return what an interrupted import leaves, and how to go on."""
     kept = f"{'at least ' if run.in_doubt else ''}{_summary(run)} and kept"
     if source.identity is None:

@@ -33,7 +33,7 @@ from kvstream.cli.tables import (
     plain,
     plural,
     printable,
-    quoted,
+    quote,
     time_of,
 )
 from kvstream.errors import NoSuchKey, RequestError
@@ -64,7 +64,7 @@ def _dead_key(store: Store, stream: bytes, group: bytes | None) -> bytes:
     key = _key_of(store, stream, group)
     if not store.exists(key):
         raise NoSuchKey(
-            f"queue {quoted(stream)} has no dead letters: there is no stream {quoted(key)}"
+            f"queue {quote(stream)} has no dead letters: there is no stream {quote(key)}"
         )
     return key
 
@@ -339,7 +339,7 @@ def status(session: Session, out: Output, /, stream: bytes, group: bytes | None)
         run = queue.redrive_status()
         if run is None:
             raise RequestError(
-                f"the dead letters {quoted(queue.dead_stream().key)} were never redriven"
+                f"the dead letters {quote(queue.dead_stream().key)} were never redriven"
             )
         _show_redrive(out, queue, run)
 

@@ -11,7 +11,7 @@ from kvstream.cli.json_values import fields_json
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Count, Duration, Moment, Type, example, stream_argument
 from kvstream.cli.session import Session, existing_stream
-from kvstream.cli.tables import TIME_WIDTH, Column, duration, plural, printable, quoted, time_of
+from kvstream.cli.tables import TIME_WIDTH, Column, duration, plural, printable, quote, time_of
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.types.clock import now_ms
 from kvstream.types.ids import MIN_ID, Ticket
@@ -154,7 +154,7 @@ def move(
         moved = existing_stream(store, stream).move(ticket, delay=delay, at=at)
     if moved is None:
         raise RequestError(
-            f"stream {quoted(stream)} has no delayed message {ticket}: it was due already, was "
+            f"stream {quote(stream)} has no delayed message {ticket}: it was due already, was "
             "cancelled, or was moved, which gives it a new ticket"
         )
     out.result(str(moved), ticket=str(moved), due_ms=moved.at_ms)

@@ -21,7 +21,7 @@ from kvstream.cli.parameters import (
     stream_argument,
 )
 from kvstream.cli.session import Session, existing_group, existing_stream, stream_or_free
-from kvstream.cli.tables import duration, number, printable, quoted
+from kvstream.cli.tables import duration, number, printable, quote
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.types.ids import duration_ms
 
@@ -157,14 +157,14 @@ def chosen_group(store: "Store", stream: bytes, name: bytes | None) -> "Group":
     groups = [stored.group(info.name) for info in stored.groups()]
     if not groups:
         raise RequestError(
-            f"stream {quoted(stream)} has no group, so it is no queue yet: its first worker "
+            f"stream {quote(stream)} has no group, so it is no queue yet: its first worker "
             f"creates one, or: kvstream queue policy {printable(stream)} --create --lease 30s"
         )
     if len(groups) > 1:
         groups = [each for each in groups if each.policy() is not None] or groups
     if len(groups) > 1:
         names = ", ".join(printable(each.name) for each in groups)
-        raise click.UsageError(f"stream {quoted(stream)} has the groups {names}: name --group")
+        raise click.UsageError(f"stream {quote(stream)} has the groups {names}: name --group")
     return groups[0]
 
 
@@ -253,7 +253,9 @@ def policy(
             _show(out, stream, found.name, found.policy())
         return
     with session.writing(create=create) as store:
-        chosen = _created(store, stream, group) if create else chosen_group(store, stream, group)
+        chosen = (
+            _create_group(store, stream, group) if create else chosen_group(store, stream, group)
+        )
         if drop:
             chosen.drop_policy()
         elif rules:
@@ -261,7 +263,7 @@ def policy(
         _show(out, stream, chosen.name, chosen.policy())
 
 
-def _created(store: "Store", stream: bytes, group: bytes | None) -> "Group":
+def _create_group(store: "Store", stream: bytes, group: bytes | None) -> "Group":
     """Return the group of a queue; create it, and the stream, if they are missing."""
     name = group or WORKERS
     stored = stream_or_free(store, stream)

@@ -38,7 +38,7 @@ from kvstream.cli.tables import (
     or_dash,
     plural,
     printable,
-    quoted,
+    quote,
     size,
 )
 from kvstream.errors import ServerTooOld
@@ -160,7 +160,7 @@ def _was_put_into(stream: Stream) -> bool:
     return rules is not None and rules.acked
 
 
-def _chosen(store: Store, stream: bytes, name: bytes | None) -> tuple[Queue, Group | None]:
+def _choose(store: Store, stream: bytes, name: bytes | None) -> tuple[Queue, Group | None]:
     """Return a queue and its group; None if messages were put and no worker has read from it."""
     stored = existing_stream(store, stream)
     if name is None and not stored.groups() and _was_put_into(stored):
@@ -191,7 +191,7 @@ def queue_of(store: Store, stream: bytes, **options: Any) -> Queue:
 def info(session: Session, out: Output, /, stream: bytes, group: bytes | None) -> None:
     """Show the messages of a queue by state, and its rules."""
     with session.reading() as store:
-        found, chosen = _chosen(store, stream, group)
+        found, chosen = _choose(store, stream, group)
         rules = None if chosen is None else chosen.policy()
         counts = jsonable(found.info())
     name = None if chosen is None else chosen.name
@@ -278,7 +278,7 @@ def peek(session: Session, out: Output, /, stream: bytes, group: bytes | None, c
     or wait to be repeated, and `delayed ls` those that are not due.
     """
     with session.reading() as store:
-        _, chosen = _chosen(store, stream, group)
+        _, chosen = _choose(store, stream, group)
         after = "0-0" if chosen is None else chosen.info().last_delivered_id
         out.entries(islice(store.stream(stream).scan(f"({after}"), count))
 
@@ -333,13 +333,13 @@ def purge(
     count = 0
     if dry_run or must_ask(yes):
         with session.reading() as store:
-            counts = _chosen(store, stream, group)[0].info()
+            counts = _choose(store, stream, group)[0].info()
         count = counts.ready + counts.waiting + counts.held + counts.delayed
     if not dry_run:
         if must_ask(yes):
-            confirm(f"Delete {plural(count, 'message')} of {quoted(stream)}?")
+            confirm(f"Delete {plural(count, 'message')} of {quote(stream)}?")
         with session.writing() as store:
-            count = _chosen(store, stream, group)[0].purge()
+            count = _choose(store, stream, group)[0].purge()
     verb = "would be deleted" if dry_run else "deleted"
     out.result(f"{plural(count, 'message')} {verb}", deleted=count, dry_run=dry_run)
 

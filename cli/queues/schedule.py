@@ -18,7 +18,7 @@ from kvstream.cli.session import (
     existing_stream,
     stream_or_free,
 )
-from kvstream.cli.tables import TIME_WIDTH, Column, name_column, printable, quoted, time_of
+from kvstream.cli.tables import TIME_WIDTH, Column, name_column, printable, quote, time_of
 from kvstream.errors import RequestError
 from kvstream.types.cron import parse
 from kvstream.types.options import MISFIRES, Misfire
@@ -90,7 +90,7 @@ def list_schedules(session: Session, out: Output, /, stream: bytes | None) -> No
         out.table(_LS, shown, nothing="no schedules")
     for key, each in silent:
         click.echo(
-            f"{quoted(each.name)} of {quoted(key)} fired at {time_of(each.last)}, ahead of the "
+            f"{quote(each.name)} of {quote(key)} fired at {time_of(each.last)}, ahead of the "
             "clock, and is silent until then: delete it and set it anew",
             err=True,
         )
@@ -186,7 +186,7 @@ def _existing(stream: "Stream", name: bytes) -> Schedule:
     if name not in schedules:
         known = ", ".join(map(printable, schedules)) or "none"
         raise RequestError(
-            f"stream {quoted(stream.key)} has no schedule {quoted(name)}: it has {known}"
+            f"stream {quote(stream.key)} has no schedule {quote(name)}: it has {known}"
         )
     return schedules[name]
 

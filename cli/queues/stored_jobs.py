@@ -81,7 +81,7 @@ def _row(fields: Fields, where: StreamID | Ticket, status: str, queue: Any) -> d
         "task": job.task_name,
         "status": status,
         "queue": queue,
-        "enqueued_ms": job.enqueued_ms or _made_ms(job.id),
+        "enqueued_ms": job.enqueued_ms or _creation_ms(job.id),
         "due_ms": where.at_ms if isinstance(where, Ticket) else None,
         "error": None,
         "args": args,
@@ -89,7 +89,7 @@ def _row(fields: Fields, where: StreamID | Ticket, status: str, queue: Any) -> d
     }
 
 
-def _made_ms(job_id: str) -> int | None:
+def _creation_ms(job_id: str) -> int | None:
     """Return when an ID was made; None if another program has made it up."""
     try:
         return made_ms(job_id)
@@ -173,7 +173,7 @@ def _with_results(jobs: StoredJobs, shown: set[str]) -> Iterator[dict[str, Any]]
             "task": _text(fields.get(b"task")),
             "status": _text(fields[b"status"]),
             "queue": None,
-            "enqueued_ms": _made_ms(job_id),
+            "enqueued_ms": _creation_ms(job_id),
             "due_ms": None,
             "error": _text(fields.get(b"error")),
             "args": None,

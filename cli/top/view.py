@@ -17,10 +17,10 @@ from kvstream.cli.tables import (
     Sheet,
     block,
     cells,
-    clipped,
+    clip,
     count_column,
     duration,
-    folded,
+    fold,
     id_columns,
     left_out_lines,
     name_column,
@@ -119,7 +119,7 @@ def _folded(line: str, width: int) -> list[str]:
         if lines and cells(lines[-1] + _GAP + fact) <= width:
             lines[-1] += _GAP + fact
         else:
-            lines += folded(fact, width)
+            lines += fold(fact, width)
     return lines
 
 
@@ -130,7 +130,7 @@ def _place_line(before: str, place: str, fact: str, width: int | None) -> str:
         room = width - cells(before + _GAP + fact)
         if room < NAME_WIDTH:  # the fact goes to the next line
             room = max(width - cells(before), NAME_WIDTH_MIN)
-        place = clipped(place, room)
+        place = clip(place, room)
     return f"{before}{place}{_GAP}{fact}"
 
 
@@ -205,7 +205,7 @@ def live(
     def styled(lines: Iterable[str], style: str = "") -> list[Text]:
         return [Text(line, style) for line in lines]
 
-    above = styled(folded(problem, width) if problem else [], "bold red")
+    above = styled(fold(problem, width) if problem else [], "bold red")
     if screen.help:
         keys, meanings = zip(*HELP, strict=True)
         return Text("\n").join([*above, *styled(block(keys, meanings, width)[:height])])
@@ -260,9 +260,9 @@ def _stream_head(sample: Sample, name: bytes, width: int) -> list[str]:
     """Return the lines above the groups of a stream."""
     stream = next((each for each in sample.streams if each.name == name), None)
     if stream is None:
-        return [f"stream {clipped(printable(name), width // 2)} is gone"]
+        return [f"stream {clip(printable(name), width // 2)} is gone"]
     facts = f"{plural(stream.length, 'entry')}   {_rate(stream.rate)} added/s"
-    first = f"stream {clipped(printable(name), width // 2)}   {facts}"
+    first = f"stream {clip(printable(name), width // 2)}   {facts}"
     last = f"last ID {stream.last_id}   {time_of(stream.last_id)}"
     return [*_folded(first, width), *_folded(last, width)]
 
@@ -300,7 +300,7 @@ def _group_head(sample: Sample, stream: bytes, group: bytes, width: int) -> list
         ),
         None,
     )
-    names = [clipped(printable(each), width // 3) for each in (stream, group)]
+    names = [clip(printable(each), width // 3) for each in (stream, group)]
     title = f"stream {names[0]}   group {names[1]}"
     if found is not None:
         title += f"   lag {number(found.lag)}   {number(found.pending)} pending"

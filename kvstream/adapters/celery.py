@@ -23,7 +23,7 @@ from celery.states import READY_STATES
 import kvstream.adapters.kombu
 from kvstream.adapters.places import Strings
 from kvstream.types.clock import monotonic
-from kvstream.types.urls import shown_url
+from kvstream.types.urls import show_url
 
 __all__ = ["ResultBackend"]
 
@@ -59,7 +59,7 @@ class ResultBackend(KeyValueStoreBackend):
 
     def as_uri(self, include_password: bool = False) -> str:
         url = self.url or ""
-        return url if include_password or not url else shown_url(url)
+        return url if include_password or not url else show_url(url)
 
     def get(self, key: str | bytes) -> bytes | None:
         return self._results.get(key)

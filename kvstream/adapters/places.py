@@ -17,7 +17,7 @@ from kvstream.errors import Conflict, UnknownOutcome
 from kvstream.operations import strings
 from kvstream.store import Store
 from kvstream.stream import Stream
-from kvstream.types.urls import AnyPath, server_url, shown_place
+from kvstream.types.urls import AnyPath, server_url, show_place
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Place:
         self._store: Store | None = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {shown_place(self._place)!r}>"
+        return f"<{type(self).__name__} {show_place(self._place)!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Place, **self._options), (self._place,)

@@ -63,7 +63,7 @@ from kvstream.stream import Stream
 from kvstream.surface import Public
 from kvstream.types.ids import IDLike, StreamID
 from kvstream.types.records import Entry, Fields, LeaseOutcome, S
-from kvstream.types.urls import AnyPath, shown_instead
+from kvstream.types.urls import AnyPath, show_instead
 
 __all__ = [
     "AsyncConsumer",
@@ -428,7 +428,7 @@ class AsyncQueue(_Face[Queue[S]], Generic[S]):
         """Describe a queue; the options are those of Queue."""
         if not isinstance(store, AsyncStore):
             raise InvalidArgument(
-                f"an AsyncQueue has an AsyncStore, not {shown_instead(store)}: open one with "
+                f"an AsyncQueue has an AsyncStore, not {show_instead(store)}: open one with "
                 "kvstream.aio.open; kvstream.Queue has a Store"
             )
         super().__init__(store._engine, Queue(store._sync, name, **options))

@@ -155,7 +155,7 @@ class _Load:
 
     def _prepare(self) -> _Prepared:
         """Link the SST files that can be ingested as they are, and rewrite the others."""
-        misplaced = self._engine.run(self._misplaced)
+        misplaced = self._engine.run(self._find_misplaced)
         joined = [
             Joined(
                 self._name(key),
@@ -190,7 +190,7 @@ class _Load:
     def _holds(self, txn: Txn, prepared: _Prepared) -> bool:
         """Return whether all streams are still as they were when this was prepared."""
         unchanged = [self._is_unchanged(txn, place) for place in prepared.places]
-        return all(unchanged) and self._misplaced(txn) == prepared.rewritten
+        return all(unchanged) and self._find_misplaced(txn) == prepared.rewritten
 
     def _is_unchanged(self, txn: Txn, place: _Place) -> bool:
         stream = _stream(txn, self._ticket.db, place.key)
@@ -206,7 +206,7 @@ class _Load:
 
     # --- as they are ----------------------------------------------------------------------------
 
-    def _misplaced(self, txn: Txn) -> set[int]:
+    def _find_misplaced(self, txn: Txn) -> set[int]:
         """Return the parts that cannot be ingested as they are."""
         misplaced: set[int] = set()
         fits = {key: self._fits(txn, key, found) for key, found in self._by_key.items()}
@@ -254,7 +254,7 @@ class _Load:
             return
         misplaced = sorted(prepared.rewritten)
         merged = {
-            given: self._merged([at for at in misplaced if self._parts[at].given is given])
+            given: self._merge([at for at in misplaced if self._parts[at].given is given])
             for given in (True, False)
         }
         keys = {piece.key for at in misplaced for piece in self._pieces[at]}
@@ -266,7 +266,7 @@ class _Load:
                 if rows is not None:
                     rows.close()
 
-    def _merged(self, parts: list[int]) -> Merged | None:
+    def _merge(self, parts: list[int]) -> Merged | None:
         if not parts:
             return None
         folder = self._folder / uuid4().hex
@@ -313,7 +313,7 @@ class _Load:
         prefix, key, last, now_ms, _ = place
         pieces = []
         for given, rows in merged.items():
-            expected = self._expected(key, given)
+            expected = self._count_expected(key, given)
             if rows is None or not expected:
                 continue
             pages = self._pages(rows, key)
@@ -328,7 +328,7 @@ class _Load:
             pieces.append((piece.stream, piece.nodes))
         return Joined(self._name(key), prefix, pieces)
 
-    def _expected(self, key: bytes, given: bool) -> int:
+    def _count_expected(self, key: bytes, given: bool) -> int:
         """Return how many entries of a key the parts with, or without, given IDs have."""
         found = self._by_key[key]
         return sum(p.stream.length for at, p in found if self._parts[at].given is given)

@@ -282,7 +282,7 @@ class _Writer(ABC, Generic[_File]):
         for (_, given), chosen in kinds.items():
             base = self._folder / f"{self._name}-{len(self._files)}"
             keys = sorted(chosen, key=self._ticket.prefix_of)
-            streams = ((key, _pages(*_sorted(key, chosen[key]))) for key in keys)
+            streams = ((key, _pages(*_sort(key, chosen[key]))) for key in keys)
             self._files.append(self._write_file(base, given, streams))
 
     @abstractmethod
@@ -325,7 +325,7 @@ def _write_part(
     try:
         tables = [maker.make(key, ticket.prefix_of(key), pages, table) for key, pages in streams]
         table.finish()
-        pieces.write_bytes(_packed(tables))
+        pieces.write_bytes(_pack(tables))
     except BaseException:
         table.abandon()
         pieces.unlink(missing_ok=True)
@@ -333,7 +333,7 @@ def _write_part(
     return Part(str(table.path), str(pieces), digest_of(table.path), digest_of(pieces), given)
 
 
-def _sorted(key: bytes, entries: _Gathered) -> tuple[list[PackedID], list[bytes]]:
+def _sort(key: bytes, entries: _Gathered) -> tuple[list[PackedID], list[bytes]]:
     ids, values = entries.ids, entries.values
     if all(map(lt, ids, ids[1:])):
         return ids, values
@@ -367,7 +367,7 @@ def _small(pages: Pages) -> Pages:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def _packed(pieces: list[Piece]) -> bytes:
+def _pack(pieces: list[Piece]) -> bytes:
     """Return the bytes of a file of pieces."""
     rows = [[each.key, each.stream.encode(), each.nodes] for each in pieces]
     done: bytes = msgpack.packb(rows, use_bin_type=False)

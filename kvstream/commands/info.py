@@ -59,7 +59,7 @@ def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Answer:
     detail = info.stream_detail(txn, name, count)
     tail: Pairs = [
         (b"entries", Entries(detail.entries)),
-        (b"groups", [_listed(group) for group in detail.groups]),
+        (b"groups", [_list_group(group) for group in detail.groups]),
     ]
     return Map(_head(info.stream_row(txn, stream)) + tail)
 
@@ -94,7 +94,7 @@ def _entry(entry: Entry | None) -> Reply:
     return None if entry is None else [b"%d-%d" % entry.id, list(entry.flat)]
 
 
-def _signed(number: int | None) -> int | None:
+def _to_signed(number: int | None) -> int | None:
     """Return a counter as Redis shows it: as a signed 64-bit integer."""
     return number if number is None or number <= I64_MAX else number - (1 << 64)
 
@@ -108,18 +108,18 @@ def _head(row: StreamRow) -> Pairs:
         (b"radix-tree-nodes", nodes),
         (b"last-generated-id", b"%d-%d" % last),
         (b"max-deleted-entry-id", b"%d-%d" % deleted),
-        (b"entries-added", _signed(added)),
+        (b"entries-added", _to_signed(added)),
         (b"recorded-first-entry-id", b"%d-%d" % first),
         (b"idmp-duration", duration),
         (b"idmp-maxsize", maxsize),
         (b"pids-tracked", pids),
         (b"iids-tracked", iids),
-        (b"iids-added", _signed(iids_added)),
-        (b"iids-duplicates", _signed(duplicates)),
+        (b"iids-added", _to_signed(iids_added)),
+        (b"iids-duplicates", _to_signed(duplicates)),
     ]
 
 
-def _listed(group: GroupDetail) -> Reply:
+def _list_group(group: GroupDetail) -> Reply:
     pending: Reply = [
         [bytes(row.id), row.consumer, row.delivery_time_ms, row.deliveries] for row in group.pending
     ]
@@ -155,8 +155,8 @@ def _group(group: GroupDetail, pending: Reply, consumers: list[Reply]) -> Reply:
         [
             (b"name", group.name),
             (b"last-delivered-id", bytes(group.last_delivered_id)),
-            (b"entries-read", _signed(group.entries_read)),
-            (b"lag", _signed(group.lag)),
+            (b"entries-read", _to_signed(group.entries_read)),
+            (b"lag", _to_signed(group.lag)),
             (b"pel-count", group.pel_count),
             (b"nacked-count", group.nacked_count),
             (b"pending", pending),
@@ -200,8 +200,8 @@ def _group_row(row: GroupRow) -> Reply:
             (b"consumers", consumers),
             (b"pending", pending),
             (b"last-delivered-id", b"%d-%d" % last),
-            (b"entries-read", _signed(read)),
-            (b"lag", _signed(lag)),
+            (b"entries-read", _to_signed(read)),
+            (b"lag", _to_signed(lag)),
         ]
     )
 

@@ -39,7 +39,7 @@ from kvstream.types.clock import now_ms
 from kvstream.types.cron import parse
 from kvstream.types.ids import StreamID, Ticket
 from kvstream.types.options import MISFIRES, Misfire
-from kvstream.types.urls import server_url, shown_place
+from kvstream.types.urls import server_url, show_place
 
 if TYPE_CHECKING:
     from kvstream.jobs.testing import Testing
@@ -162,7 +162,7 @@ class Jobs(Public):
 
     def __repr__(self) -> str:
         tasks = ", ".join(self.tasks) or "none"
-        return f"<Jobs {self.name!r} at {shown_place(self.place)!r}, tasks: {tasks}>"
+        return f"<Jobs {self.name!r} at {show_place(self.place)!r}, tasks: {tasks}>"
 
     @property
     def application(self) -> str:

@@ -32,7 +32,7 @@ from kvstream.engine.engine import Engine
 from kvstream.errors import BadPayload, InvalidArgument, ProtocolError, RequestError
 from kvstream.layout.keys import qualified
 from kvstream.migration.items import Item, Selection
-from kvstream.migration.libraries import refused_here
+from kvstream.migration.libraries import find_refused
 from kvstream.migration.places import MANIFEST_SUFFIX
 from kvstream.migration.replay import Replay, Unsupported
 from kvstream.migration.store_place import StoreSource
@@ -460,13 +460,13 @@ class AofSource:
 
     def item(self, db: int, key: bytes) -> Item | None:
         held = self._replay.unsupported.get((db, key))
-        return self._source.item(db, key) if held is None else _skipped(db, key, held)
+        return self._source.item(db, key) if held is None else _skip(db, key, held)
 
     def functions(self) -> list[bytes]:
         return [*self._replay.libraries.values()]
 
     def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
-        return refused_here(libraries)
+        return find_refused(libraries)
 
     def items(self, selection: Selection) -> Iterator[Item]:
         """Yield the selected keys; raise RequestError before the first if one is uncertain."""
@@ -482,7 +482,7 @@ class AofSource:
                 yield item
         for (db, key), held in unsupported.items():
             if selection.has(db, key):
-                yield _skipped(db, key, held)
+                yield _skip(db, key, held)
 
     # --- running the log ------------------------------------------------------------------------
 
@@ -537,5 +537,5 @@ class AofSource:
             self.remarks.append(f"{count} times refused: {refusal}")
 
 
-def _skipped(db: int, key: bytes, held: Unsupported) -> Item:
+def _skip(db: int, key: bytes, held: Unsupported) -> Item:
     return Item(db, key, held.kind, held.expire_at_ms, size=held.size)

@@ -10,7 +10,7 @@ from os import PathLike
 
 from kvstream.engine.coerce import Name, name_bytes, path_of
 from kvstream.errors import InvalidArgument
-from kvstream.migration.copy import CopyOptions, allowed_of
+from kvstream.migration.copy import CopyOptions, parse_losses
 from kvstream.migration.items import PlannedTarget, Selection, Source, Target, Watch
 from kvstream.migration.journal import Journal, default_folder, identity_of
 from kvstream.migration.places import Place, PlaceKind, parse_place
@@ -224,7 +224,7 @@ def run(
     InvalidArgument for an unknown loss; BadPayload for a damaged file; errors of stores and
     servers.
     """
-    allowed = allowed_of(allow_loss)
+    allowed = parse_losses(allow_loss)
     here, there = place_of(source), place_of(target, create=True)
     selection = selection_of(match, databases, here, without)
     check_pair(here, there, selection)
@@ -291,7 +291,7 @@ def follow(
     before anything is written, as ``run`` does.
     """
     here = place_of(source)
-    ways = _Ways(allowed_of(allow_loss), target_databases, said, state)
+    ways = _Ways(parse_losses(allow_loss), target_databases, said, state)
     with _following(here, target, selection_of(match, databases, here), ways) as pair:
         pair.follow(lambda: until(pair))
 
@@ -320,12 +320,12 @@ def cut_over(
     Raises LossRefused, before the pause, for a loss that is not in ``allow_loss``.
     """
     here = place_of(source)
-    ways = _Ways(allowed_of(allow_loss), target_databases, said, state, cuts_over=True)
+    ways = _Ways(parse_losses(allow_loss), target_databases, said, state, cuts_over=True)
     with _following(here, target, selection_of(match, databases, here), ways) as pair:
         return pair.cut_over(pause_s, lambda: watch(pair))
 
 
-def _opened(end: End) -> AbstractContextManager[End]:
+def _open_end(end: End) -> AbstractContextManager[End]:
     """Return a context manager that closes a target; a store created in vain is removed."""
     return end if isinstance(end, Store) else closing(end)
 
@@ -355,7 +355,7 @@ def _following(here: Place, target: PlaceLike, selection: Selection, ways: _Ways
             *(folder, ways.said, ways.said),
             cuts_over=ways.cuts_over,
         ) as note,
-        _opened(open_end(there, ways.databases)) as end,
+        _open_end(open_end(there, ways.databases)) as end,
         open_pair(server, there, end, selection, note, ways.said, ways.allowed) as pair,
     ):
         yield pair

@@ -71,12 +71,12 @@ class LossCount:
     def lines(self) -> list[tuple[str, str]]:
         """Return the name of each loss, with what is lost and why."""
         return [
-            (name, f"{counted(counts)}: {text}" if any(counts) else text)
+            (name, f"{list_counts(counts)}: {text}" if any(counts) else text)
             for (name, text), counts in self._counts.items()
         ]
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def list_counts(counts: Mapping[str, int]) -> str:
     """Return numbers of keys, such as ``hash (3 keys), list (1 key)``."""
     return ", ".join(f"{what} ({n} key{'s'[: n != 1]})" for what, n in sorted(counts.items()))
 
@@ -149,16 +149,16 @@ _OTHER = "kvstream has streams and plain strings only"
 _COMPUTED = "only the server can compute such strings of its log: take an RDB file or the server"
 
 
-def left_out(item: Item, target: PlannedTarget | None) -> Loss | None:
+def find_exclusion(item: Item, target: PlannedTarget | None) -> Loss | None:
     """Return why a key as a whole cannot be migrated; None if it can."""
     if item.kind not in SUPPORTED:
         is_computed = item.kind.startswith(f"{STRING} ")
         text = _COMPUTED if is_computed else _OTHER
         return Loss("other-types", 1, text, item.kind or "unknown")
-    return None if target is None else target.left_out(item)
+    return None if target is None else target.find_exclusion(item)
 
 
-def allowed_of(names: Iterable[str]) -> frozenset[str]:
+def parse_losses(names: Iterable[str]) -> frozenset[str]:
     """Return names of losses as a set; raise InvalidArgument for an unknown one."""
     allowed = frozenset(names)
     if unknown := allowed - LOSSES.keys():
@@ -174,7 +174,7 @@ def copy_key(item: Item, target: Target, options: CopyOptions) -> Carried:
     if item.is_expired:
         carried.outcome = Outcome.EXPIRED
         return carried
-    if (loss := left_out(item, target)) is not None:
+    if (loss := find_exclusion(item, target)) is not None:
         options.consent(item.key, [loss])
         carried.outcome, carried.losses = Outcome.SKIPPED, [loss]
         return carried

@@ -209,7 +209,7 @@ def text_of(value: object) -> str:
 
 def entries(source: Iterable[Page], target: Iterable[Page]) -> Iterator[Mismatch]:
     """Yield the differences between the entries of two streams in the same windows."""
-    for mine, theirs in _merged(_flat(source), _flat(target)):
+    for mine, theirs in _merge(_flat(source), _flat(target)):
         if mine != theirs:
             (eid, _) = mine or theirs or (_ZERO, b"")
             yield Mismatch(f"entry {StreamID.unpack(eid)}", _text(mine), _text(theirs))
@@ -227,7 +227,7 @@ def _text(entry: tuple[PackedID, bytes] | None) -> str:
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 
-def _merged(
+def _merge(
     source: Iterable[_Row], target: Iterable[_Row]
 ) -> Iterator[tuple[_Row | None, _Row | None]]:
     """Pair the rows of two ascending lists by their first element, a packed ID."""
@@ -262,7 +262,7 @@ def states(source: StreamState, target: StreamState, tolerance_ms: int = 0) -> I
             ("entries added", source.entries_added, target.entries_added),
         ],
     )
-    for name, mine, theirs in _paired(source.groups, target.groups):
+    for name, mine, theirs in _pair(source.groups, target.groups):
         what = f"group {text_of(name)}"
         if mine is None or theirs is None:
             yield Mismatch(what, _there(mine), _there(theirs))
@@ -279,7 +279,7 @@ def untold(source: StreamState, target: StreamState) -> Iterator[str]:
         ("greatest deleted ID", source.max_deleted, target.max_deleted),
         ("entries added", source.entries_added, target.entries_added),
     ]
-    for _, mine, theirs in _paired(source.groups, target.groups):
+    for _, mine, theirs in _pair(source.groups, target.groups):
         if mine is not None and theirs is not None:
             pairs.append(("entries read", mine.entries_read, theirs.entries_read))
     yield from dict.fromkeys(
@@ -296,7 +296,7 @@ def untold(source: StreamState, target: StreamState) -> Iterator[str]:
 
 def _queues(source: Sequence[QueueRow], target: Sequence[QueueRow]) -> Iterator[Mismatch]:
     """Yield the differences between what two streams have as queues."""
-    for one, other in _merged(source, target):
+    for one, other in _merge(source, target):
         if one == other:
             continue
         row = one or other
@@ -328,7 +328,7 @@ def _groups(
             ("entries read", mine.entries_read, theirs.entries_read),
         ],
     )
-    for name, one, other in _paired(mine.consumers, theirs.consumers):
+    for name, one, other in _pair(mine.consumers, theirs.consumers):
         consumer = f"{what}, consumer {text_of(name)}"
         if one is None or other is None:
             yield Mismatch(consumer, _there(one), _there(other))
@@ -358,7 +358,7 @@ def _pending(
     tolerance_ms: int,
 ) -> Iterator[Mismatch]:
     """Yield the differences between two lists of pending entries."""
-    for one, other in _merged(mine, theirs):
+    for one, other in _merge(mine, theirs):
         if one is not None and other is not None:
             yield from _pending_pair(_pending_name(what, one), one, other, tolerance_ms)
         elif one is not None:
@@ -437,7 +437,7 @@ def _there(thing: object) -> str:
     return ABSENT if thing is None else "there"
 
 
-def _paired(mine: Sequence[Any], theirs: Sequence[Any]) -> Iterator[tuple[bytes, Any, Any]]:
+def _pair(mine: Sequence[Any], theirs: Sequence[Any]) -> Iterator[tuple[bytes, Any, Any]]:
     """Pair the elements of two lists by name."""
     one, other = ({each.name: each for each in side} for side in (mine, theirs))
     for name in sorted(one.keys() | other.keys()):

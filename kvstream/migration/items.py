@@ -84,7 +84,7 @@ OWN_PREFIXES = (STAGED_PREFIX, JOURNAL_PREFIX)
 """Prefixes of temporary keys that a migration keeps at its target, and never copies."""
 
 
-def gone(key: bytes) -> NoSuchKey:
+def key_gone(key: bytes) -> NoSuchKey:
     """Return the error for a key that was deleted before it was read."""
     return NoSuchKey(f"{key!r} was deleted before it was read: run again")
 
@@ -255,7 +255,7 @@ class PlannedTarget(Protocol):
     has_queues: bool
     """Whether it takes what a stream has as a queue."""
 
-    def left_out(self, item: Item) -> Loss | None:
+    def find_exclusion(self, item: Item) -> Loss | None:
         """Return why the target cannot hold a key at all; None if it can."""
         ...
 

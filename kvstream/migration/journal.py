@@ -181,7 +181,7 @@ class Journal:
     def _write(self, **values: Any) -> None:
         os.write(self._descriptor, json.dumps(values).encode() + b"\n")
 
-    def done(self, carried: Carried) -> None:
+    def record_done(self, carried: Carried) -> None:
         """Record that a key is at the target."""
         if carried.outcome in (Outcome.COPIED, Outcome.REPLACED, Outcome.SAME):
             noted: dict[str, Any] = {}
@@ -197,7 +197,7 @@ class Journal:
                 **noted,
             )
 
-    def noted(self, name: DbKey) -> Noted:
+    def notes_of(self, name: DbKey) -> Noted:
         """Return what an interrupted run has lost and corrected of a key that it has copied."""
         return self._noted.get(name, Noted([], []))
 
@@ -401,7 +401,7 @@ class FollowerNote:
 
     def last(self) -> Followed | None:
         """Return the status that was written last, by this process or another."""
-        return _decoded(os.pread(self._descriptor, 1 << 16, 0))
+        return _decode(os.pread(self._descriptor, 1 << 16, 0))
 
     def begin(self, source: str, target: str) -> None:
         """Write the first status."""
@@ -454,7 +454,7 @@ def followers(folder: Path) -> Iterator[Followed]:
     for path in _latest_first(folder, FOLLOWER_SUFFIX):
         with path.open("rb") as file:
             running = is_held(file.fileno())
-            status = _decoded(file.read())
+            status = _decode(file.read())
         if status is not None:
             status.running = running
             yield status
@@ -475,7 +475,7 @@ _FIELDS = {
 """The keys of a follower's file, with the fields of ``Followed``."""
 
 
-def _decoded(data: bytes) -> Followed | None:
+def _decode(data: bytes) -> Followed | None:
     """Return the status in a file; None if it is not a status."""
     try:
         fields: dict[str, Any] = json.loads(data)

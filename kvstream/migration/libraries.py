@@ -45,7 +45,7 @@ Refusals = dict[bytes, str]
 """The texts of libraries that a place cannot load, each with the reason."""
 
 
-def refused_here(
+def find_refused(
     libraries: Sequence[bytes], others: Iterable[bytes] = (), target: ServerVersion | None = None
 ) -> Refusals:
     """Return the libraries that this program's stores cannot load, or the server ``target``.
@@ -61,10 +61,10 @@ def refused_here(
     except NoLua:
         why = "it cannot be checked without the package lupa: pip install 'kvstream[server]'"
         return dict.fromkeys(libraries, why)
-    return _refused(libraries, others, trial.refusal)
+    return _try_all(libraries, others, trial.refusal)
 
 
-def _refused(
+def _try_all(
     libraries: Sequence[bytes], others: Iterable[bytes], refusal: Callable[[bytes], str | None]
 ) -> Refusals:
     """Try libraries in order, after those of the place that stay."""
@@ -172,7 +172,9 @@ class _ServerTrial:
         raise RequestError("the server has stored a library that cannot be compiled")
 
 
-def refused_by(server: Server, libraries: Sequence[bytes], others: Iterable[bytes]) -> Refusals:
+def find_refused_by(
+    server: Server, libraries: Sequence[bytes], others: Iterable[bytes]
+) -> Refusals:
     """Return the libraries that a server cannot load; ``others`` are those that it has.
 
     If this user may not try them, they are tried here as its version would load them.
@@ -186,11 +188,11 @@ def refused_by(server: Server, libraries: Sequence[bytes], others: Iterable[byte
     try:
         staying = _staying(libraries, others)
         whole = trial.refusal(*staying, *libraries)  # one request, if none is refused
-        return {} if whole is None else _refused(libraries, staying, trial.refusal)
+        return {} if whole is None else _try_all(libraries, staying, trial.refusal)
     except RequestError as error:
         if not is_refused(error):
             raise
-        return refused_here(libraries, others, None if about.name == "kvstream" else about.target)
+        return find_refused(libraries, others, None if about.name == "kvstream" else about.target)
 
 
 # --- copying --------------------------------------------------------------------------------------
@@ -308,7 +310,7 @@ def missing_in_redis(text: bytes) -> str | None:
         compiled = lua.execute(b"return string.dump(assert(loadstring(...)))", parse(text).code)
     except Exception:  # without lupa, or not a library of Lua: LuaError is lupa's
         return None
-    used = list(_Bytecode(compiled).used())
+    used = list(_Bytecode(compiled).iter_globals())
     if any(name == SERVER_GLOBAL for name, _ in used):
         return "the object server"
     unknown = sorted(
@@ -332,7 +334,7 @@ class _Bytecode:
         self._data = data
         self._at = _HEADER_BYTES
 
-    def used(self) -> Iterator[tuple[bytes, bytes | None]]:
+    def iter_globals(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield the globals that are read, each with the member that is read of it."""
         self._string()
         self._at += 2 * 4 + 4  # lines, and four bytes of counts
@@ -344,7 +346,7 @@ class _Bytecode:
                 name = constants[word >> 14] or b""
                 yield name, _member(word, following, constants)
         for _ in range(self._count()):
-            yield from self.used()
+            yield from self.iter_globals()
         self._words()  # lines
         for _ in range(self._count()):
             self._string()

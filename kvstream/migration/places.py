@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 from kvstream.errors import InvalidArgument, NoSuchStore
 from kvstream.storage.directory import LAYOUT_FILE
 from kvstream.storage.files import kind_of
-from kvstream.types.urls import refuse_url, server_url, shown_url
+from kvstream.types.urls import refuse_url, server_url, show_url
 
 MANIFEST_SUFFIX = ".manifest"
 LOG_FOLDER = "appendonlydir"
@@ -56,7 +56,7 @@ class Place:
         """Return the text that users see and that identifies the place, without a password."""
         if self.kind is not PlaceKind.SERVER:
             return os.path.realpath(self.address)
-        parts = urlsplit(shown_url(self.address))
+        parts = urlsplit(show_url(self.address))
         database = self.database
         where = parts.netloc + (parts.path if parts.scheme == "unix" else "")
         return f"{parts.scheme}://{where}" + (f"/{database}" if database is not None else "")

@@ -18,7 +18,7 @@ from kvstream.migration.items import (
     Selection,
     Source,
 )
-from kvstream.migration.libraries import is_redis, notes_for_redis, refused_here
+from kvstream.migration.libraries import find_refused, is_redis, notes_for_redis
 from kvstream.migration.spool import CountedGroups
 from kvstream.rdb.file_reader import (
     AuxRecord,
@@ -108,7 +108,7 @@ class RdbSource:
         return self._libraries
 
     def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
-        return refused_here(libraries, target=self._server())
+        return find_refused(libraries, target=self._server())
 
     def _server(self) -> Target:
         """Return the server that the file is for, as far as its header tells."""
@@ -155,7 +155,7 @@ class PlannedFile:
         self._databases = DATABASES
         """Databases that the server needs to load the file."""
 
-    def left_out(self, item: Item) -> Loss | None:
+    def find_exclusion(self, item: Item) -> Loss | None:
         """Return why no server would load the file; one may need a setting to load it."""
         if item.is_repeated:
             text = (
@@ -179,7 +179,7 @@ class PlannedFile:
         return losses(state, self._target)
 
     def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
-        refused = refused_here(libraries, target=self._target)
+        refused = find_refused(libraries, target=self._target)
         if is_redis(self._target):
             self._notes_of_libraries = notes_for_redis(libraries, refused)
             self._remark()

@@ -13,7 +13,7 @@ from kvstream.migration.copy import (
     LossRefused,
     Outcome,
     copy_key,
-    left_out,
+    find_exclusion,
 )
 from kvstream.migration.items import (
     LIBRARY,
@@ -112,13 +112,13 @@ def plan(
 
     Without a target only what every target loses is listed.
     """
-    for item in _named(source, target, selection):
+    for item in _select(source, target, selection):
         lost = _losses(item, target, watch)
         exists = False
         if lost.is_held and target is not None and target.existing is not None:
             exists = target.existing.item(item.db, item.key) is not None
         planned = Planned(item.db, item.key, item.kind, lost.is_held, exists)
-        yield _measured(planned, item, lost)
+        yield _measure(planned, item, lost)
     for library in _libraries(source, target, selection):
         losses = () if library.loss is None else (library.loss,)
         exists = library.present is not None
@@ -127,7 +127,7 @@ def plan(
         )
 
 
-def _named(source: Source, target: PlannedTarget | None, selection: Selection) -> Iterator[Item]:
+def _select(source: Source, target: PlannedTarget | None, selection: Selection) -> Iterator[Item]:
     """Yield the selected keys; if a key may come once only, mark those that come again."""
     marks = target is not None and target.takes_keys_once and not source.ranged
     seen: set[DbKey] = set()
@@ -159,17 +159,17 @@ def _losses(
 
     ``looks_inside`` is false if nothing of a stream that the target can hold may be lost.
     """
-    loss = None if item.is_expired else left_out(item, target)
+    loss = None if item.is_expired else find_exclusion(item, target)
     if loss is not None:
         return _Lost([loss], False)
     if item.kind != STREAM or not looks_inside:
         return _Lost([], item.kind in SUPPORTED)
-    outline, corrections = _outlined(item, watch)
+    outline, corrections = _outline(item, watch)
     losses = outline.notes + ([] if target is None else target.losses(outline.state))
     return _Lost([] if item.is_expired else losses, True, outline, tuple(corrections))
 
 
-def _measured(planned: Planned, item: Item, lost: _Lost) -> Planned:
+def _measure(planned: Planned, item: Item, lost: _Lost) -> Planned:
     """Return a planned key with its sizes."""
     size = item.size
     if lost.outline is not None:
@@ -195,7 +195,7 @@ def _libraries(
     return [] if selection.match else plan_functions(source, target)
 
 
-def _outlined(item: Item, watch: Watch = lambda entries, bytes: None) -> tuple[Outline, list[str]]:
+def _outline(item: Item, watch: Watch = lambda entries, bytes: None) -> tuple[Outline, list[str]]:
     """Return the outline of a stream, from the source or by reading the stream."""
     if item.outline is not None:
         return item.outline(), []
@@ -236,12 +236,12 @@ def run(
     libraries = check_losses(source, target, selection, options)
     report = Report()
     report.functions = copy_functions(libraries, target, options)
-    for item in _named(source, target, selection):
-        carried = _resumed(item, target, journal)
+    for item in _select(source, target, selection):
+        carried = _resume(item, target, journal)
         if carried is None:
             carried = copy_key(item, target, options)
             if journal is not None:
-                journal.done(carried)
+                journal.record_done(carried)
         else:
             report.resumed_keys += 1
         report.count(carried)
@@ -270,7 +270,7 @@ def check_losses(
         looks_inside = not keys_only and (
             target.may_lose or source.may_lose or (source.has_queues and not target.has_queues)
         )
-        for item in _named(source, target, selection):
+        for item in _select(source, target, selection):
             lost = _losses(item, target, looks_inside=looks_inside)
             refused.add(item.key, options.refused(lost.losses))
     libraries = _libraries(source, target, selection)
@@ -282,7 +282,7 @@ def check_losses(
     return libraries
 
 
-def _resumed(item: Item, target: Target, journal: Journal | None) -> Carried | None:
+def _resume(item: Item, target: Target, journal: Journal | None) -> Carried | None:
     """Return the result of a stream that an interrupted run has copied, if both are unchanged.
 
     Entries are not read: counts and states are compared.
@@ -300,7 +300,7 @@ def _resumed(item: Item, target: Target, journal: Journal | None) -> Carried | N
         return None
     if item.outline is not None and not _alike(item.outline(), there, target):
         return None
-    losses, corrections = journal.noted((item.db, item.key))
+    losses, corrections = journal.notes_of((item.db, item.key))
     return Carried(
         *(item.db, item.key, item.kind, Outcome.SAME, entries),
         losses=losses,

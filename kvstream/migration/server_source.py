@@ -28,11 +28,11 @@ from kvstream.migration.items import (
     RawEntry,
     ReadStream,
     Selection,
-    gone,
+    key_gone,
     nodes_of,
     packed_id,
 )
-from kvstream.migration.libraries import HAS_FUNCTIONS, refused_by
+from kvstream.migration.libraries import HAS_FUNCTIONS, find_refused_by
 from kvstream.migration.server import Server, is_refused, memory_of
 from kvstream.rdb.payload import restore, restore_functions
 from kvstream.rdb.streams import StreamReading
@@ -372,7 +372,7 @@ class ServerSource:
             return []
 
     def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
-        return refused_by(self._server, libraries, self.functions() if libraries else [])
+        return find_refused_by(self._server, libraries, self.functions() if libraries else [])
 
     def _has_dump(self) -> bool:
         """Ask for a key that does not exist: losses are reported before the first write.
@@ -432,17 +432,17 @@ class ServerSource:
     def item(self, db: int, key: bytes) -> Item | None:
         if not self._server.has_database(db):
             return None
-        return next(self._described(db, [key]), None)
+        return next(self._describe(db, [key]), None)
 
     def _items_of(self, db: int, selection: Selection) -> Iterator[Item]:
         for keys in self._pages(db, selection):
-            yield from self._described(db, keys)
+            yield from self._describe(db, keys)
 
     def _pages(self, db: int, selection: Selection) -> Iterator[list[bytes]]:
         """Yield pages of the selected keys of a database."""
         return self._server.connection(db).key_pages(wanted=partial(selection.has, db))
 
-    def _described(self, db: int, keys: list[bytes]) -> Iterator[Item]:
+    def _describe(self, db: int, keys: list[bytes]) -> Iterator[Item]:
         """Yield items with type and expiry; keys that no longer exist are left out."""
         connection = self._server.connection(db)
         exact = self._server.about.version >= _EXPIRETIME
@@ -499,7 +499,7 @@ class ServerSource:
                 raise
             return None
         if payload is None:
-            raise gone(key)
+            raise key_gone(key)
         reading = restore(payload)
         if not isinstance(reading, StreamReading):
             raise RequestError(f"{key!r} was replaced by another type meanwhile: run again")

@@ -130,7 +130,7 @@ def with_placeholders(
         following = next(waiting, None)
 
 
-def gone_of(state: StreamState, ids: Iterable[PackedID]) -> list[PackedID]:
+def deleted_pending(state: StreamState, ids: Iterable[PackedID]) -> list[PackedID]:
     """Return the pending IDs of all groups whose message is deleted."""
     pending = sorted({each.id for group in state.groups for each in group.pending})
     gone: list[PackedID] = []
@@ -248,7 +248,7 @@ class ServerTarget:
     def finish(self) -> None:
         """Do nothing: each key is visible once it is put."""
 
-    def left_out(self, item: Item) -> Loss | None:
+    def find_exclusion(self, item: Item) -> Loss | None:
         if not self._server.has_database(item.db):
             text = "the target has no such database; --db selects some of the source"
             return Loss("databases", 1, text, f"database {item.db}")
@@ -311,7 +311,7 @@ class ServerTarget:
 
     def put_string(self, item: Item, value: bytes, *, replace: bool) -> None:
         connection = self._server.connection(item.db)
-        staged = self._staged(item, b"string")
+        staged = self._staging_key(item, b"string")
         _publish(connection, item, staged, replace, [("SET", staged, value)])
 
     def put_function(self, text: bytes, *, replace: bool) -> None:
@@ -326,10 +326,10 @@ class ServerTarget:
             corrections = list(content.corrections)
             if not content.tells_counters:
                 count_read(spool.state, (node.ids for node in spool.nodes()))
-            staged, resumed = self._staged(item, label), 0
+            staged, resumed = self._staging_key(item, label), 0
             queue = (spool.state.queue or []) if self.has_queues else []
             self.reduce(spool.state)
-            if self.restores and self._restored(item, spool, replace, staged if queue else b""):
+            if self.restores and self._restore_key(item, spool, replace, staged if queue else b""):
                 if not queue:
                     return Done(spool.entries, corrections)
             else:
@@ -348,7 +348,7 @@ class ServerTarget:
             return not is_refused(error)
         return True
 
-    def _restored(self, item: Item, spool: Spool, replace: bool, staged: bytes) -> bool:
+    def _restore_key(self, item: Item, spool: Spool, replace: bool, staged: bytes) -> bool:
         """Send a stream as one payload, to ``staged`` if given; return False if it is too large."""
         most = min(self._server.bulk_bytes_max, RESTORE_BYTES_MAX)
         payload = dump(self._target, spool.nodes(), spool.state, spool.node_count)
@@ -361,7 +361,7 @@ class ServerTarget:
 
     # --- commands -------------------------------------------------------------------------------
 
-    def _staged(self, item: Item, label: bytes) -> bytes:
+    def _staging_key(self, item: Item, label: bytes) -> bytes:
         name = xxhash.xxh3_128(b"%d %b %b" % (len(label), label, item.key)).hexdigest()
         return STAGED_PREFIX + name.encode()
 
@@ -389,30 +389,30 @@ class _Building:
         self._version = server.about.version
         self._item = item
         self._spool = spool
-        self._staged = staged
+        self._staging_key = staged
         self._restores = restores
 
     def build(self) -> int:
         """Build the stream; return how many entries an earlier run had added."""
         state, spool = self._spool.state, self._spool
-        gone = [] if self._restores else gone_of(state, spool.ids())
+        gone = [] if self._restores else deleted_pending(state, spool.ids())
         after, resumed = self._resumed(gone)
         if after is None:
             self._begin()
         after = after or MIN_ID.packed
         if self._restores:
-            self._send(adds(self._staged, spool.nodes(), after))
+            self._send(adds(self._staging_key, spool.nodes(), after))
         else:
-            self._send(with_placeholders(self._staged, spool.nodes(), gone, after))
+            self._send(with_placeholders(self._staging_key, spool.nodes(), gone, after))
             self._send(self._groups(gone))
-        self._send([counters(self._staged, state, spool.entries, self._version)])
+        self._send([counters(self._staging_key, state, spool.entries, self._version)])
         return resumed
 
     def _begin(self) -> None:
         """Delete an earlier attempt and write the note that identifies this one."""
-        connection, note = self._connection, _note_of(self._staged)
+        connection, note = self._connection, _note_of(self._staging_key)
         connection.do("DEL", note)
-        connection.do("DEL", self._staged)
+        connection.do("DEL", self._staging_key)
         if self._restores:
             bare = with_fields(
                 self._spool.state,
@@ -429,7 +429,7 @@ class _Building:
                         f"the pending entries of {self._item.key!r} alone are more than the "
                         f"server takes at once ({most:,} bytes, proto-max-bulk-len)"
                     )
-                _restore(self._server, self._item, self._staged, file, True, lasting=True)
+                _restore(self._server, self._item, self._staging_key, file, True, lasting=True)
         connection.do("SET", note, self._fingerprint())
 
     def _fingerprint(self) -> bytes:
@@ -442,7 +442,7 @@ class _Building:
 
     def _resumed(self, gone: list[PackedID]) -> tuple[PackedID | None, int]:
         """Return the last entry that an earlier run has added, and the number of its entries."""
-        connection, staged = self._connection, self._staged
+        connection, staged = self._connection, self._staging_key
         noted = connection.ask("GET", _note_of(staged))
         if noted is None or noted != self._fingerprint():
             return None, 0
@@ -458,7 +458,7 @@ class _Building:
 
         Groups that an earlier run has made are destroyed first.
         """
-        state, staged = self._spool.state, self._staged
+        state, staged = self._spool.state, self._staging_key
         if not self._spool.entries and not gone:  # creates an empty stream
             yield ("XADD", staged, "MAXLEN", 0, "0-1", *PLACEHOLDER)
         else:
@@ -515,14 +515,14 @@ def _restore(
     with translated(writing=True):
         connection = server.socket_connection(item.db)
         try:
-            connection.send_packed_command(_framed(count, words, file, options))
+            connection.send_packed_command(_frame(count, words, file, options))
             connection.read_response()
         except BaseException:
             connection.disconnect()  # a request may have been left unfinished on it
             raise
 
 
-def _framed(
+def _frame(
     count: int, words: list[bytes], file: ChunkFile, options: list[bytes]
 ) -> Iterator[bytes]:
     yield b"*%d\r\n" % count + b"".join(map(_bulk, words)) + b"$%d\r\n" % file.size

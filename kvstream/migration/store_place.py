@@ -16,10 +16,10 @@ from kvstream.migration.items import (
     Outline,
     Page,
     Selection,
-    gone,
+    key_gone,
     too_long,
 )
-from kvstream.migration.libraries import refused_here
+from kvstream.migration.libraries import find_refused
 from kvstream.operations import functions, info, keyspace, strings
 from kvstream.operations.images import load
 from kvstream.operations.images.load import StreamImage
@@ -93,7 +93,7 @@ class StoreSource:
     def _databases(self, selection: Selection) -> list[Store]:
         """Return the selected databases that have keys."""
         engine = self._store.engine
-        numbers = engine.run(_used, engine.options.databases)
+        numbers = engine.run(_used_databases, engine.options.databases)
         return [self._store.select(db) for db in numbers if selection.has_database(db)]
 
     def item(self, db: int, key: bytes) -> Item | None:
@@ -116,13 +116,13 @@ class StoreSource:
         return [*self._store.engine.run(functions.libraries).values()]
 
     def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
-        return refused_here(libraries, self.functions())
+        return find_refused(libraries, self.functions())
 
     def _string(self, db: int, key: bytes) -> bytes | None:
         return self._store.engine.run(strings.get, qualified(db, key))
 
 
-def _used(txn: Txn, databases: int) -> list[int]:
+def _used_databases(txn: Txn, databases: int) -> list[int]:
     """Return those of the first databases that have keys."""
     return [db for db in range(databases) if keyspace.size(txn, db)]
 
@@ -138,7 +138,7 @@ def _content(store: Store, key: bytes, has_queues: bool) -> Content:
 def _image(store: Store, key: bytes, has_queues: bool) -> StreamImage:
     image = store.image(key)
     if image is None:
-        raise gone(key)
+        raise key_gone(key)
     if not has_queues:
         image.state().queue = None
     return image
@@ -157,7 +157,7 @@ def _between(store: Store, key: bytes, first: PackedID, last: PackedID) -> Itera
 def _outline(store: Store, key: bytes, has_queues: bool) -> Outline:
     state = store.engine.run(load.state_of_now, qualified(store.db, key))
     if state is None:
-        raise gone(key)
+        raise key_gone(key)
     if not has_queues:
         state.queue = None
 
@@ -167,7 +167,7 @@ def _outline(store: Store, key: bytes, has_queues: bool) -> Outline:
     return Outline(state.length, size, state, [])
 
 
-def left_out_of_store(item: Item, databases: int) -> Loss | None:
+def find_store_exclusion(item: Item, databases: int) -> Loss | None:
     """Return why a store with this number of databases cannot hold a key; None if it can."""
     if item.db >= databases:
         text = (
@@ -200,8 +200,8 @@ class StoreTarget:
         self._store.sync()
         self._finished = True
 
-    def left_out(self, item: Item) -> Loss | None:
-        return left_out_of_store(item, self._store.engine.options.databases)
+    def find_exclusion(self, item: Item) -> Loss | None:
+        return find_store_exclusion(item, self._store.engine.options.databases)
 
     def losses(self, state: StreamState) -> list[Loss]:
         return []
@@ -270,8 +270,8 @@ class PlannedStore:
         self.remarks = _remarks(databases)
         self._databases = databases
 
-    def left_out(self, item: Item) -> Loss | None:
-        return left_out_of_store(item, self._databases)
+    def find_exclusion(self, item: Item) -> Loss | None:
+        return find_store_exclusion(item, self._databases)
 
     def losses(self, state: StreamState) -> list[Loss]:
         return []
@@ -279,7 +279,7 @@ class PlannedStore:
     def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
         if self.existing is not None:
             return self.existing.refused_functions(libraries)
-        return refused_here(libraries)
+        return find_refused(libraries)
 
     def close(self) -> None:
         if self.existing is not None:

@@ -222,7 +222,7 @@ class _Pass:
         self.result = Verification()
         self._options = options
 
-    def _examined(self, name: DbKey, item: Item) -> Examined:
+    def _examine(self, name: DbKey, item: Item) -> Examined:
         examined = examine(item, self._options.watch)
         self.result.keys += 1
         self.result.entries += examined.entries
@@ -234,7 +234,7 @@ class _Pass:
         """Return whether to compare a key; count it if it is left out."""
         what, allowed = item.kind, self._options.allowed
         if item.kind in SUPPORTED:
-            loss = None if allowed is None else allowed.left_out(item)
+            loss = None if allowed is None else allowed.find_exclusion(item)
             if loss is None:
                 return not item.is_expired
             what = loss.what
@@ -289,7 +289,7 @@ class _Ranged(_Pass):
 
     def _compare(self, item: Item) -> None:
         name = item.db, item.key
-        mine = self._examined(name, item)
+        mine = self._examine(name, item)
         if mine.kind == GONE:
             return
         other = self._asked.item(*name)
@@ -336,7 +336,7 @@ class _InPasses(_Pass):
         for item in self._source.items(self._options.selection):
             if self._is_compared(item):
                 name = item.db, item.key
-                mine[name] = self._examined(name, item)
+                mine[name] = self._examine(name, item)
         wanted: dict[DbKey, list[Window]] = {}
         for item in self._target.items(self._options.selection):
             if item.kind in SUPPORTED and not item.is_expired:

@@ -21,7 +21,7 @@ from kvstream.rdb.primitives import (
     encode_length,
     encode_string,
     encode_time,
-    joined,
+    join_crcs,
 )
 from kvstream.rdb.streams import encode_stream
 from kvstream.rdb.versions import (
@@ -203,7 +203,7 @@ class _Output:
         # CRCs are linear: the CRC changes by that of the difference.
         change = bytes(old ^ new for old, new in zip(_UNKNOWN, data, strict=True))
         behind = self._written - at - len(data)
-        self._crc ^= joined(crc64(change), 0, behind)
+        self._crc ^= join_crcs(crc64(change), 0, behind)
         self._file.seek(at)
         self._file.write(data)
         self._file.seek(self._written)

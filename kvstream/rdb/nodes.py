@@ -349,10 +349,10 @@ def _take_entry(
         raise BadPayload("the element count of an entry is wrong")
     first = StreamID.unpack(key)
     eid = PACKED(first.ms + ms & U64_MAX, first.seq + seq & U64_MAX)
-    return eid, None if flags & _DELETED else _stored(eid, flat)
+    return eid, None if flags & _DELETED else _encode_entry(eid, flat)
 
 
-def _stored(eid: PackedID, flat: list[bytes]) -> bytes:
+def _encode_entry(eid: PackedID, flat: list[bytes]) -> bytes:
     if not flat:
         raise BadPayload(f"entry {StreamID.unpack(eid)} has no fields")
     try:
@@ -392,11 +392,11 @@ def _entry(
     key: PackedID, names: tuple[bytes, ...], eid: PackedID, flat: Sequence[bytes]
 ) -> list[Element]:
     first, own = StreamID.unpack(key), StreamID.unpack(eid)
-    deltas = [_signed(own.ms - first.ms), _signed(own.seq - first.seq)]
+    deltas = [_to_signed(own.ms - first.ms), _to_signed(own.seq - first.seq)]
     if tuple(flat[::2]) == names:
         return [_SAME_FIELDS, *deltas, *flat[1::2], len(names) + 3]
     return [0, *deltas, len(flat) // 2, *flat, len(flat) + 4]
 
 
-def _signed(delta: int) -> int:
+def _to_signed(delta: int) -> int:
     return (delta + _I63) % _I64 - _I63

@@ -36,7 +36,7 @@ def restore(payload: bytes) -> StreamReading | bytes:
     Raises BadPayload, here or while the stream is read, for damage, another type or an unknown
     version.
     """
-    reader = _verified(payload, 1)
+    reader = _verify(payload, 1)
     kind = reader.byte()
     if kind in STREAM_KINDS:
         return StreamReading(reader, kind, alone=True)
@@ -48,7 +48,7 @@ def restore(payload: bytes) -> StreamReading | bytes:
     return value
 
 
-def _verified(payload: bytes, least: int) -> Reader:
+def _verify(payload: bytes, least: int) -> Reader:
     """Check the footer; return a reader of the ``least`` or more bytes before it."""
     end = len(payload) - _FOOTER.size
     if end < least:
@@ -63,7 +63,7 @@ def _verified(payload: bytes, least: int) -> Reader:
 
 def restore_functions(payload: bytes) -> list[bytes]:
     """Return the texts of the libraries of a payload; raise BadPayload as ``restore`` does."""
-    reader = _verified(payload, 0)
+    reader = _verify(payload, 0)
     texts = []
     while not reader.ended():
         at = reader.offset
@@ -80,7 +80,7 @@ def restore_functions(payload: bytes) -> list[bytes]:
 def dump_functions(target: Target, texts: Iterable[bytes]) -> bytes:
     """Return the payload of libraries."""
     opcode = bytes((NUMBERS[Opcode.FUNCTION],))
-    return _sealed(target, b"".join(opcode + encode_string(text, compress=True) for text in texts))
+    return _seal(target, b"".join(opcode + encode_string(text, compress=True) for text in texts))
 
 
 def dump(
@@ -98,10 +98,10 @@ def dump(
 
 def dump_string(target: Target, value: bytes) -> bytes:
     """Return the payload of a plain string."""
-    return _sealed(target, bytes((STRING,)) + encode_string(value))
+    return _seal(target, bytes((STRING,)) + encode_string(value))
 
 
-def _sealed(target: Target, body: bytes) -> bytes:
+def _seal(target: Target, body: bytes) -> bytes:
     return body + _footer(target, crc64(body))
 
 

@@ -65,7 +65,7 @@ def _product(left: int, right: int) -> int:
     return product
 
 
-def joined(first: int, second: int, second_size: int) -> int:
+def join_crcs(first: int, second: int, second_size: int) -> int:
     """Return the CRC-64 of two parts, from their CRCs and the size of the second.
 
     So a count at the front can be written last, without reading the rest again.
@@ -245,12 +245,12 @@ class Reader:
                 raise self.bad(f"a string of {size} bytes is above {most}", at)
             return self.take(size)
         if head == _LZF:
-            return self._decompressed(most, at)
+            return self._decompress(most, at)
         if (width := _INTEGER_BYTES.get(head)) is None:
             raise self.bad(f"byte {head:#04x} begins no string", at)
         return b"%d" % self.little(width, signed=True)
 
-    def _decompressed(self, most: int, at: int) -> bytes:
+    def _decompress(self, most: int, at: int) -> bytes:
         compressed, size = self.length(most), self.length(most)
         if size > compressed * lzf.RATIO_MAX:
             raise self.bad(f"{compressed} compressed bytes cannot hold {size}", at)

@@ -173,21 +173,21 @@ def _null_array(_reply: NullArray | None, protocol: int) -> bytes:
     return b"_\r\n" if protocol == RESP3 else b"*-1\r\n"
 
 
-def _shared(reply: Shared, protocol: int) -> bytes:
+def _encode_shared(reply: Shared, protocol: int) -> bytes:
     encoded = reply.encoded.get(protocol)
     if encoded is None:
         encoded = reply.encoded[protocol] = encode(reply.reply, protocol)
     return encoded
 
 
-def _encoded_entries(reply: EncodedEntries, _protocol: int) -> bytes:
+def _encode_entries(reply: EncodedEntries, _protocol: int) -> bytes:
     return b"".join((b"*%d\r\n" % len(reply), *reply.parts))
 
 
 _LEAVES: dict[type, _Leaf] = {
     bytes: _bulk,
-    EncodedEntries: _encoded_entries,
-    Shared: _shared,
+    EncodedEntries: _encode_entries,
+    Shared: _encode_shared,
     int: lambda reply, _: b":%d\r\n" % reply,
     type(None): _null,
     NullArray: _null_array,
@@ -213,7 +213,7 @@ def _map(reply: Map, protocol: int) -> tuple[bytes, Iterable[Any]]:
     return head, chain.from_iterable(reply.pairs)
 
 
-def _attributed(reply: Attributed, protocol: int) -> tuple[bytes, Iterable[Any]]:
+def _encode_attributed(reply: Attributed, protocol: int) -> tuple[bytes, Iterable[Any]]:
     if protocol != RESP3:
         return b"", (reply.reply,)
     pairs = reply.attributes.pairs
@@ -230,7 +230,7 @@ def _items(mark: bytes) -> _Branch:
 
 _BRANCHES: dict[type, _Branch] = {
     Map: _map,
-    Attributed: _attributed,
+    Attributed: _encode_attributed,
     SetReply: _items(b"~"),
     Push: _items(b">"),
     Pushes: lambda reply, _: (b"", reply.pushes),
@@ -305,7 +305,7 @@ def _items_of_rows(rows: Rows, protocol: int) -> Iterator[bytes]:
             yield part
     for start in range(at, len(page), ROWS_TOGETHER):
         for entry in Rows(page[start : start + ROWS_TOGETHER], rows.prefix):
-            yield _stored(entry, protocol)
+            yield _encode_stored(entry, protocol)
 
 
 def write_rows(page: list[tuple[bytes, bytes]], prefix: int, most: int) -> Text | None:
@@ -321,7 +321,7 @@ def write_rows_in_python(page: list[tuple[bytes, bytes]], prefix: int, most: int
     if most > TEXT_BYTES_MAX or sum(len(value) for _, value in page) > most:
         return None
     try:
-        parts = [_stored(entry, RESP2) for entry in Rows(page, prefix)]
+        parts = [_encode_stored(entry, RESP2) for entry in Rows(page, prefix)]
     except Corruption:
         return None
     ends = array("I", accumulate(map(len, parts)))
@@ -330,7 +330,7 @@ def write_rows_in_python(page: list[tuple[bytes, bytes]], prefix: int, most: int
     return text_of((b"".join([key[prefix:] for key, _ in page]), ends.tobytes(), b"".join(parts)))
 
 
-def _stored(entry: AnyEntry, protocol: int) -> bytes:
+def _encode_stored(entry: AnyEntry, protocol: int) -> bytes:
     """Return an entry whose value decoding accepts, but the writer of rows does not."""
     if not entry.fields:
         raise Corruption("a message's value holds no fields")

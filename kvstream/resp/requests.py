@@ -46,7 +46,7 @@ def split_words(line: bytes) -> list[bytes]:
             raise ProtocolError("Protocol error: unbalanced quotes in request")
         bare, double, single = match["bare"], match["double"], match["single"]
         if double is not None:
-            bare += _ESCAPE.sub(_unescaped, double)
+            bare += _ESCAPE.sub(_unescape, double)
         elif single is not None:
             bare += single.replace(b"\\'", b"'")
         words.append(bare)
@@ -59,7 +59,7 @@ def _after_blanks(line: bytes, at: int) -> int:
     return match.end() if match else at
 
 
-def _unescaped(match: re.Match[bytes]) -> bytes:
+def _unescape(match: re.Match[bytes]) -> bytes:
     if match[1] is not None:
         return bytes.fromhex(match[1].decode())
     return _ESCAPED.get(match[2], match[2])

@@ -20,7 +20,7 @@ from kvstream.commands.absent import is_absent
 from kvstream.commands.args import Argv, text
 from kvstream.commands.command import Command, Flag, Table, every
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.server.command_docs import CATEGORIES, key_uses, meant_by
+from kvstream.server.command_docs import CATEGORIES, key_uses, resolve_rule
 from kvstream.storage import files
 from kvstream.types.glob import matcher
 
@@ -225,7 +225,7 @@ class Rights:
         allowed: set[str] = set()
         self._first = {}
         for rule in self.rules:
-            names = meant_by(rule[1:], commands)
+            names = resolve_rule(rule[1:], commands)
             allowed = allowed | names if rule[:1] == b"+" else allowed - names
             for name in names & self._first.keys():
                 del self._first[name]
@@ -303,7 +303,7 @@ def _is_known(word: bytes, table: Table) -> bool:
     """Return whether a word is a category, or a command of kvstream or Redis."""
     if word[:1] == b"@":
         return text(word[1:]) in CATEGORIES
-    return bool(meant_by(word, every(table))) or is_absent(text(word))
+    return bool(resolve_rule(word, every(table))) or is_absent(text(word))
 
 
 def _check_first(rule: bytes, table: Table) -> None:
@@ -517,7 +517,7 @@ class Acl:
         """Create or change a user by rules, by all of them or none."""
         existing = self.users.get(name)
         user = User(name, root=self._rights()) if existing is None else deepcopy(existing)
-        for rule in _joined(rules):
+        for rule in _join(rules):
             self._apply(user, rule)
         user.compute_permissions(self._table)
         if existing is None:
@@ -618,7 +618,7 @@ class Acl:
             user.root.apply(rule, self._table)
 
 
-def _joined(rules: Iterable[bytes]) -> list[bytes]:
+def _join(rules: Iterable[bytes]) -> list[bytes]:
     """Join the rules of a selector, which a request or a file may have as separate words."""
     joined: list[bytes] = []
     opened = begun = b""

@@ -87,14 +87,14 @@ def _single(word: str) -> Argument:
     return Argument(word, _TYPES.get(word, "string"))
 
 
-def _joined(kind: str, parts: list[Argument]) -> Argument:
+def _join(kind: str, parts: list[Argument]) -> Argument:
     """Join several arguments; a single one stays."""
     if kind == "oneof":  # alternatives within alternatives are some more of them
         parts = [each for part in parts for each in (part.parts if _is_plain(part) else [part])]
     if len(parts) == 1:
         return parts[0]
     if kind == "oneof":
-        return Argument(_joined_name(parts), kind, parts=tuple(parts))
+        return Argument(_join_names(parts), kind, parts=tuple(parts))
     first, token = parts[0], ""
     if first.kind != "pure-token" and not first.optional:  # its token is that of the block
         first, token = replace(first, token=""), first.token
@@ -106,10 +106,10 @@ def _is_plain(part: Argument) -> bool:
 
 
 def _one_of(ways: list[list[Argument]]) -> Argument:
-    return _joined("oneof", [_joined("block", each) for each in ways])
+    return _join("oneof", [_join("block", each) for each in ways])
 
 
-def _joined_name(parts: list[Argument]) -> str:
+def _join_names(parts: list[Argument]) -> str:
     return "-or-".join(dict.fromkeys(part.name for part in parts))[:40].rstrip("-")
 
 
@@ -155,7 +155,7 @@ class _Reader:
         while self._next() == "|" and not self._ends_alternative(words[-1]):
             self._take()
             words.append(self._word())
-        return _joined("oneof", words)
+        return _join("oneof", words)
 
     def _word(self) -> Argument:
         """Parse a word, or what stands in parentheses."""
@@ -205,15 +205,15 @@ def _repeat(found: list[Argument], again: list[Argument]) -> None:
         found[-1] = replace(found[-1], parts=tuple(parts))
         return
     if found == again and again[0].token and again[0].kind != "pure-token":
-        found[:] = [replace(_joined("block", again), multiple=True, multiple_token=True)]
+        found[:] = [replace(_join("block", again), multiple=True, multiple_token=True)]
         return
     last = [replace(each, token="") if each.kind != "pure-token" else each for each in found]
     count = len(again)
     if last[-count:] != again:  # the repeated part was not written before
-        found.append(replace(_joined("block", again), optional=True, multiple=True))
+        found.append(replace(_join("block", again), optional=True, multiple=True))
         return
     token = found[-count].token if found[-count].kind != "pure-token" else ""
-    found[-count:] = [replace(_joined("block", again), token=token, multiple=True)]
+    found[-count:] = [replace(_join("block", again), token=token, multiple=True)]
 
 
 CATEGORIES = (
@@ -247,8 +247,8 @@ def flags_of(command: Command) -> list[str]:
 
 def categories_of(command: Command) -> list[str]:
     """Return the ACL categories of a command, in Redis's order."""
-    named = command.categories
-    categories = set((_OF_GROUP[command.group] if named is None else named).split())
+    list_category = command.categories
+    categories = set((_OF_GROUP[command.group] if list_category is None else list_category).split())
     categories |= {category for flag, category in _OF_FLAG if flag in command.flags}
     if command.group == "scripting":
         categories.discard("read")  # as in Redis
@@ -291,7 +291,7 @@ def key_uses(command: Command, argv: Argv) -> list[KeyUse]:
     return [KeyUse(key, uses[min(at, len(uses) - 1)]) for at, key in enumerate(keys)]
 
 
-def placed_like_keys(command: Command) -> Keys | None:
+def find_key_places(command: Command) -> Keys | None:
     """Return the places of keys, or of shard channels, which COMMAND shows as keys are shown."""
     channels = command.channels
     return channels.at if channels is not None and channels.shard else command.keys
@@ -299,7 +299,7 @@ def placed_like_keys(command: Command) -> Keys | None:
 
 def key_specs(command: Command) -> list[dict[str, object]]:
     """Return the key specifications of a command, one for each kind of use."""
-    keys, uses = placed_like_keys(command), _uses(command)
+    keys, uses = find_key_places(command), _uses(command)
     if keys is None:
         return []
     if command.keys is None:
@@ -335,18 +335,18 @@ def _search(keys: Keys, at: int | None) -> tuple[dict[str, object], dict[str, in
     return {"index": keys.first}, {"lastkey": last, "keystep": keys.step, "limit": 0}
 
 
-def named(commands: Iterable[Command], category: str) -> list[Command]:
+def list_category(commands: Iterable[Command], category: str) -> list[Command]:
     """Return the commands of an ACL category."""
     return [command for command in commands if category in categories_of(command)]
 
 
-def meant_by(word: bytes, commands: Iterable[Command]) -> set[str]:
+def resolve_rule(word: bytes, commands: Iterable[Command]) -> set[str]:
     """Return the names of the commands that an ACL rule is for: one, a container, a category."""
     name = text(word)
     if name == "@all":
         return {command.name for command in commands}
     if name.startswith("@"):
-        return {command.name for command in named(commands, name[1:])}
+        return {command.name for command in list_category(commands, name[1:])}
     return {
         command.name
         for command in commands

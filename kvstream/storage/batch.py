@@ -163,7 +163,7 @@ class Batch:
         lower = self._behind_deleted(family, lower)
         if not self._touches(family, lower, upper):
             return self._rows.page(family, lower, upper, limit, reverse)
-        return list(islice(self._merged(family, lower, upper, reverse), max(limit, 0)))
+        return list(islice(self._merge(family, lower, upper, reverse), max(limit, 0)))
 
     def added(self, family: int, lower: bytes, upper: bytes, limit: int) -> list[Row]:
         """Return the first ``limit`` rows of ``lower <= key < upper``; none may be committed."""
@@ -175,7 +175,7 @@ class Batch:
         lower = self._behind_deleted(family, lower)
         if not self._touches(family, lower, upper):
             return self._rows.scan(family, lower, upper, reverse)
-        return self._merged(family, lower, upper, reverse)
+        return self._merge(family, lower, upper, reverse)
 
     def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
         """Return the same rows, with the changes that the batch has at each page."""
@@ -194,7 +194,9 @@ class Batch:
             return pages
         changes = iter(list(self._changes(family, lower, upper, reverse)))
         rows = chain.from_iterable(pages)
-        return _paged(merged(rows, changes, self._deleted_ranges(family, lower, upper), reverse))
+        return _split_pages(
+            merge_changes(rows, changes, self._deleted_ranges(family, lower, upper), reverse)
+        )
 
     def copied(self, rows_of: Callable[[Rows], Rows]) -> "Batch":
         """Return a copy of the changes, on top of ``rows_of`` the committed rows."""
@@ -221,11 +223,11 @@ class Batch:
         stored = self._rows.seeks(family)
         if not self:
             return stored
-        merged = self._merged_seeks(family, stored)
-        next(merged)
-        return merged
+        merge_changes = self._merge_seeks(family, stored)
+        next(merge_changes)
+        return merge_changes
 
-    def _merged_seeks(self, family: int, stored: Seeks) -> Seeks:
+    def _merge_seeks(self, family: int, stored: Seeks) -> Seeks:
         page: list[Row] = []
         while True:
             lower, last, limit = yield page
@@ -293,13 +295,13 @@ class Batch:
         places = range(end - 1, first - 1, -1) if reverse else range(first, end)
         return ((key, puts[key]) for key in map(order.__getitem__, places))
 
-    def _merged(self, family: int, lower: bytes, upper: bytes, reverse: bool) -> Iterator[Row]:
+    def _merge(self, family: int, lower: bytes, upper: bytes, reverse: bool) -> Iterator[Row]:
         changes = self._changes(family, lower, upper, reverse)  # few, for one row
         rows = self._rows.scan(family, lower, upper, reverse)
-        return merged(rows, changes, self._deleted_ranges(family, lower, upper), reverse)
+        return merge_changes(rows, changes, self._deleted_ranges(family, lower, upper), reverse)
 
 
-def merged(
+def merge_changes(
     rows: Iterator[Row],
     changes: Iterator[Change],
     deleted: list[tuple[bytes, bytes]],
@@ -324,7 +326,7 @@ def merged(
         own = next(changes, None)
 
 
-def _paged(rows: Iterator[Row]) -> Iterator[list[Row]]:
+def _split_pages(rows: Iterator[Row]) -> Iterator[list[Row]]:
     page: list[Row] = []
     size = 0
     for row in rows:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from kvstream.storage import files
 from kvstream.storage.files import DIRECTORY_MODE, FILE_MODE
 from kvstream.storage.options import LARGE_VALUES_SUFFIX
-from kvstream.storage.write_guard import classified
+from kvstream.storage.write_guard import classify
 from kvstream.types.clock import monotonic
 
 PATIENCE_S = 5.0
@@ -48,14 +48,14 @@ class LiveTables:
         try:
             return any(self._rows.property_int_value(name) for name in _AT_WORK)
         except Exception as error:
-            raise classified(error) from None
+            raise classify(error) from None
 
     def names(self) -> list[str]:
         """Return the file names of the tables that hold rows."""
         try:
             return sorted(table["name"].removeprefix("/") for table in self._rows.live_files())
         except Exception as error:
-            raise classified(error) from None
+            raise classify(error) from None
 
 
 class _Moment(NamedTuple):
@@ -70,7 +70,9 @@ class _Moment(NamedTuple):
     """Descriptors of the logs, which may be deleted meanwhile."""
 
 
-def copied(source: Path, target: Path, tables: LiveTables, patience_s: float = PATIENCE_S) -> bool:
+def copy_database(
+    source: Path, target: Path, tables: LiveTables, patience_s: float = PATIENCE_S
+) -> bool:
     """Make ``target`` a copy of the RocksDB in ``source``; return whether that was possible.
 
     It is not if files cannot be linked, or no moment comes in time; ``target`` is removed then.
@@ -78,7 +80,7 @@ def copied(source: Path, target: Path, tables: LiveTables, patience_s: float = P
     target.mkdir(DIRECTORY_MODE)
     until = monotonic() + patience_s
     try:
-        while not _copied_once(source, target, tables):
+        while not _copy_once(source, target, tables):
             if monotonic() >= until:
                 _remove(target)
                 return False
@@ -92,18 +94,18 @@ def copied(source: Path, target: Path, tables: LiveTables, patience_s: float = P
     return True
 
 
-def copied_across(source: Path, target: Path, tables: LiveTables, stage: Path) -> bool:
-    """Do what ``copied`` does on another file system, by links in ``stage`` on that of ``source``.
+def copy_across(source: Path, target: Path, tables: LiveTables, stage: Path) -> bool:
+    """Do what ``copy_database`` does on another file system, by links in ``stage`` on that of ``source``.
 
     Nobody waits while the files are copied.
     """
-    if not copied(source, stage, tables):
+    if not copy_database(source, stage, tables):
         return False
     try:
         target.mkdir(DIRECTORY_MODE)
         for name in os.listdir(stage):
             with ExitStack() as opened:
-                file = _opened(stage / name, opened)
+                file = _open_file(stage / name, opened)
                 _copy(file, target / name, os.fstat(file).st_size)
     finally:
         _remove(stage)
@@ -111,7 +113,7 @@ def copied_across(source: Path, target: Path, tables: LiveTables, stage: Path) -
     return True
 
 
-def _copied_once(source: Path, target: Path, tables: LiveTables) -> bool:
+def _copy_once(source: Path, target: Path, tables: LiveTables) -> bool:
     with tables.ingest_lock, ExitStack() as opened:
         try:
             moment = _moment(source, target, tables, opened)
@@ -121,11 +123,11 @@ def _copied_once(source: Path, target: Path, tables: LiveTables) -> bool:
             return False
         for name in set(os.listdir(target)).difference(moment.linked):
             (target / name).unlink()  # linked in an earlier attempt
-        _copy(_opened(source / moment.manifest, opened), target / moment.manifest, moment.size)
+        _copy(_open_file(source / moment.manifest, opened), target / moment.manifest, moment.size)
         for name, log in sorted(moment.logs.items()):
             _copy(log, target / name, os.fstat(log).st_size)
         for name in (_newest_options(source), _CURRENT):
-            file = _opened(source / name, opened)
+            file = _open_file(source / name, opened)
             _copy(file, target / name, os.fstat(file).st_size)
     return _manifest(target) == moment.manifest
 
@@ -145,7 +147,9 @@ def _moment(source: Path, target: Path, tables: LiveTables, opened: ExitStack) -
         if not (target / name).exists():
             link(source / name, target / name)
     logs = {
-        name: _opened(source / name, opened) for name in os.listdir(source) if name.endswith(_LOG)
+        name: _open_file(source / name, opened)
+        for name in os.listdir(source)
+        if name.endswith(_LOG)
     }
     # A flush or compaction that runs now may have written the manifest already; one that has ended
     # since shows itself by the names.
@@ -164,8 +168,8 @@ def _newest_options(source: Path) -> str:
     return max(names, key=lambda name: (len(name), name))
 
 
-def _opened(path: Path, opened: ExitStack) -> int:
-    descriptor = files.opened(path)
+def _open_file(path: Path, opened: ExitStack) -> int:
+    descriptor = files.open_regular(path)
     opened.callback(os.close, descriptor)
     return descriptor
 

@@ -34,7 +34,7 @@ from kvstream.storage.directory import Directory
 from kvstream.storage.opening import Opened, open_any
 from kvstream.storage.options import Opener, below, buffer_sizes
 from kvstream.storage.stalls import LOOK_BYTES, Stalls, Stop
-from kvstream.storage.write_guard import WriteGuard, classified, is_stall
+from kvstream.storage.write_guard import WriteGuard, classify, is_stall
 from kvstream.types.clock import monotonic
 from kvstream.types.options import MEGABYTE, StoreOptions
 
@@ -129,7 +129,7 @@ class Database:
         try:
             value: bytes | None = self._families[family].get(key)
         except Exception as error:
-            raise classified(error) from None
+            raise classify(error) from None
         return value
 
     def get_many(self, family: int, keys: list[bytes]) -> list[bytes | None]:
@@ -139,7 +139,7 @@ class Database:
         try:
             values: list[bytes | None] = self._families[family].get(keys)
         except Exception as error:
-            raise classified(error) from None
+            raise classify(error) from None
         return values
 
     def scan(self, family: int, lower: bytes, upper: bytes, reverse: bool = False) -> Iterator[Row]:
@@ -172,11 +172,11 @@ class Database:
         Later writes are not seen. Until the iterator is closed it keeps what it sees on disk.
         """
         pages = reads.snapshot(self._families[family], below(upper), lower, upper, reverse)
-        return self._scans.tracked(reads.begun(pages))
+        return self._scans.tracked(reads.begin(pages))
 
     def seeks(self, family: int) -> Seeks:
         """Return a reader of any number of ranges, as they are now, by one iterator."""
-        return self._scans.tracked(reads.begun(reads.walk_seeks(self._families[family])))
+        return self._scans.tracked(reads.begin(reads.walk_seeks(self._families[family])))
 
     def write(self, batch: Batch, frees: bool = False) -> int:
         """Write all of ``batch`` or nothing, and return the latest sequence number.
@@ -358,7 +358,7 @@ class Database:
         try:
             self._root.try_catch_up_with_primary()
         except Exception as error:
-            raise classified(error) from None
+            raise classify(error) from None
 
     def checkpoint(self, target: Path, alone: AbstractContextManager[object]) -> None:
         """Make ``target`` a store with all that is written so far.
@@ -368,23 +368,23 @@ class Database:
         ``target`` exists.
         """
         self._refuse_within()
-        with directory.staged(target) as built:
+        with directory.stage(target) as built:
             sequence = self.sequence
-            if not self._copied(built):
+            if not self._copy_files(built):
                 with alone:
                     self.flush()
                     sequence = self.sequence
                     sst.checkpoint(self._root, built)
             directory.publish(built, target, sequence)
 
-    def _copied(self, target: Path) -> bool:
+    def _copy_files(self, target: Path) -> bool:
         """Copy the files without RocksDB; return whether that was possible."""
         tables = checkpoint.LiveTables(self._root, self._ingesting)
         near = os.stat(self.own_path).st_dev == os.stat(target.parent).st_dev
         if near or self._options.read_only:  # which writes nothing into its directory
-            return checkpoint.copied(self.own_path, target, tables)
+            return checkpoint.copy_database(self.own_path, target, tables)
         stage = self.staging() / uuid4().hex
-        return checkpoint.copied_across(self.own_path, target, tables, stage)
+        return checkpoint.copy_across(self.own_path, target, tables, stage)
 
     def compact(self) -> None:
         """Compact every column family, which frees the space of deleted rows."""
@@ -433,7 +433,7 @@ class Database:
         try:
             ranges: list[maintenance.Range] = self._range_deletes.take_large(self.needs_space)
         except Exception as error:
-            raise classified(error) from None
+            raise classify(error) from None
         return ranges
 
     def flush_deletes(self) -> None:
@@ -446,7 +446,7 @@ class Database:
         try:
             self._families[Family.MESSAGES].compact_range(lower, upper)
         except Exception as error:
-            raise classified(error) from None
+            raise classify(error) from None
 
     def verify(self) -> int:
         """Read and check every row, and return their number; Corruption at the first damage."""
@@ -459,7 +459,7 @@ class Database:
         try:
             return self._families[family].property_int_value(name) or 0
         except Exception as error:  # another thread is closing or reopening it
-            raise classified(error) from None
+            raise classify(error) from None
 
     def statistics(self) -> dict[str, Any]:
         """Return sizes and counts for people; the names may change with any version."""
@@ -565,7 +565,7 @@ class Database:
             if watermark is not None:
                 watermark.record(sequence)
         except Exception as error:
-            raise classified(error) from None
+            raise classify(error) from None
 
     def _replace_handles(self, gone: Any) -> None:
         self._root = self._write_rows = self._range_deletes = self._stalls = gone

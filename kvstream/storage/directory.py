@@ -237,7 +237,7 @@ def _own_path(descriptor: int, path: Path) -> Path:
     return path
 
 
-def shown(text: str) -> str:
+def show_paths(text: str) -> str:
     """Return a message with the names of directories in place of paths through descriptors."""
     return _OWN_PATH.sub(lambda found: _name_of(found[0]), text)
 
@@ -681,7 +681,7 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 @contextmanager
-def staged(target: Path) -> Iterator[Path]:
+def stage(target: Path) -> Iterator[Path]:
     """Give a free path beside ``target`` to build a store in before it gets its name."""
     if os.path.lexists(target):
         raise StoreError(f"{target} exists: it is {_what_is(target)}; give a path that is free")

@@ -278,7 +278,7 @@ class Committer:
             deque(releases, maxlen=0)  # one call, so no interrupt comes between two of them
 
     def _flush_every_second(self) -> None:
-        while not self._ended_within(FLUSH_INTERVAL_S, Durability.EVERYSEC):
+        while not self._ends_within(FLUSH_INTERVAL_S, Durability.EVERYSEC):
             if self._database.failure is None:
                 # The next writer learns of a failure from the database.
                 with contextlib.suppress(UnknownOutcome):
@@ -287,7 +287,7 @@ class Committer:
     def _serve_callbacks(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._awaited or self._ended(Durability.ALWAYS))
+                self._changed.wait_for(lambda: self._awaited or self._must_end(Durability.ALWAYS))
                 if not self._awaited:
                     return
                 oldest = min(awaited.sequence for awaited in self._awaited)
@@ -295,16 +295,16 @@ class Committer:
                 self._make_durable(oldest)
             except UnknownOutcome as error:
                 self._tell_failed(error)
-                if self._ended_within(RETRY_INTERVAL_S, None):
+                if self._ends_within(RETRY_INTERVAL_S, None):
                     return
             else:
                 self._tell_durable()
 
-    def _ended_within(self, seconds: float, level: Durability | None) -> bool:
+    def _ends_within(self, seconds: float, level: Durability | None) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: self._ended(level), seconds)
+            return self._changed.wait_for(lambda: self._must_end(level), seconds)
 
-    def _ended(self, level: Durability | None) -> bool:
+    def _must_end(self, level: Durability | None) -> bool:
         """Return whether the thread of a level must end: after ``close`` or a change of level.
 
         The thread of ``always`` runs on while a callback waits.
@@ -313,15 +313,15 @@ class Committer:
 
     def _tell_durable(self) -> None:
         durable = self.durable_sequence
-        for awaited in self._taken(lambda awaited: awaited.sequence <= durable):
+        for awaited in self._take(lambda awaited: awaited.sequence <= durable):
             _call(awaited.durable)
 
     def _tell_failed(self, error: UnknownOutcome) -> None:
-        for awaited in self._taken(lambda awaited: awaited.failed is not None):
+        for awaited in self._take(lambda awaited: awaited.failed is not None):
             if awaited.failed is not None:
                 _call(partial(awaited.failed, error))
 
-    def _taken(self, chosen: Callable[[_Awaited], bool]) -> list[_Awaited]:
+    def _take(self, chosen: Callable[[_Awaited], bool]) -> list[_Awaited]:
         with self._changed:
             taken = [awaited for awaited in self._awaited if chosen(awaited)]
             self._awaited = [awaited for awaited in self._awaited if not chosen(awaited)]

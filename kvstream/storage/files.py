@@ -110,7 +110,7 @@ def kind_of(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "no regular file")
 
 
-def opened(path: Path, flags: int = os.O_RDONLY) -> int:
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     """Return a descriptor of a regular file, which the caller closes.
 
     Raises OSError for anything else; follows no link and waits for no pipe.
@@ -125,7 +125,7 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> int:
 
 def read(path: Path) -> bytes:
     """Return the bytes of a regular file; raise OSError for anything else."""
-    with open(opened(path), "rb") as file:
+    with open(open_regular(path), "rb") as file:
         return file.read()
 
 
@@ -149,7 +149,7 @@ def write(path: Path, content: bytes) -> None:
 
 def overwrite(path: Path, content: bytes) -> None:
     """Write over the beginning of a file in place, durably."""
-    descriptor = opened(path, os.O_WRONLY)
+    descriptor = open_regular(path, os.O_WRONLY)
     try:
         os.pwrite(descriptor, content, 0)
         os.fsync(descriptor)
@@ -178,7 +178,7 @@ class _Named(io.FileIO):
             return super().write(data)
 
 
-def named(descriptor: int, path: Path) -> BinaryIO:
+def open_named(descriptor: int, path: Path) -> BinaryIO:
     """Return a file for reading and writing, whose errors of writing name ``path``."""
     raw = _Named(descriptor, "r+")
     raw.path, raw.name = path, str(path)
@@ -194,7 +194,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
     try:
-        with named(os.open(partial, os.O_RDWR | _REPLACES, FILE_MODE), path) as file:
+        with open_named(os.open(partial, os.O_RDWR | _REPLACES, FILE_MODE), path) as file:
             yield file
             file.flush()
             with naming(path):

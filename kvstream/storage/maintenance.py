@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from kvstream.storage.batch import Family
-from kvstream.storage.write_guard import classified
+from kvstream.storage.write_guard import classify
 from kvstream.types.options import MEGABYTE
 
 RANGE_DELETES_IN_MEMTABLE = 512
@@ -63,7 +63,7 @@ class RangeDeletes:
             if family == Family.MESSAGES:
                 self._deleted.append((lower, upper))
                 if len(self._deleted) > RANGES_MAX:
-                    self._deleted = united(self._deleted)[-RANGES_MAX // 2 :]
+                    self._deleted = unite(self._deleted)[-RANGES_MAX // 2 :]
             self._counts[family] += 1
             if self._counts[family] >= RANGE_DELETES_IN_MEMTABLE:
                 self._counts[family] = 0
@@ -79,7 +79,7 @@ class RangeDeletes:
         """
         if not self._deleted:
             return []
-        ranges, self._deleted = united(self._deleted), []
+        ranges, self._deleted = unite(self._deleted), []
         tables = sorted(self._families[0].live_files(), key=itemgetter("start_key"))
         starts = [table["start_key"] for table in tables]
         slices: list[Range] = []
@@ -106,7 +106,7 @@ def flush_deletes(families: list[Any], least: int) -> None:
             family.flush(False)
 
 
-def united(ranges: list[Range]) -> list[Range]:
+def unite(ranges: list[Range]) -> list[Range]:
     """Return ranges, sorted, with those that overlap or touch as one."""
     result: list[Range] = []
     for lower, upper in sorted(ranges):
@@ -138,7 +138,7 @@ def count_checked(family: Any, read_options: Any) -> int:
             rows.next()
         rows.status()
     except Exception as error:
-        raise classified(error) from None
+        raise classify(error) from None
     finally:  # an error may be kept with this frame, and an iterator keeps RocksDB open
         rows = None
     return count

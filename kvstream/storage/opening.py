@@ -125,7 +125,7 @@ def open_any(
         opener.close()
         place.discard()
         if isinstance(error, OSError):
-            reason = directory.shown(str(error))
+            reason = directory.show_paths(str(error))
             raise StoreError(f"cannot open the store in {place.path}: {reason}") from None
         raise
 
@@ -260,7 +260,7 @@ def _beginning_of_log(path: Path) -> int | None:
         log := crc(u32) length(u16) type(u8) sequence(u64) ...        little-endian
     """
     for log in sorted(path.glob("*.log"), key=lambda log: (len(log.name), log.name)):
-        with open(files.opened(log), "rb") as file:
+        with open(files.open_regular(log), "rb") as file:
             head = file.read(_HEAD.size)
         if len(head) == _HEAD.size:
             sequence: int = _HEAD.unpack(head)[-1]

@@ -35,7 +35,7 @@ from rocksdict import (
 from kvstream.errors import Corruption, InvalidArgument, nearest
 from kvstream.storage.batch import Family
 from kvstream.storage.opening import Access
-from kvstream.storage.write_guard import classified_at_open
+from kvstream.storage.write_guard import classify_at_open
 from kvstream.types.options import MEGABYTE, StoreOptions, background_jobs
 
 Settings = dict[str, tuple[object, ...]]
@@ -207,7 +207,7 @@ _Target = TypeVar("_Target")
 _COMPRESSION = {"set_compression_type", "set_bottommost_compression_type"}
 
 
-def applied(target: _Target, settings: Settings) -> _Target:
+def apply_settings(target: _Target, settings: Settings) -> _Target:
     """Call the setters on ``target`` and return it."""
     for setter, arguments in settings.items():
         if setter in _COMPRESSION:
@@ -357,7 +357,7 @@ class Opener:
     def __call__(self, path: Path, access: Access, own: Path | None = None) -> Rdict:
         """Open a directory; to follow its writer, with a folder for RocksDB's own files."""
         shared = database_settings(self._options, create=access is Access.CREATE)
-        general = applied(Options(raw_mode=True), shared)
+        general = apply_settings(Options(raw_mode=True), shared)
         mode, salvages = DBRecoveryMode, access is Access.SALVAGE
         general.set_wal_recovery_mode(
             mode.skip_any_corrupted_record() if salvages else mode.point_in_time()
@@ -378,7 +378,7 @@ class Opener:
             # In one expression: no frame of an interrupt has what ``close`` does not know.
             self._opened.append(Rdict(str(path), general, families, way))
         except Exception as error:
-            raise classified_at_open(error) from None
+            raise classify_at_open(error) from None
         rows = self._opened[-1]
         if access is Access.FOLLOW:  # the writer may be replacing files
             return rows
@@ -387,7 +387,7 @@ class Opener:
         except Exception as error:  # also of a compaction that has met damage by now
             with suppress(Exception):
                 rows.close()
-            raise classified_at_open(error) from None
+            raise classify_at_open(error) from None
         return rows
 
     def close(self) -> None:
@@ -432,4 +432,4 @@ def _family_options(settings: FamilySettings, template: Options) -> Options:
         "set_bottommost_compression_type": ("zstd",),
     }
     template.set_blob_compression_type(DBCompressionType.zstd())
-    return applied(template, usual | settings.options)
+    return apply_settings(template, usual | settings.options)

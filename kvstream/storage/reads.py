@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from kvstream.errors import StoreClosed
 from kvstream.storage.batch import Family, Pages, Row, Rows, Seeks, pages_by
-from kvstream.storage.write_guard import classified
+from kvstream.storage.write_guard import classify
 
 SHORT_PAGE = 16
 """Up to this limit a page is read faster row by row than in bulk."""
@@ -58,7 +58,7 @@ def walk(
             advance()
         rows.status()
     except Exception as error:
-        raise classified(error) from None
+        raise classify(error) from None
     finally:  # see ``_row_by_row``
         rows = advance = None
 
@@ -92,7 +92,7 @@ def snapshot(
                 rows.status()
                 return
     except Exception as error:
-        raise classified(error) from None
+        raise classify(error) from None
     finally:  # see ``_row_by_row``
         rows = advance = None
 
@@ -117,7 +117,7 @@ def _next_page(rows: Any, lower: bytes, advance: Any, reverse: bool) -> list[Row
     return page
 
 
-def begun(rows: W) -> W:
+def begin(rows: W) -> W:
     """Advance a generator past its first, empty page: it sees the rows of this moment."""
     next(rows)
     return rows
@@ -145,7 +145,7 @@ def walk_pages(family: Any, bounds: Any, lower: bytes, upper: bytes) -> Pages:
         rows = family.iter(bounds)
         rows.seek(lower)
         page: list[Row] = []
-        begun = False  # whether the row at the iterator was returned
+        begin = False  # whether the row at the iterator was returned
         while True:
             try:
                 count = yield page
@@ -155,15 +155,15 @@ def walk_pages(family: Any, bounds: Any, lower: bytes, upper: bytes) -> Pages:
                 raise StoreClosed("the store is closed") from None
             page = []
             while len(page) < count:
-                if begun and rows.valid():  # RocksDB aborts the process for next() at the end
+                if begin and rows.valid():  # RocksDB aborts the process for next() at the end
                     rows.next()
                 if not rows.valid():
                     rows.status()
                     break
-                begun = True
+                begin = True
                 page.append((rows.key(), rows.value()))
     except Exception as error:
-        raise classified(error) from None
+        raise classify(error) from None
     finally:  # see ``_row_by_row``
         rows = None
 
@@ -199,7 +199,7 @@ def walk_seeks(family: Any) -> Seeks:
             else:
                 rows.status()
     except Exception as error:
-        raise classified(error) from None
+        raise classify(error) from None
     finally:  # see ``_row_by_row``
         rows = seek = valid = key_of = advance = None
 
@@ -244,7 +244,7 @@ def page(
                 return rows
         return _row_by_row(family, below, lower, upper, limit, reverse)
     except Exception as error:
-        raise classified(error) from None
+        raise classify(error) from None
 
 
 def _last_key(upper: bytes) -> bytes | None:

@@ -28,8 +28,8 @@ from kvstream.layout.columns import put_rows
 from kvstream.storage import reads
 from kvstream.storage.batch import Family, Row
 from kvstream.storage.files import DIRECTORY_MODE
-from kvstream.storage.options import TEMPLATE, applied, below, family_settings
-from kvstream.storage.write_guard import classified
+from kvstream.storage.options import TEMPLATE, apply_settings, below, family_settings
+from kvstream.storage.write_guard import classify
 from kvstream.types.options import StoreOptions
 
 _STAGING = "staging"
@@ -48,14 +48,14 @@ class TableWriter:
             self._writer: Any = SstFileWriter(_messages_options())
             self._writer.open(str(path))
         except Exception as error:
-            raise classified(error) from None
+            raise classify(error) from None
 
     def put(self, prefix: bytes, ids: list[bytes], values: list[bytes]) -> None:
         """Write rows under a prefix; raise StoreError if one is not above the row before it."""
         try:
             deque(map(setitem, repeat(self._writer), map(add, repeat(prefix), ids), values), 0)
         except Exception as error:
-            raise classified(error) from None
+            raise classify(error) from None
         self.rows += len(ids)
         self.size += len(prefix) * len(ids) + sum(map(len, ids)) + sum(map(len, values))
 
@@ -64,7 +64,7 @@ class TableWriter:
         try:
             put_rows(self._writer, prefix, rows)
         except Exception as error:
-            raise classified(error) from None
+            raise classify(error) from None
         self.rows += count
         self.size += len(prefix) * count + len(rows)
 
@@ -73,7 +73,7 @@ class TableWriter:
         try:
             self._writer.finish()
         except Exception as error:
-            raise classified(error) from None
+            raise classify(error) from None
         self._writer = None
 
     def abandon(self) -> None:
@@ -86,7 +86,7 @@ class TableWriter:
 def _messages_options() -> Options:
     settings = family_settings(StoreOptions())[Family.MESSAGES]
     _, templates = Options.load_latest(str(TEMPLATE))
-    options: Options = applied(templates[settings.name], settings.options)
+    options: Options = apply_settings(templates[settings.name], settings.options)
     options.set_compression_type(DBCompressionType.lz4())
     return options
 
@@ -96,7 +96,7 @@ def checkpoint(rows: Rdict, target: Path) -> None:
     try:
         Checkpoint(rows).create_checkpoint(str(target))
     except Exception as error:
-        raise classified(error) from None
+        raise classify(error) from None
 
 
 def ingest(family: Any, paths: list[Path]) -> None:
@@ -147,7 +147,7 @@ class Merged:
             for path in paths:
                 self._rows.ingest_external_file([str(path)], IngestExternalFileOptions())
         except Exception as error:
-            raise classified(error) from None
+            raise classify(error) from None
 
     def page(self, lower: bytes, upper: bytes, limit: int) -> list[Row]:
         """Return the first ``limit`` rows of ``lower <= key < upper``."""

@@ -69,14 +69,14 @@ class Watermark:
         has written it.
         """
         content = files.read(directory / FILE_NAME)
-        marks = [_decoded(content[slot * _PAGE :][:_SLOT_SIZE]) for slot in range(_SLOTS)]
+        marks = [_decode(content[slot * _PAGE :][:_SLOT_SIZE]) for slot in range(_SLOTS)]
         valid = [mark for mark in marks if mark is not None]
         return max(valid, key=lambda mark: mark.counter, default=None)
 
     @staticmethod
     def create(directory: Path, sequence: int) -> None:
         """Write a watermark file durably, in place of one that may be there."""
-        slots = [_encoded(Mark(counter, sequence)) for counter in range(_SLOTS)]
+        slots = [_encode(Mark(counter, sequence)) for counter in range(_SLOTS)]
         content = b"".join(slot.ljust(_PAGE, b"\0") for slot in slots)
         files.write(directory / FILE_NAME, content)
 
@@ -91,7 +91,7 @@ class Watermark:
         mark = cls.read(directory) or Mark(0, 0)
         if os.stat(path).st_nlink > 1:
             files.write(path, files.read(path))
-        return cls(files.opened(path, os.O_RDWR), mark, path)
+        return cls(files.open_regular(path, os.O_RDWR), mark, path)
 
     def is_replaced(self) -> bool:
         """Return whether another file has taken the place of the open one."""
@@ -108,7 +108,7 @@ class Watermark:
         mark = Mark(self.mark.counter + 1, sequence)
         slot = mark.counter % _SLOTS
         try:
-            os.pwrite(self._descriptor, _encoded(mark), slot * _PAGE)
+            os.pwrite(self._descriptor, _encode(mark), slot * _PAGE)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -122,12 +122,12 @@ class Watermark:
             os.close(descriptor)
 
 
-def _encoded(mark: Mark) -> bytes:
+def _encode(mark: Mark) -> bytes:
     body = _BODIES[VERSION].pack(_MAGIC, VERSION, mark.counter, mark.sequence)
     return body + _SUM.pack(zlib.crc32(body))
 
 
-def _decoded(slot: bytes) -> Mark | None:
+def _decode(slot: bytes) -> Mark | None:
     """Return the mark in a slot; None if it is torn."""
     if len(slot) != _SLOT_SIZE:
         return None

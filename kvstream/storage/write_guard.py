@@ -4,7 +4,7 @@ A store is in one of three states. It is sound; or its disk was full, from which
 itself, so writes are tried again once there is space; or it has failed, until it is opened again.
 
 ``rocksdict`` raises every engine error as a bare ``Exception`` whose text begins with RocksDB's
-status. ``classified`` turns it into an error of ours.
+status. ``classify`` turns it into an error of ours.
 """
 
 import re
@@ -21,7 +21,7 @@ from kvstream.errors import (
     UnknownOutcome,
 )
 from kvstream.logs import DeferredLogger
-from kvstream.storage.directory import Directory, shown
+from kvstream.storage.directory import Directory, show_paths
 from kvstream.types.clock import monotonic
 
 _STALL = "Result incomplete: Write stall"
@@ -52,31 +52,31 @@ _VIEW = re.compile(r"[^\s:]*/(kvstream-view-\w+|\.preview[\w-]*)/")
 """The folder of a view in the path of a file: it is gone when the error is read."""
 
 
-def classified(error: Exception) -> Exception:
+def classify(error: Exception) -> Exception:
     """Return the error of ours for an error of ``rocksdict``.
 
     Other errors, such as that for a key that is not bytes, are returned as they are.
     """
     if isinstance(error, OSError):
-        return StoreError(f"IO error: {shown(str(error))}")
+        return StoreError(f"IO error: {show_paths(str(error))}")
     name = type(error).__name__
     if name == "DbClosedError":
         return StoreClosed("the store is closed")
     if name != "Exception":
         return error
-    text = shown(_VIEW.sub("", str(error)))
+    text = show_paths(_VIEW.sub("", str(error)))
     for prefix, meaning in _MEANINGS:
         if text.startswith(prefix):
             return meaning(text)
     return StoreError(text)
 
 
-def classified_at_open(error: Exception) -> Exception:
+def classify_at_open(error: Exception) -> Exception:
     """Return the error of ours for one raised while opening a directory known to be a store."""
     text = str(error)
     if text.startswith(_NOT_A_DATABASE):
-        return Corruption(f"a file of the store is missing or unreadable: {shown(text)}")
-    return classified(error)
+        return Corruption(f"a file of the store is missing or unreadable: {show_paths(text)}")
+    return classify(error)
 
 
 _log = DeferredLogger(__name__)
@@ -237,7 +237,7 @@ class WriteGuard:
 
         ``recovers``: a full disk may end; not if the log's fsync met it.
         """
-        meaning = classified(error)
+        meaning = classify(error)
         if meaning is error or isinstance(meaning, StoreClosed):
             return meaning  # no error of the engine
         if self.is_displaced():  # a file cannot be made in a directory that was removed

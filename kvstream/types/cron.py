@@ -59,7 +59,7 @@ class Fields:
     second: int = 0
     """Added to each time of five fields."""
 
-    def _found(self, at_s: int, reverse: bool) -> Iterator[int]:
+    def _find(self, at_s: int, reverse: bool) -> Iterator[int]:
         from cronsim import CronSim
 
         begin = datetime.fromtimestamp(at_s - self.second, self.zone)
@@ -68,14 +68,14 @@ class Fields:
 
     def after(self, ms: int) -> int | None:
         """Return the first time after a Unix time in milliseconds; None if there is none."""
-        moments = self._found(ms // _MS, reverse=False)
+        moments = self._find(ms // _MS, reverse=False)
         # In an hour that occurs twice, the first found may lie in the one that has passed.
         return next((time_ms for time_ms in moments if time_ms > ms), None)
 
     def until(self, ms: int) -> Iterator[int]:
         """Yield the times up to a Unix time in milliseconds, the latest first."""
         last = ms + 1
-        for time_ms in self._found(ms // _MS + 1, reverse=True):
+        for time_ms in self._find(ms // _MS + 1, reverse=True):
             if time_ms < last:
                 yield time_ms
                 last = time_ms

@@ -69,23 +69,23 @@ def server_url(place: AnyPath) -> str | None:
     return scheme and f"{scheme}://" + _text_of(place).partition("://")[2]
 
 
-def shown_place(place: AnyPath) -> str:
+def show_place(place: AnyPath) -> str:
     """Return a path as it is, or a URL as ``shown_url`` does."""
     text = _text_of(place)
     if _URL.match(text):
-        return shown_url(text)
+        return show_url(text)
     match = _url_match(place)
     return os.fsdecode(place) if match is None else f"{match[1]}://..."
 
 
-def shown_instead(value: object) -> str:
+def show_instead(value: object) -> str:
     """Return a value given in place of a store for a message, a URL without its password."""
     if isinstance(value, str | bytes | os.PathLike) and _url_match(value) is not None:
-        return shown(shown_place(value))
+        return shown(show_place(value))
     return shown(value)
 
 
-def shown_url(url: str) -> str:
+def show_url(url: str) -> str:
     """Return a URL for messages: scheme, host, port, path and ``?db=``, so without a password.
 
     A password may be in the query too, and one with a ``/``, ``?`` or ``#`` that is not quoted in

@@ -22,7 +22,7 @@ def home_folder() -> Path | None:
         return None
 
 
-def expanded(path: str) -> Path:
+def expand(path: str) -> Path:
     """Return a path with the home folder for ``~`` or ``~user``; InvalidArgument without one."""
     first, _, rest = path.partition("/")
     with suppress(RuntimeError):
@@ -41,7 +41,7 @@ def user_folder(variable: str, default: str, remedy: str) -> Path:
     instead: ``remedy``.
     """
     if given := os.environ.get(variable):
-        return expanded(given) / "kvstream"
+        return expand(given) / "kvstream"
     if (home := home_folder()) is None:
         raise InvalidArgument(f"this user has no home folder: set HOME or {variable}, or {remedy}")
     return home / default / "kvstream"

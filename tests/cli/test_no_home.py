@@ -11,7 +11,7 @@ from kvstream.cli.profiles import config_path, profile_names
 from kvstream.cli.shell import history_path
 from kvstream.errors import InvalidArgument
 from kvstream.migration.journal import default_folder
-from kvstream.types.user_folders import expanded
+from kvstream.types.user_folders import expand
 from tests.cli.program import Program
 from tests.cli.terminal import Terminal
 
@@ -110,5 +110,5 @@ def test_without_home_the_line_in_passwd_counts(monkeypatch: pytest.MonkeyPatch)
     entry = SimpleNamespace(pw_dir="/home/ann")
     monkeypatch.setattr("kvstream.types.user_folders.getpwuid", lambda uid: entry)
     assert default_folder() == Path("/home/ann/.local/state/kvstream/migrate")
-    assert expanded("~/a") == Path("/home/ann/a")
-    assert expanded("/b") == Path("/b")
+    assert expand("~/a") == Path("/home/ann/a")
+    assert expand("/b") == Path("/b")

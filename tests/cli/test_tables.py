@@ -15,9 +15,9 @@ from kvstream.cli.tables import (
     Sheet,
     block,
     cells,
-    clipped,
+    clip,
     count_column,
-    folded,
+    fold,
     id_columns,
     left_out_lines,
     name_column,
@@ -183,14 +183,14 @@ def test_a_record_is_below_its_title_if_there_is_no_room_beside_it() -> None:
 
 def test_wide_characters_take_two_cells() -> None:
     assert cells("\u6f22\u5b57") == 4
-    assert clipped("\u6f22\u5b57\u6f22\u5b57", 6) == "\u6f22\u5b57…"
-    assert folded("\u6f22\u5b57\u6f22", 4) == ["\u6f22\u5b57", "\u6f22"]
-    assert folded("ab cd  efghijk", 5) == ["ab cd", "efghi", "jk"]
-    assert folded("", 5) == [""]
+    assert clip("\u6f22\u5b57\u6f22\u5b57", 6) == "\u6f22\u5b57…"
+    assert fold("\u6f22\u5b57\u6f22", 4) == ["\u6f22\u5b57", "\u6f22"]
+    assert fold("ab cd  efghijk", 5) == ["ab cd", "efghi", "jk"]
+    assert fold("", 5) == [""]
 
 
 def test_a_word_of_a_megabyte_is_folded() -> None:
-    assert len(folded("x" * 1_000_000, 40)) == 25_000
+    assert len(fold("x" * 1_000_000, 40)) == 25_000
 
 
 def test_columns_without_room_are_named_by_their_titles() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstream.cli.tables import duration, number, plural, printable, shortened, size, time_of
+from kvstream.cli.tables import duration, number, plural, printable, shorten, size, time_of
 from kvstream.types.ids import MAX_ID, StreamID
 
 
@@ -38,7 +38,7 @@ def test_every_value_is_shown_in_printable_unicode(value: bytes | str) -> None:
     [("abcdef", None, "abcdef"), ("abcdef", 6, "abcdef"), ("abcdef", 5, "abcd…"), ("ab", 1, "…")],
 )
 def test_long_values_are_cut_with_an_ellipsis(text: str, width: int | None, shown: str) -> None:
-    assert shortened(text, width) == shown
+    assert shorten(text, width) == shown
 
 
 @pytest.mark.parametrize(

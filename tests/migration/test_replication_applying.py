@@ -60,7 +60,7 @@ class Following:
             events = self.link.receive(5)
             self._held += [event for event in events if isinstance(event, Received)]
             began = any(isinstance(event, SnapshotEnd) for event in events)
-        self.target.loaded(self.link.position)
+        self.target.record_loaded(self.link.position)
 
     def catch_up(self) -> None:
         """Apply all commands of the server so far."""

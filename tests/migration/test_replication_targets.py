@@ -204,7 +204,7 @@ def server(late: LateProxy) -> Iterator[Server]:
 def target(server: Server) -> Iterator[FollowingServer]:
     with closing(FollowingServer(server, SOURCE, Selection())) as target:
         target.begin()
-        target.loaded(Position(REPLID, 0))
+        target.record_loaded(Position(REPLID, 0))
         target.commit(*increment(10))
         yield target
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstream.rdb.primitives import crc64, crc64_in_python, joined
+from kvstream.rdb.primitives import crc64, crc64_in_python, join_crcs
 
 CHECK = 0xE9C6D914C4B8D9CA
 """What the catalogues of CRCs say of the nine digits."""
@@ -19,4 +19,4 @@ def test_parts_sum_up_to_the_whole(data: bytes, at: int) -> None:
     whole = crc64(data)
     assert whole == crc64_in_python(data)
     assert crc64(memoryview(data)[at:], crc64(data[:at])) == whole
-    assert joined(crc64(data[:at]), crc64(data[at:]), len(data[at:])) == whole
+    assert join_crcs(crc64(data[:at]), crc64(data[at:]), len(data[at:])) == whole

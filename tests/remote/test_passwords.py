@@ -21,7 +21,7 @@ from kvstream.jobs.processes import jobs_of
 from kvstream.migration.places import parse_place
 from kvstream.remote.connection import connect
 from kvstream.spark.options import places as spark_places
-from kvstream.types.urls import shown_place
+from kvstream.types.urls import show_place
 from tests.ports import free_port
 from tests.serving import ServerProcess
 
@@ -119,7 +119,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.mark.parametrize(("url", "shown"), SHOWN)
 def test_a_url_is_shown_without_user_password_and_options(url: str, shown: str) -> None:
-    assert shown_place(url) == shown
+    assert show_place(url) == shown
 
 
 @pytest.mark.parametrize("form", RIGHT)

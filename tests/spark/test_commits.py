@@ -23,7 +23,7 @@ from kvstream.spark.write.stage import (
     unpack_page,
 )
 from kvstream.spark.write.stores import commit_into, ticket_of
-from kvstream.spark.write.writers import prepared
+from kvstream.spark.write.writers import prepare
 from tests.spark.staged import QUERY, rows, share
 
 
@@ -194,7 +194,7 @@ def test_a_large_commit_makes_tables_unless_ids_must_be_completed(
 
 def test_a_store_open_elsewhere_returns_no_ticket(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s"):
-        assert prepared(Place("path", str(tmp_path / "s")), b"a")[1] is None
+        assert prepare(Place("path", str(tmp_path / "s")), b"a")[1] is None
 
 
 def test_a_modified_staged_file_is_refused_without_a_write(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kvstream import Corruption, StoreLocked
 from kvstream.errors import KVStreamError, RequestError
-from kvstream.spark.options import SparkFailed, error_of, translated_errors
+from kvstream.spark.options import SparkFailed, error_of, translate_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ def test_no_stack_is_logged_beside_the_message(
 ) -> None:
     with (
         pytest.raises(SparkFailed, match=r"with name `absent` cannot be resolved"),
-        translated_errors(),
+        translate_errors(),
     ):
         spark.range(1).selectExpr("absent").collect()
     assert "SQLQueryContextLogger" not in capfd.readouterr().err

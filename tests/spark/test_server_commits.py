@@ -25,7 +25,7 @@ from kvstream.spark.write.commit import Commit, Share, Upload
 from kvstream.spark.write.servers import append_now, commit_through
 from kvstream.spark.write.spill import EXACTLY, spill_of
 from kvstream.spark.write.stage import StagedRows, Transaction
-from kvstream.spark.write.writers import commit_to, mark_in, prepared
+from kvstream.spark.write.writers import commit_to, mark_in, prepare
 from tests.ports import free_port
 from tests.server.conftest import Served, redis_port, redis_process
 from tests.spark.staged import QUERY, rows, share
@@ -190,7 +190,7 @@ def test_a_task_sends_its_tables_and_a_dead_one_leaves_nothing(tmp_path: Path) -
     try:
         client = served.client()
         place = Place("url", f"redis://127.0.0.1:{served.port}")
-        _, upload = prepared(place, b"a")
+        _, upload = prepare(place, b"a")
         assert isinstance(upload, Upload)
         shares = []
         for partition in range(3):
@@ -230,7 +230,7 @@ def test_a_served_store_is_written_through_its_server(tmp_path: Path) -> None:
             commit_to(Place("path", by_path.address), 0, work)
         assert commit_to(by_path, 0, work) == (True, 1, 0)
         assert mark_in(by_path, QUERY) == b"7"
-        place, ticket = prepared(by_path, b"a")
+        place, ticket = prepare(by_path, b"a")
         assert place.shown == url
         assert isinstance(ticket, Upload)
     finally:

@@ -13,7 +13,7 @@ from pyspark.sql import types
 
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.layout.values import decode_fields, encode_fields
-from kvstream.spark.write.encoding import encoded
+from kvstream.spark.write.encoding import encode_batch
 from kvstream.spark.write.schema import columns_of
 from kvstream.spark.write.stage import add_id
 from kvstream.types.ids import StreamID
@@ -68,7 +68,7 @@ def entries(
     """Return the entries of a batch by stream: the ID for XADD, and the fields."""
     columns = columns_of(parsed(schema), options)
     found: dict[bytes, list[tuple[Any, dict[bytes, bytes]]]] = {}
-    for staged in encoded(pa.record_batch(dict(batch)), columns):
+    for staged in encode_batch(pa.record_batch(dict(batch)), columns):
         ids = [add_id(eid) for eid in staged.ids] or [None] * len(staged.rows)
         fields = [decode_fields(value) for value, _ in staged.rows]
         for (_, names), each in zip(staged.rows, fields, strict=True):
@@ -251,7 +251,7 @@ def test_rows_of_lists_equal_those_of_the_library(
     columns = columns_of(
         types.StructType([types.StructField("fields", BINARY_PAIRS)]), {"stream": "s"}
     )
-    [staged] = encoded(pa.record_batch({"fields": column}), columns)
+    [staged] = encode_batch(pa.record_batch({"fields": column}), columns)
     wanted = [
         encode_fields([(name, part) for name, part in row if part is not None]) for row in rows
     ]

@@ -254,7 +254,7 @@ def test_an_inconsistent_copy_is_removed(
     tmp_path: Path, at_work: list[bool], names: list[list[str]]
 ) -> None:
     source, target = rocks(tmp_path / "source", [ONE, TWO]), tmp_path / "target"
-    assert checkpoint.copied(source, target, Scripted(at_work, names, [TWO]))
+    assert checkpoint.copy_database(source, target, Scripted(at_work, names, [TWO]))
     assert {path.name: path.read_text() for path in target.iterdir()} == {
         "CURRENT": "MANIFEST-000005\n",
         "MANIFEST-000005": "manifest",
@@ -268,5 +268,7 @@ def test_an_inconsistent_copy_is_removed(
 
 def test_a_timeout_without_a_consistent_copy_leaves_nothing(tmp_path: Path) -> None:
     source, target = rocks(tmp_path / "source", [ONE]), tmp_path / "target"
-    assert not checkpoint.copied(source, target, Scripted([True] * 1000, [], [ONE]), patience_s=0)
+    assert not checkpoint.copy_database(
+        source, target, Scripted([True] * 1000, [], [ONE]), patience_s=0
+    )
     assert not target.exists()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvstream import Store, StoreClosed
-from kvstream.storage.directory import staged
+from kvstream.storage.directory import stage
 
 
 def ends_well(work: Callable[[], object]) -> bool:
@@ -29,12 +29,12 @@ def ends_well(work: Callable[[], object]) -> bool:
 
 
 def test_a_child_does_not_touch_the_copy_that_its_parent_is_making(tmp_path: Path) -> None:
-    stage = staged(tmp_path / "copy")
-    built = stage.__enter__()
+    staged = stage(tmp_path / "copy")
+    built = staged.__enter__()
     built.mkdir()
-    assert ends_well(lambda: stage.__exit__(None, None, None))
+    assert ends_well(lambda: staged.__exit__(None, None, None))
     assert built.exists()
-    stage.__exit__(None, None, None)
+    staged.__exit__(None, None, None)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,7 +12,7 @@ from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified
 from kvstream.storage import maintenance, options
 from kvstream.storage.batch import Batch, Family
-from kvstream.storage.maintenance import united
+from kvstream.storage.maintenance import unite
 from tests.patience import until
 
 ENTRIES, VALUE = 1500, 1000
@@ -76,14 +76,14 @@ def test_small_ranges_are_freed_in_slices_once_they_are_large(tmp_path: Path) ->
             if found:
                 break
         assert len(found) > 1
-        assert united(found) == [(prefix + ids[0].packed, upper)]
+        assert unite(found) == [(prefix + ids[0].packed, upper)]
         assert database.large_deleted() == []
 
 
 def test_adjacent_ranges_are_joined() -> None:
     ranges = [(b"c", b"d"), (b"a", b"b"), (b"b", b"bb"), (b"aa", b"ab"), (b"e", b"f")]
-    assert united(ranges) == [(b"a", b"bb"), (b"c", b"d"), (b"e", b"f")]
-    assert united([]) == []
+    assert unite(ranges) == [(b"a", b"bb"), (b"c", b"d"), (b"e", b"f")]
+    assert unite([]) == []
 
 
 @pytest.mark.parametrize("how", ["delete", "trim", "trim in pieces"])

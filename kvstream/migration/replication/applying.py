@@ -18,7 +18,7 @@ from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.migration.copy import CopyOptions
 from kvstream.migration.items import Item, Selection, Target
-from kvstream.migration.libraries import not_loaded, refused_here
+from kvstream.migration.libraries import find_refused, not_loaded
 from kvstream.migration.rdb_place import RdbSource
 from kvstream.migration.replication.commands import Interpreter, Run
 from kvstream.migration.runner import Report, run
@@ -149,7 +149,7 @@ class Applier(Interpreter):
 def _load(txn: Txn, texts: Sequence[bytes]) -> None:
     """Store libraries; raise RequestError if some are left out, as they cannot be loaded here."""
     present = functions.libraries(txn)
-    refused = refused_here(texts, present.values())
+    refused = find_refused(texts, present.values())
     for text in texts:
         if text not in refused:
             functions.load(txn, text, replace=True)

@@ -94,10 +94,10 @@ def translate(db: int, argv: Argv, selection: Selection) -> Translation:
     command = command_of(argv, COMMANDS)
     if command is None:
         return _foreign(context, argv)
-    return _unchanged(context, command, argv)
+    return _pass_on(context, command, argv)
 
 
-def _unchanged(context: Context, command: Command, argv: Argv) -> Translation:
+def _pass_on(context: Context, command: Command, argv: Argv) -> Translation:
     keys = command.keys_of(argv) if Flag.WRITE in command.flags else []
     return (
         Translation([context.run(*argv)]) if keys and all(map(context.has, keys)) else Translation()
@@ -111,13 +111,13 @@ def _each(step: int) -> Rule:
     """Return the rule for arguments that are keys (1), or keys and values (2)."""
 
     def rule(context: Context, argv: Argv) -> Translation:
-        wanted = _wanted(context, argv[1:], step)
+        wanted = _select_followed(context, argv[1:], step)
         return Translation([context.run(argv[0], *wanted)] if wanted else [])
 
     return rule
 
 
-def _wanted(context: Context, words: Sequence[bytes], step: int) -> list[bytes]:
+def _select_followed(context: Context, words: Sequence[bytes], step: int) -> list[bytes]:
     """Return the arguments that belong to followed keys."""
     return [
         word
@@ -129,7 +129,7 @@ def _wanted(context: Context, words: Sequence[bytes], step: int) -> list[bytes]:
 
 def _msetex(context: Context, argv: Argv) -> Translation:
     end = 2 + 2 * _number(argv, 1)
-    wanted = _wanted(context, argv[2:end], 2)
+    wanted = _select_followed(context, argv[2:end], 2)
     count = b"%d" % (len(wanted) // 2)
     return Translation([context.run(argv[0], count, *wanted, *argv[end:])] if wanted else [])
 
@@ -141,7 +141,7 @@ def _number(argv: Argv, at: int) -> int:
 # --- moved keys -----------------------------------------------------------------------------------
 
 
-def _moved(
+def _translate_move(
     context: Context, source: bytes, target: bytes, db: int, argv: Argv, keeps: bool
 ) -> Translation:
     """Return the translation of a command that moves a value from one key to another.
@@ -161,17 +161,17 @@ def _moved(
 
 
 def _rename(context: Context, argv: Argv) -> Translation:
-    return _moved(context, argv[1], argv[2], context.db, argv, keeps=False)
+    return _translate_move(context, argv[1], argv[2], context.db, argv, keeps=False)
 
 
 def _move(context: Context, argv: Argv) -> Translation:
-    return _moved(context, argv[1], argv[1], _number(argv, 2), argv, keeps=False)
+    return _translate_move(context, argv[1], argv[1], _number(argv, 2), argv, keeps=False)
 
 
 def _copy(context: Context, argv: Argv) -> Translation:
     words = [word.upper() for word in argv[3:]]
     db = _number(argv, 4 + words.index(b"DB")) if b"DB" in words else context.db
-    return _moved(context, argv[1], argv[2], db, argv, keeps=True)
+    return _translate_move(context, argv[1], argv[2], db, argv, keeps=True)
 
 
 def _restore(context: Context, argv: Argv) -> Translation:
@@ -348,12 +348,12 @@ def _replaces(kind: str) -> Rule:
     """Return the rule for a command that replaces its first key by another type."""
 
     def rule(context: Context, argv: Argv) -> Translation:
-        return _replaced(context, argv[1:2], kind)
+        return _translate_replacement(context, argv[1:2], kind)
 
     return rule
 
 
-def _replaced(context: Context, keys: Sequence[bytes], kind: str) -> Translation:
+def _translate_replacement(context: Context, keys: Sequence[bytes], kind: str) -> Translation:
     wanted = [key for key in keys if context.has(key)]
     retyped = [((context.db, key), kind) for key in wanted]
     runs = [context.run(b"DEL", *wanted)] if wanted else []
@@ -365,7 +365,7 @@ def _stores(kind: str, *words: bytes) -> Rule:
 
     def rule(context: Context, argv: Argv) -> Translation:
         targets = [argv[at + 1] for at, word in enumerate(argv[:-1]) if word.upper() in words]
-        return _replaced(context, targets[-1:], kind)
+        return _translate_replacement(context, targets[-1:], kind)
 
     return rule
 

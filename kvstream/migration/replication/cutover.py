@@ -23,7 +23,7 @@ from typing import Self
 
 from kvstream.errors import InvalidArgument, KVStreamError, RequestError, StoreLocked
 from kvstream.layout.keys import qualified
-from kvstream.migration.copy import CopyOptions, Outcome, copy_key, left_out
+from kvstream.migration.copy import CopyOptions, Outcome, copy_key, find_exclusion
 from kvstream.migration.items import STREAM, DbKey, Item, Selection, Source
 from kvstream.migration.journal import Behind, FollowerNote, Phase, RunningAlready, identity_of
 from kvstream.migration.libraries import PlannedLibrary
@@ -77,7 +77,7 @@ class StoreCutoverTarget:
         left = set(recopy)
         for item in self._source.items(self._selection):
             name = item.db, item.key
-            if left_out(item, self.place) is not None:
+            if find_exclusion(item, self.place) is not None:
                 continue
             if name in left:
                 left.discard(name)
@@ -114,7 +114,7 @@ class StoreCutoverTarget:
         for group in state.groups:
             before = known.get(group.name)
             if before is not None:
-                group.pending = _timed(group.pending, before.pending)
+                group.pending = _copy_times(group.pending, before.pending)
                 if not self._tells_active:
                     group.consumers = list(_active(group, before))
 
@@ -145,7 +145,7 @@ def _active(group: GroupImage, before: GroupImage) -> Iterator[ConsumerImage]:
         yield consumer._replace(active_ms=known.get(consumer.name, consumer.active_ms))
 
 
-def _timed(pending: PendingTable, before: PendingTable) -> PendingTable:
+def _copy_times(pending: PendingTable, before: PendingTable) -> PendingTable:
     """Return pending entries, with the times of ``before`` that are within INEXACT_MS."""
     merged = PendingTable()
     known = iter(before)
@@ -396,7 +396,7 @@ class Pair:
         written = self._follower.writes
         journal = self._follower.target.journal
         self._said("copying the state of groups")
-        with self._follower.kept_alive():
+        with self._follower.keep_alive():
             copied = self._target.copy_state(journal.recopy)
             self._said("comparing source and target")
             for library in self._check_losses(keys_only=True):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import SourceNotReady
-from kvstream.migration.copy import counted
+from kvstream.migration.copy import list_counts
 from kvstream.migration.journal import Phase
 from kvstream.migration.replication.protocol import (
     NOWHERE,
@@ -76,7 +76,7 @@ class Link:
         except TimeoutError:
             return []
         except OSError as error:
-            raise _lost(error) from None
+            raise _connection_lost(error) from None
         if not data:
             raise SourceNotReady("the source has closed the connection")
         self.received += len(data)
@@ -96,10 +96,10 @@ class Link:
                 self._socket.settimeout(None)
                 self._socket.sendall(data)
             except OSError as error:
-                raise _lost(error) from None
+                raise _connection_lost(error) from None
 
     @contextmanager
-    def kept_alive(self, offset: int) -> Iterator[None]:
+    def keep_alive(self, offset: int) -> Iterator[None]:
         """Acknowledge an offset each second from a thread; nothing else may use the link."""
         over = threading.Event()
         thread = threading.Thread(target=self._repeat, args=(offset, over), daemon=True)
@@ -121,7 +121,7 @@ class Link:
         self._connection.disconnect()
 
 
-def _lost(error: OSError) -> SourceNotReady:
+def _connection_lost(error: OSError) -> SourceNotReady:
     return SourceNotReady(f"the connection to the source was lost: {error.strerror or error}")
 
 
@@ -287,12 +287,12 @@ class Follower:
         self._acknowledged_at = monotonic()
 
     @contextmanager
-    def kept_alive(self) -> Iterator[None]:
+    def keep_alive(self) -> Iterator[None]:
         """Return a context manager that acknowledges from a thread meanwhile."""
         if self._link is None:
             yield
             return
-        with self._link.kept_alive(self.offset):
+        with self._link.keep_alive(self.offset):
             yield
 
     # --- commands -------------------------------------------------------------------------------
@@ -364,14 +364,14 @@ class Follower:
         link.acknowledge(began.position.offset)
         self._said(f"loading a snapshot of {self._spool.stat().st_size} bytes")
         self._seen(Phase.LOADING)
-        with link.kept_alive(began.position.offset):
+        with link.keep_alive(began.position.offset):
             report = self._load(self._spool)
         self._spool.unlink()
         if report.skipped:
-            self._said(f"the snapshot has keys that are left out: {counted(report.skipped)}")
+            self._said(f"the snapshot has keys that are left out: {list_counts(report.skipped)}")
         for text in report.functions.reported:
             self._said(text)
-        self.target.loaded(began.position)
+        self.target.record_loaded(began.position)
         self._is_synchronised = True
         self._said(f"following from offset {began.position.offset}")
         self._heard_at = monotonic()

@@ -157,18 +157,18 @@ class Replica:
             return False
         said = self._steps.pop(0)
         if line[:1] == b"-" and said is not _VERSION:
-            self._refused(said[0], line[1:])
+            self._raise_refusal(said[0], line[1:])
         if line[:1] not in b"+-":
-            raise ProtocolError(f"the source replies to {said[0].decode()} with {_shown(line)}")
+            raise ProtocolError(f"the source replies to {said[0].decode()} with {_show(line)}")
         if self._steps:
             self._say()
         else:
             self._begin(line[1:], events)
         return True
 
-    def _refused(self, word: bytes, error: bytes) -> None:
+    def _raise_refusal(self, word: bytes, error: bytes) -> None:
         """Raise the error for a refusal."""
-        text = f"the source refuses {word.decode()}: {_shown(error)}"
+        text = f"the source refuses {word.decode()}: {_show(error)}"
         raise (SourceNotReady if error.split(b" ")[0] in TEMPORARY else ReplicationRefused)(text)
 
     def _begin(self, line: bytes, events: list[Event]) -> None:
@@ -183,7 +183,7 @@ class Replica:
             events.append(Continued(self.position))
             self._read = self._commands
         else:
-            raise ProtocolError(f"the source replies to PSYNC with {_shown(line)}")
+            raise ProtocolError(f"the source replies to PSYNC with {_show(line)}")
 
     # --- the snapshot ---------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Replica:
             return False
         size = line[1:]
         if line[:1] == b"-":
-            raise SourceNotReady(f"the source cannot make a snapshot: {_shown(line[1:])}")
+            raise SourceNotReady(f"the source cannot make a snapshot: {_show(line[1:])}")
         if line[:1] == b"$" and size.isdigit() and len(size) < 20:
             self._missing = int(size)
             self._read = self._snapshot_by_length
@@ -202,7 +202,7 @@ class Replica:
             self._mark = size[len(_EOF_HEAD) :]
             self._read = self._snapshot_by_mark
             return True
-        raise ProtocolError(f"the source begins a snapshot with {_shown(line)}")
+        raise ProtocolError(f"the source begins a snapshot with {_show(line)}")
 
     def _snapshot_by_length(self, events: list[Event]) -> bool:
         data, self._buffer = self._buffer[: self._missing], self._buffer[self._missing :]
@@ -247,9 +247,9 @@ class Replica:
 
 def _replid(word: bytes) -> bytes:
     if len(word) != REPLID_BYTES or not word.isalnum():
-        raise ProtocolError(f"the source sends an invalid replication ID: {_shown(word)}")
+        raise ProtocolError(f"the source sends an invalid replication ID: {_show(word)}")
     return word
 
 
-def _shown(line: bytes) -> str:
+def _show(line: bytes) -> str:
     return line[:120].decode("utf-8", "backslashreplace")

@@ -131,7 +131,7 @@ class Target(Protocol):
         """Delete the followed keys, and record that a snapshot is being loaded."""
         ...
 
-    def loaded(self, position: Position) -> None:
+    def record_loaded(self, position: Position) -> None:
         """Record that a snapshot is loaded; the source sends a SELECT before its next command."""
         ...
 
@@ -206,7 +206,7 @@ class FollowingStore:
                     clear(txn, db, self._selection)
             self._write(txn, self.journal)
 
-    def loaded(self, position: Position) -> None:
+    def record_loaded(self, position: Position) -> None:
         journal = self.journal.at(position, 0)
         with self._engine.transaction() as txn:
             self._write(txn, journal)
@@ -254,7 +254,7 @@ class FollowingServer:
         value = self._server.connection(JOURNAL_DB).ask("GET", self._key)
         self.journal = Journal(self._source) if value is None else Journal.decode(value)
         if value is None:
-            refuse_others(self._keys(db) for db in self._followed())
+            refuse_others(self._keys(db) for db in self._followed_databases())
         self._stored: bytes | None = value
         """The journal as it was last read or written."""
         self._stream = self._new_stream(self.journal.db)
@@ -263,7 +263,7 @@ class FollowingServer:
         reply = self._server.connection(JOURNAL_DB).ask("CONFIG", "GET", "databases")
         return int(reply[1]) if reply else 16
 
-    def _followed(self) -> list[int]:
+    def _followed_databases(self) -> list[int]:
         return [db for db in range(self._databases) if self._selection.has_database(db)]
 
     def _keys(self, db: int) -> list[bytes]:
@@ -280,7 +280,7 @@ class FollowingServer:
         self.journal = Journal(self.journal.source)
         self._stream = self._new_stream(0)
         self._execute([], self.journal)
-        for db in self._followed():
+        for db in self._followed_databases():
             self._clear(db)
 
     def _clear(self, db: int) -> None:
@@ -288,7 +288,7 @@ class FollowingServer:
         for at in range(0, len(keys), _CLEARED):
             self._server.connection(db).do("UNLINK", *keys[at : at + _CLEARED])
 
-    def loaded(self, position: Position) -> None:
+    def record_loaded(self, position: Position) -> None:
         self._stream.db = 0
         self._execute([], self.journal.at(position, 0))
 

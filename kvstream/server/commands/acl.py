@@ -11,7 +11,7 @@ from kvstream.commands.table import find
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import Denial, NoPermission, Rights, User
-from kvstream.server.command_docs import CATEGORIES, named
+from kvstream.server.command_docs import CATEGORIES, list_category
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import disconnect, server_of
 from kvstream.server.runtime.pubsub import has_forbidden
@@ -60,7 +60,9 @@ def acl_cat(txn: Txn, client: Client, argv: Argv) -> Reply:
     category = text(argv[2].lower())
     if category not in CATEGORIES:
         raise InvalidArgument(f"Unknown category '{text(argv[2])}'")
-    return [each.name.encode() for each in named(every(server_of(client).commands), category)]
+    return [
+        each.name.encode() for each in list_category(every(server_of(client).commands), category)
+    ]
 
 
 @COMMANDS.command("acl|getuser", "username", OPERATE, since="6.0.0")

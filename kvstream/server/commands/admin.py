@@ -102,7 +102,7 @@ def _save(client: Client, request: Argv) -> Job:
     return job or server.checkpoints.start_save(request, server.statistics.changes)
 
 
-def _started(client: Client) -> str:
+def _describe_start(client: Client) -> str:
     """Return Redis's word for a background job: within EXEC it starts after EXEC."""
     return "scheduled" if client.in_exec else "started"
 
@@ -116,7 +116,7 @@ def bgsave(txn: Txn, client: Client, argv: Argv) -> Reply:
     if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() != b"SCHEDULE"):
         raise syntax_error()
     _save(client, argv)
-    return Simple(f"Background saving {_started(client)}")
+    return Simple(f"Background saving {_describe_start(client)}")
 
 
 @COMMANDS.command("bgrewriteaof", "", _SAVE, since="1.0.0")
@@ -125,7 +125,7 @@ def bgrewriteaof(txn: Txn, client: Client, argv: Argv) -> Reply:
     checkpoints = server_of(client).checkpoints
     if _own(checkpoints.compaction, argv, _COMPACTING) is None:
         checkpoints.start_compaction(argv)
-    return Simple(f"Background append only file rewriting {_started(client)}")
+    return Simple(f"Background append only file rewriting {_describe_start(client)}")
 
 
 _REPLICAS = b"r"

@@ -14,11 +14,11 @@ from kvstream.server.command_docs import (
     KeyUse,
     arguments_of,
     categories_of,
+    find_key_places,
     flags_of,
     key_specs,
     key_uses,
-    named,
-    placed_like_keys,
+    list_category,
 )
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import server_of
@@ -38,7 +38,7 @@ Row = Command | Container
 )
 def command(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the arity, flags, keys and categories of every command."""
-    return [_described(row) for row in server_of(client).commands.values()]
+    return [_describe(row) for row in server_of(client).commands.values()]
 
 
 @COMMANDS.command("command|count", "", LOOKUP, since="2.8.13", categories="connection")
@@ -60,11 +60,11 @@ def command_info(txn: Txn, client: Client, argv: Argv) -> Reply:
     """
     if len(argv) == 2:
         return command(txn, client, argv)
-    commands = (_named(client, word) for word in argv[2:])
-    return [None if row is None else _described(row) for row in commands]
+    commands = (_find(client, word) for word in argv[2:])
+    return [None if row is None else _describe(row) for row in commands]
 
 
-def _named(client: Client, word: bytes) -> Row | None:
+def _find(client: Client, word: bytes) -> Row | None:
     """Return a command, a container, or the subcommand ``container|name``."""
     name, _, rest = word.lower().partition(b"|")
     row = server_of(client).commands.get(name)
@@ -73,10 +73,10 @@ def _named(client: Client, word: bytes) -> Row | None:
     return None if rest else row
 
 
-def _described(row: Row) -> Reply:
+def _describe(row: Row) -> Reply:
     if not isinstance(row, Container):
         return _row_of(row, SetReply([]))  # in RESP3 Redis sends a set if there are none
-    parts: list[Reply] = [_described(each) for each in row.subcommands.values()]
+    parts: list[Reply] = [_describe(each) for each in row.subcommands.values()]
     if row.alone is not None:
         return _row_of(row.alone, parts)
     nothing = SetReply([])
@@ -97,7 +97,7 @@ def _set(words: list[str]) -> SetReply:
 
 def _positions(row: Command) -> tuple[int, int, int]:
     """Return the first key, the last one and the step; zeros without keys, or if they move."""
-    keys = placed_like_keys(row)
+    keys = find_key_places(row)
     return (0, 0, 0) if keys is None or not keys.first else (keys.first, keys.last, keys.step)
 
 
@@ -127,8 +127,8 @@ def command_docs(txn: Txn, client: Client, argv: Argv) -> Reply:
     if len(argv) == 2:
         rows: list[Row | None] = list(server_of(client).commands.values())
     else:
-        rows = [_named(client, word) for word in argv[2:]]
-    return Map([(row.name.encode(), _documented(row)) for row in rows if row is not None])
+        rows = [_find(client, word) for word in argv[2:]]
+    return Map([(row.name.encode(), _document(row)) for row in rows if row is not None])
 
 
 _DEPRECATED = {
@@ -144,7 +144,7 @@ _DEPRECATED = {
 """Commands that Redis calls deprecated: since which version, and what replaces them."""
 
 
-def _documented(row: Row) -> Reply:
+def _document(row: Row) -> Reply:
     pairs: list[tuple[Reply, Reply]] = [
         (b"summary", _summary(row).encode()),
         (b"since", row.since.encode()),
@@ -162,7 +162,7 @@ def _documented(row: Row) -> Reply:
         keys = chain(range(places), repeat(places - 1)) if places else iter(())
         pairs.append((b"arguments", [_argument(each, keys) for each in arguments]))
     if isinstance(row, Container):
-        parts = [(each.name.encode(), _documented(each)) for each in row.subcommands.values()]
+        parts = [(each.name.encode(), _document(each)) for each in row.subcommands.values()]
         pairs.append((b"subcommands", Map(parts)))
     return Map(pairs)
 
@@ -219,7 +219,9 @@ def command_list(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 def _of_category(client: Client, word: bytes) -> Iterable[str]:
-    return (each.name for each in named(every(server_of(client).commands), text(word.lower())))
+    return (
+        each.name for each in list_category(every(server_of(client).commands), text(word.lower()))
+    )
 
 
 def _of_pattern(client: Client, pattern: bytes) -> Iterable[str]:

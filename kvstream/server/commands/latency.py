@@ -101,7 +101,7 @@ def latency_histogram(txn: Txn, client: Client, argv: Argv) -> Reply:
     others; XADDs that were run together count with their mean. `latency-tracking no` hides them.
     """
     rows = server_of(client).statistics.commands
-    names = _named(client, argv[2:]) if len(argv) > 2 else sorted(rows)
+    names = _resolve_names(client, argv[2:]) if len(argv) > 2 else sorted(rows)
     rows_shown: list[tuple[Reply, Reply]] = []
     for name in names:
         if name in rows and rows[name].durations.calls:
@@ -112,7 +112,7 @@ def latency_histogram(txn: Txn, client: Client, argv: Argv) -> Reply:
     return Map(rows_shown)
 
 
-def _named(client: Client, words: Iterable[bytes]) -> list[str]:
+def _resolve_names(client: Client, words: Iterable[bytes]) -> list[str]:
     """Return the names of the commands, containers replaced by their subcommands."""
     names: list[str] = []
     for word in words:

@@ -53,7 +53,7 @@ from kvstream.server.scripting.script import (
     Script,
     ScriptCache,
     ScriptFlag,
-    parsed,
+    parse_script,
     sha1,
 )
 from kvstream.types.clock import monotonic
@@ -134,7 +134,7 @@ class Scripts:
         """Keep a script, or raise RequestError if it cannot be compiled."""
         script = self.cache.find(source)
         if script is None:
-            script = parsed(sha1(source), source)
+            script = parse_script(sha1(source), source)
             self.interpreter.load(script.sha, script.body)
             self.cache.add(script, stays)
         elif stays and not script.stays:
@@ -153,7 +153,7 @@ class Scripts:
         try:
             script = self.cache.get(argv[1]) if by_sha else self.cache.find(argv[1])
             if script is None and not by_sha:
-                script = parsed(b"", argv[1])
+                script = parse_script(b"", argv[1])
         except RequestError:  # its first line is wrong
             return False
         return script is not None and ScriptFlag.NO_WRITES in script.flags

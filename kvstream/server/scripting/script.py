@@ -58,7 +58,7 @@ def script_flags(words: bytes) -> frozenset[ScriptFlag]:
     return frozenset(flags)
 
 
-def parsed(sha: bytes, source: bytes) -> Script:
+def parse_script(sha: bytes, source: bytes) -> Script:
     """Return a script, or raise RequestError if its first line is wrong."""
     if not source.startswith(b"#!"):
         return Script(sha, source, body=source)

@@ -29,11 +29,11 @@ from kvstream.spark.jobs.places import (
     TIMED,
     Say,
     accepts_pattern,
-    chosen,
+    choose_streams,
     entries,
     lengths,
     require,
-    shown,
+    show_places,
 )
 from kvstream.spark.options import Place, first_id, last_id, places
 from kvstream.spark.read.servers import client_of
@@ -295,10 +295,10 @@ def archive(
         raise InvalidArgument("archive takes one place")
     archive = Archive(Folder(spark, folder))
     archive.sweep()
-    options = chosen(source, streams, match) | ({"end": f"({before}"} if before else {})
+    options = choose_streams(source, streams, match) | ({"end": f"({before}"} if before else {})
     last = archive.last_ids()
-    say(f"archive of {shown(source)} in {folder}: {len(archive.runs())} earlier runs")
-    run, read = _add(spark, archive, options, last, shown(source))
+    say(f"archive of {show_places(source)} in {folder}: {len(archive.runs())} earlier runs")
+    run, read = _add(spark, archive, options, last, show_places(source))
     if run is None:
         require(spark, [source], (), match)
     else:
@@ -436,12 +436,14 @@ def restore(
     if into is not None:
         rows = rows.withColumn("stream", F.lit(into))
     count = rows.count()
-    say(f"{count:,} entries in the archive; writing them to {shown(target)}")
-    before = sum(lengths(spark, chosen(target, (), None)).values()) if _exists(target) else 0
+    say(f"{count:,} entries in the archive; writing them to {show_places(target)}")
+    before = (
+        sum(lengths(spark, choose_streams(target, (), None)).values()) if _exists(target) else 0
+    )
     if count:
         write = rows.write.format("kvstream").mode("append").options(**target)
         write.option("skipExisting", "true").save()
-    after = sum(lengths(spark, chosen(target, (), None)).values()) if count else before
+    after = sum(lengths(spark, choose_streams(target, (), None)).values()) if count else before
     written = after - before
     say(f"{count:,} found = {written:,} written + {count - written:,} already present")
     return Restored(count, written, count - written)
@@ -508,7 +510,9 @@ def asof(
     last = Archive(Folder(spark, folder)).last_ids()
     require(spark, [source], [name for name in streams if name not in last], None)
     bounds = {"start": start, "end": end, "ignoreMissing": "true"}
-    live = _after(spark, entries(spark, chosen(source, streams, match) | bounds, TIMED), last)
+    live = _after(
+        spark, entries(spark, choose_streams(source, streams, match) | bounds, TIMED), last
+    )
     old = archived(spark, folder, streams=streams, start=start, end=end).drop("day")
     if match is not None:
         matches = matcher(match.encode())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.spark.jobs.archives import Folder
-from kvstream.spark.jobs.places import Say, accepts_pattern, chosen, require, shown
+from kvstream.spark.jobs.places import Say, accepts_pattern, choose_streams, require, show_places
 from kvstream.spark.write.stage import Transaction
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def import_files(
     if columns:
         rows = rows.selectExpr(*columns)
     count = rows.count()
-    say(f"{count:,} rows of {files} to {shown(target)}")
+    say(f"{count:,} rows of {files} to {show_places(target)}")
     if _is_done(target, known):
         say("already imported under this name: nothing to do")
         return Imported(count, 0)
@@ -86,7 +86,7 @@ def import_files(
 
 
 def _read(
-    spark: "SparkSession", files: str, kind: str, options: Mapping[str, str], chosen: bool
+    spark: "SparkSession", files: str, kind: str, options: Mapping[str, str], choose_streams: bool
 ) -> "DataFrame":
     """Read files; unless columns are chosen, parse a JSON column ``fields`` into a map."""
     from pyspark.sql import functions as F
@@ -96,7 +96,7 @@ def _read(
     schema = given.pop("schema", None)
     reader = spark.read.format(_source(kind)).options(**given)
     rows = (reader.schema(schema) if schema else reader).load(files)
-    types = {} if chosen else {each.name: each.dataType for each in rows.schema}
+    types = {} if choose_streams else {each.name: each.dataType for each in rows.schema}
     if kind == "json" and isinstance(types.get("fields"), StructType):
         types["fields"] = MapType(StringType(), StringType())  # a struct sorts the names
         wanted = [StructField(name, each) for name, each in types.items()]
@@ -165,7 +165,7 @@ def export_files(
         f"fields {_FIELDS.get(kind, _MAP)}"
     ]
     schema = ", ".join(["stream string", "id string", "timestamp timestamp", *columns])
-    wanted = chosen(source, streams, match) | {"start": start, "end": end}
+    wanted = choose_streams(source, streams, match) | {"start": start, "end": end}
     frame = spark.read.format("kvstream").schema(schema).options(**wanted).load()
     if not fields and kind in _FLAT:
         frame = frame.withColumn("fields", F.to_json("fields"))

@@ -15,7 +15,7 @@ from kvstream.spark.jobs import splitting
 from kvstream.spark.jobs.places import Say, place
 from kvstream.spark.jobs.splitting import SPLIT_ENTRIES, LongStream
 from kvstream.spark.jobs.verification import verify
-from kvstream.types.urls import shown_place
+from kvstream.types.urls import show_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,7 +128,7 @@ def _split(
         for stream in streams:
             splitting.migrate_stream(spark, stream, say)
     except (KVStreamError, OSError) as error:
-        say(f"{shown_place(pair.source)}: no streams are split: {type(error).__name__}: {error}")
+        say(f"{show_place(pair.source)}: no streams are split: {type(error).__name__}: {error}")
         return []
     return streams
 
@@ -161,7 +161,7 @@ def migrate_group(work: list[tuple[Pair, MigrateOptions]]) -> Iterator[Moved]:
 def _migrate_pair(pair: Pair, options: MigrateOptions) -> Moved:
     from kvstream import migration
 
-    shown = shown_place(pair.source), shown_place(pair.target)
+    shown = show_place(pair.source), show_place(pair.target)
     try:
         source = migration.parse_place(pair.source)
         target = migration.parse_place(pair.target, create=True)

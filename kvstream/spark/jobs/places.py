@@ -44,7 +44,7 @@ def accepts_pattern(job: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
-def chosen(source: Options, streams: Sequence[str], match: str | None) -> dict[str, str]:
+def choose_streams(source: Options, streams: Sequence[str], match: str | None) -> dict[str, str]:
     """Return a place's options with those that select streams; by default all streams."""
     if streams and match:
         raise InvalidArgument("give stream names or a pattern (match), not both")
@@ -82,11 +82,13 @@ def require(
     """
     if not (streams or match) or any(map(_missing_is_empty, sources)):
         return
-    names = {name for each in sources for name in lengths(spark, chosen(each, streams, match))}
+    names = {
+        name for each in sources for name in lengths(spark, choose_streams(each, streams, match))
+    }
     missing = [name for name in streams if name not in names]
     if missing or not names:
         what = f"no stream {missing[0]!r}" if missing else f"no stream that matches {match!r}"
-        where = " or ".join(map(shown, sources))
+        where = " or ".join(map(show_places, sources))
         raise NoSuchKey(f"there is {what} in {where}: {MISSING_HINT}")
 
 
@@ -94,6 +96,6 @@ def _missing_is_empty(source: Options) -> bool:
     return flag({name.lower(): value for name, value in source.items()}, "ignoremissing", False)
 
 
-def shown(options: Options) -> str:
+def show_places(options: Options) -> str:
     """Return the addresses of the places, without passwords."""
     return ", ".join(each.shown for each in places(options))

@@ -121,12 +121,12 @@ def _number(value: float, _: object = None) -> str:
 
 def _labels(names: Sequence[str]) -> list[str]:
     """Shorten names in the middle, and keep them distinct."""
-    labels = [_shortened(name) for name in names]
+    labels = [_shorten(name) for name in names]
     counts = Counter(labels)
     return [f"{at}: {label}" if counts[label] > 1 else label for at, label in enumerate(labels, 1)]
 
 
-def _shortened(name: str) -> str:
+def _shorten(name: str) -> str:
     text = "".join(char if char.isprintable() else "\ufffd" for char in name)  # as XML requires
     half = LABEL_MAX // 2
     return text if len(text) <= LABEL_MAX else f"{text[: half - 1]}…{text[-half:]}"

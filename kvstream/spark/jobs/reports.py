@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from kvstream.spark.jobs.places import Say, accepts_pattern, chosen, require, shown, table
+from kvstream.spark.jobs.places import (
+    Say,
+    accepts_pattern,
+    choose_streams,
+    require,
+    show_places,
+    table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +69,7 @@ class Report:
         """Return the tables as text."""
         parts = [f"{self.source}: {self.entries:,} entries"]
         for each in self.tables:
-            parts.append(f"\n{each.title}\n{_aligned(each)}")
+            parts.append(f"\n{each.title}\n{_align(each)}")
         return "\n".join(parts)
 
 
@@ -78,8 +85,8 @@ def report(
     say: Say = print,
 ) -> Report:
     """Report on streams, by default all; ``start`` and ``end`` bound the entries counted."""
-    options = chosen(source, streams, match)
-    say(f"report on {shown(source)}")
+    options = choose_streams(source, streams, match)
+    say(f"report on {show_places(source)}")
     require(spark, [source], (), match)
     ids = spark.read.format("kvstream").schema(_ID).options(**options, start=start, end=end).load()
     ids = ids.cache()
@@ -88,7 +95,7 @@ def report(
         streams_table = _streams(ids, minutes)
     finally:
         ids.unpersist()
-    consumers = _collected(table(spark, options, "consumers"))
+    consumers = _collect(table(spark, options, "consumers"))
     groups, redeliveries = _groups(spark, options)
     shares = sorted(
         (
@@ -98,7 +105,7 @@ def report(
         key=lambda share: -share[1],
     )
     result = Report(
-        shown(source),
+        show_places(source),
         int(time.time() * 1000),
         sum(minute.entries for minute in minutes),
         minutes,
@@ -167,7 +174,7 @@ def _groups(spark: "SparkSession", options: Mapping[str, str]) -> tuple[Table, T
         )
     )
     groups = table(spark, options, "groups").join(pending, ["stream", "group"], "left")
-    rows = _collected(groups.orderBy("stream", "group"))
+    rows = _collect(groups.orderBy("stream", "group"))
     lags = [row["lag"] for row in rows if row["lag"] is not None]
     title = "Groups: entries not delivered yet, and idle times of pending ones"
     if lags:
@@ -222,7 +229,7 @@ def _consumers(consumers: Sequence[Mapping[str, Any]]) -> Table:
     return Table("Consumers: pending entries, and time since last seen and active", 3, head, rows)
 
 
-def _collected(frame: "DataFrame") -> list[dict[str, Any]]:
+def _collect(frame: "DataFrame") -> list[dict[str, Any]]:
     return [row.asDict() for row in frame.collect()]
 
 
@@ -242,7 +249,7 @@ def _duration(ms: float | None) -> str:
     return f"{ms:g} ms"
 
 
-def _aligned(table: Table) -> str:
+def _align(table: Table) -> str:
     if not table.rows:
         return "  none"
     rows = [table.head, *table.rows]

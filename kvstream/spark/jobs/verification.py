@@ -12,10 +12,10 @@ from kvstream.spark.jobs.places import (
     ENTRIES,
     Say,
     accepts_pattern,
-    chosen,
+    choose_streams,
     entries,
     require,
-    shown,
+    show_places,
 )
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ def verify(
     """
     from pyspark.sql import functions as F
 
-    say(f"comparing {shown(source)} with {shown(target)}")
+    say(f"comparing {show_places(source)} with {show_places(target)}")
     bounds = {"start": start, "end": end, "ignoreMissing": "true"}
     ours, theirs = (
-        _digests(entries(spark, chosen(place, streams, match) | bounds, _ENTRIES))
+        _digests(entries(spark, choose_streams(place, streams, match) | bounds, _ENTRIES))
         for place in (source, target)
     )
     joined = ours.withColumnRenamed("digest", "source_digest").join(
@@ -93,7 +93,7 @@ def verify(
         F.col("source_digest").eqNullSafe(F.col("target_digest")).alias("same"),
     ).cache()
     try:
-        result = _summed(ranges, say)
+        result = _sum_up(ranges, say)
     finally:
         ranges.unpersist()
     if not result.ranges or len(streams) > 1:
@@ -117,7 +117,7 @@ def _digests(found: "DataFrame") -> "DataFrame":
     return hashed.groupBy("stream", "range").agg(digest.alias("digest"))
 
 
-def _summed(ranges: "DataFrame", say: Say) -> Verified:
+def _sum_up(ranges: "DataFrame", say: Say) -> Verified:
     from pyspark.sql import functions as F
 
     total = ranges.agg(

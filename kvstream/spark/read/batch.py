@@ -18,7 +18,7 @@ from kvstream.spark.read.partitions import (
     task_partitions,
 )
 from kvstream.spark.read.servers import Server, ServerReader, client_of
-from kvstream.spark.read.stores import copied, pieces_of, require, streams_of
+from kvstream.spark.read.stores import make_copy, pieces_of, require, streams_of
 from kvstream.spark.schema import ReadSchema, read_schema
 
 if TYPE_CHECKING:
@@ -46,15 +46,15 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: copy the stores, and split the streams among tasks."""
         freeze_modules()
-        parts = [self._planned(place) for place in self._places]
+        parts = [self._plan(place) for place in self._places]
         total = sum(piece.entries for _, pieces in parts for piece in pieces)
         count = self._partitions or tasks_for(total)
         return task_partitions(parts, count) or [TaskPartition()]
 
-    def _planned(self, place: Place) -> tuple[Source, list[Piece]]:
+    def _plan(self, place: Place) -> tuple[Source, list[Piece]]:
         tasks = self._partitions or os.cpu_count() or 1
         if place.kind == "path":
-            copy = copied(place)
+            copy = make_copy(place)
             with copy.store() as store:
                 keys = streams_of(store, self._spec)
                 self._require(keys, place)

@@ -13,10 +13,10 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from kvstream.errors import InvalidArgument, NoGroup, NoSuchKey, quoted
 from kvstream.group import Group
-from kvstream.spark.options import Options, choice, flag, listed, patterns, places
+from kvstream.spark.options import Options, choice, flag, patterns, places, split_list
 from kvstream.spark.read.partitions import ReadSpec
 from kvstream.spark.read.servers import Server, ServerReader, client_of
-from kvstream.spark.read.stores import Copy, copied, require, streams_of
+from kvstream.spark.read.stores import Copy, make_copy, require, streams_of
 from kvstream.store import Store
 from kvstream.stream import Stream
 from kvstream.types.ids import MIN_ID
@@ -71,7 +71,7 @@ class TableReader(DataSourceReader):
         self._places = places(options)
         self._table = table_of(options)
         self._missing_is_empty = flag(options, "ignoremissing", False)
-        some = listed(options, "stream") or patterns(options)
+        some = split_list(options, "stream") or patterns(options)
         self._spec = ReadSpec.of(options) if some else ReadSpec((), (b"*",))
         self._columns = [(field.name, isinstance(field.dataType, BinaryType)) for field in schema]
         unknown = [name for name, _ in self._columns if name not in ("store", *TABLES[self._table])]
@@ -81,7 +81,7 @@ class TableReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Copy each store; return one partition for each place."""
         return [
-            TablePartition(copied(place) if place.kind == "path" else Server(place))
+            TablePartition(make_copy(place) if place.kind == "path" else Server(place))
             for place in self._places
         ]
 

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from kvstream.arrow.roles import Role
 from kvstream.errors import DataError, InvalidArgument, InvalidID, quoted
 from kvstream.layout.columns import Columns
-from kvstream.spark.options import Options, first_id, last_id, listed, patterns
+from kvstream.spark.options import Options, first_id, last_id, patterns, split_list
 from kvstream.spark.schema import ReadSchema
 from kvstream.types.glob import matcher
 from kvstream.types.ids import MAX_ID, MIN_ID, U64_MAX, StreamID
@@ -43,7 +43,7 @@ class ReadSpec:
     @classmethod
     def of(cls, options: Options) -> "ReadSpec":
         """Parse the options. Raises InvalidArgument if they name no stream."""
-        names = tuple(name.encode() for name in listed(options, "stream"))
+        names = tuple(name.encode() for name in split_list(options, "stream"))
         globs = tuple(glob.encode() for glob in patterns(options))
         if not names and not globs:
             raise InvalidArgument(
@@ -154,10 +154,10 @@ def task_partitions(
 
 
 def _task_partition(parts: list[tuple[Source, list[Piece]]]) -> TaskPartition:
-    return TaskPartition([(source, _merged(pieces)) for source, pieces in parts if pieces])
+    return TaskPartition([(source, _merge(pieces)) for source, pieces in parts if pieces])
 
 
-def _merged(pieces: Sequence[Piece]) -> list[Piece]:
+def _merge(pieces: Sequence[Piece]) -> list[Piece]:
     """Merge consecutive pieces of a stream."""
     merged: list[Piece] = []
     for piece in pieces:

@@ -105,10 +105,10 @@ class ServerReader:
             if is_stream(name, kind.decode())
         )
         for pattern in spec.patterns:
-            keys |= dict.fromkeys(sorted(self._scanned(pattern)))
+            keys |= dict.fromkeys(sorted(self._scan(pattern)))
         return list(keys)
 
-    def _scanned(self, pattern: bytes) -> Iterator[bytes]:
+    def _scan(self, pattern: bytes) -> Iterator[bytes]:
         cursor = b"0"
         while True:
             words = ("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PAGE, "TYPE", "stream")
@@ -147,9 +147,9 @@ class ServerReader:
             if start <= end:
                 count = max(1, each.length // max(size, PIECE_LEAST))
                 pieces += _split(key, start, end, each.length, count)
-        return self._anchored(pieces)
+        return self._anchor(pieces)
 
-    def _anchored(self, pieces: Sequence[Piece]) -> list[Piece]:
+    def _anchor(self, pieces: Sequence[Piece]) -> list[Piece]:
         """Drop the pieces without entries, and begin each at its first entry."""
         commands = [
             ("XRANGE", each.key, bytes(each.start), bytes(each.end), "COUNT", 1) for each in pieces
@@ -216,7 +216,7 @@ class _Pager:
                 count = max(1 + self._repeated, count // 8)
                 self._request(following, count)
                 continue
-            repeated = self._checked(reply)
+            repeated = self._check(reply)
             last = StreamID.parse(reply[-1][0]) if len(reply) >= count else piece.end
             more = last < piece.end
             if more:  # before this page is decoded, so that the server works meanwhile
@@ -234,7 +234,7 @@ class _Pager:
         self._anchor, self._repeated = last, 1
         return last
 
-    def _checked(self, reply: list[Any]) -> int:
+    def _check(self, reply: list[Any]) -> int:
         """Return the number of entries read before. Raises DataLoss if the anchor was trimmed."""
         if self._anchor is None or (reply and StreamID.parse(reply[0][0]) == self._anchor):
             return self._repeated

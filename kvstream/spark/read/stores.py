@@ -81,7 +81,7 @@ class Copy:
             ) from None
 
 
-def copied(place: Place) -> Copy:
+def make_copy(place: Place) -> Copy:
     """Make a copy of a store, or let the process that holds it make one."""
     directory = Path(place.address)
     reader_snapshots.sweep(directory / reader_snapshots.FOLDER)

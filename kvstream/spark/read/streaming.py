@@ -172,7 +172,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = None if isinstance(limit, ReadAllAvailable) else self._most
         offset: Offset = {}
         for (each, key, ends, position, last), count in zip(
-            offsets, _allotted(waiting, most), strict=True
+            offsets, _allot(waiting, most), strict=True
         ):
             end = self._end(each, key, ends, position, last, count)
             self._lag += self._waiting(each, key, ends, end, ends.last)
@@ -354,7 +354,7 @@ def _pair(position: Position) -> list[Any]:
     return [*pair, True] if position.ahead else pair
 
 
-def _allotted(waiting: Sequence[int], most: int | None) -> list[int | None]:
+def _allot(waiting: Sequence[int], most: int | None) -> list[int | None]:
     """Divide ``most`` entries among streams in proportion to what waits; None: no limit."""
     total = sum(waiting)
     if most is None or total <= most:

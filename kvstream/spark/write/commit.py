@@ -24,7 +24,7 @@ from kvstream.spark.write.stage import (
     order_of,
     pack_page,
     pages_of,
-    shown_id,
+    show_id,
     store_of,
     unpack_page,
 )
@@ -125,7 +125,7 @@ class Gathering:
             if share.size > MESSAGE_ROWS_MAX or (share.spill is not None and share.streams):
                 self._flush(at)
         return {
-            at: _finished(share, partition) for at, share in enumerate(self._shares) if share.rows
+            at: _finish(share, partition) for at, share in enumerate(self._shares) if share.rows
         }
 
     def abort(self) -> None:
@@ -135,7 +135,7 @@ class Gathering:
                 share.spill.abort()
 
 
-def _finished(share: _Gathered, partition: int) -> Share:
+def _finish(share: _Gathered, partition: int) -> Share:
     spilled = Spilled() if share.spill is None else share.spill.close()
     page = pack_page(share.streams.values()) if share.streams else b""
     return Share(share.rows, spilled, page, partition)
@@ -228,7 +228,7 @@ def rising(staged: StagedRows, last: StreamID, skip_existing: bool) -> list[int]
         except IDTooSmall as error:
             hint = "" if skip_existing else f": {SKIP_HINT}"
             raise IDTooSmall(
-                f"stream {quoted(staged.key)}: {shown_id(eid)}: {error}{hint}"
+                f"stream {quoted(staged.key)}: {show_id(eid)}: {error}{hint}"
             ) from None
         kept.append(at)
     return kept

@@ -50,12 +50,12 @@ def _of_numbers(column: pa.Array) -> list[StagedID]:
     ms, seq = (column.field(part).to_pylist() for part in ("ms", "seq"))
     present = column.is_valid().to_pylist()
     return [
-        _packed(*numbers) if there else ALLOTTED
+        _pack_id(*numbers) if there else ALLOTTED
         for there, numbers in zip(present, zip(ms, seq, strict=True), strict=True)
     ]
 
 
-def _packed(ms: object, seq: object) -> StagedID:
+def _pack_id(ms: object, seq: object) -> StagedID:
     if ms is None or seq is None:
         raise InvalidID(value=(ms, seq))
     numbers = int(ms), int(seq)  # type: ignore[call-overload]  # int or Decimal
@@ -93,7 +93,7 @@ _MAKERS: dict[IDKind, Callable[[pa.Array], list[StagedID]]] = {
 _NO_FIELD = "an entry needs a field: in a row all fields are null"
 
 
-def encoded(batch: pa.RecordBatch, columns: Columns) -> Iterator[StagedRows]:
+def encode_batch(batch: pa.RecordBatch, columns: Columns) -> Iterator[StagedRows]:
     """Yield the rows of a batch by stream, in order."""
     if not batch.num_rows:
         return
@@ -151,7 +151,7 @@ def _of_columns(given: list[pa.Array], names: tuple[bytes, ...]) -> list[Packed]
         return packed  # type: ignore[return-value]
     values = [text.to_pylist() for text in texts]
     flats = zip(*chain.from_iterable(zip(map(repeat, names), values, strict=True)), strict=False)
-    return [_encoded(_without_nulls(flat)) for flat in flats]
+    return [_encode_fields(_without_nulls(flat)) for flat in flats]
 
 
 def _buffers(column: pa.Array) -> Column:
@@ -192,12 +192,12 @@ def _of_lists(column: pa.Array, names: pa.Array, values: pa.Array) -> list[Packe
     bounds = (ends * 2).tolist()
     present = column.is_valid().to_pylist()
     return [
-        done or _encoded(_without_nulls(flat[start:stop] if there else []))
+        done or _encode_fields(_without_nulls(flat[start:stop] if there else []))
         for done, start, stop, there in zip(packed, bounds, bounds[1:], present, strict=False)
     ]
 
 
-def _encoded(flat: list[bytes]) -> Packed:
+def _encode_fields(flat: list[bytes]) -> Packed:
     if not flat:
         raise InvalidArgument(_NO_FIELD)
     return encode_flat(flat)

@@ -22,7 +22,7 @@ from kvstream.remote.connection import Connection, error_of, translated
 from kvstream.remote.replies import members
 from kvstream.spark.options import is_stream
 from kvstream.spark.write.commit import SKIP_HINT, Commit, Committed, Upload, rising
-from kvstream.spark.write.stage import StagedRows, extend, shown_id
+from kvstream.spark.write.stage import StagedRows, extend, show_id
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.options import MEGABYTE
 from kvstream.types.records import flat_of
@@ -153,7 +153,7 @@ def append_now(client: Any, streams: list[StagedRows]) -> None:
 def _refusal(staged: StagedRows, at: int, error: Any) -> KVStreamError:
     """Return the error of an XADD, with the stream and the ID."""
     refused = error_of(error)
-    eid = shown_id(staged.ids[at]) if staged.ids else "*"
+    eid = show_id(staged.ids[at]) if staged.ids else "*"
     return type(refused)(f"stream {quoted(staged.key)}: {eid}: {refused}")
 
 
@@ -193,5 +193,5 @@ def _last_id(pipe: Any, key: bytes) -> StreamID:
 
 
 def _words(staged: StagedRows, at: int) -> Iterable[bytes | str]:
-    eid = shown_id(staged.ids[at]) if staged.ids else "*"
+    eid = show_id(staged.ids[at]) if staged.ids else "*"
     return [staged.key, eid, *flat_of(decode_fields(staged.rows[at][0]))]

@@ -291,7 +291,7 @@ def extend(writer: PartWriter | RowsWriter, streams: Iterable[StagedRows]) -> No
             writer.extend(staged.key, None, others)
 
 
-def shown_id(staged: StagedID) -> str:
+def show_id(staged: StagedID) -> str:
     """Return a staged ID as text."""
     eid = add_id(staged)
     if eid is None:

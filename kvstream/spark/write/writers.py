@@ -24,10 +24,10 @@ from kvstream.engine import server_address
 from kvstream.errors import AccessDenied, InvalidArgument, RequestError, StoreError, StoreLocked
 from kvstream.remote.connection import Connection
 from kvstream.spark.gc_settings import freeze_modules, without_gc
-from kvstream.spark.options import Options, Place, choice, flag, listed, number, places
+from kvstream.spark.options import Options, Place, choice, flag, number, places, split_list
 from kvstream.spark.read.servers import client_of
 from kvstream.spark.write.commit import Commit, Committed, Gathering, Share, Upload
-from kvstream.spark.write.encoding import encoded
+from kvstream.spark.write.encoding import encode_batch
 from kvstream.spark.write.schema import Columns, IDKind, columns_of
 from kvstream.spark.write.servers import begin_load, commit_through, discard_load
 from kvstream.spark.write.spill import AT_LEAST_ONCE, DELIVERIES, discard, spill_of, staging_of
@@ -67,7 +67,7 @@ def mark_in(place: Place, transaction: Transaction) -> bytes | None:
         return cast("bytes | None", Connection(client).ask("GET", transaction.key))
 
 
-def prepared(place: Place, key: bytes | None) -> tuple[Place, BulkTicket | Upload | None]:
+def prepare(place: Place, key: bytes | None) -> tuple[Place, BulkTicket | Upload | None]:
     """Return the place to write to, and the ticket or upload for tasks; None if it takes no parts.
 
     ``key`` is the stream of all rows, if there is only one. If a server holds a store, the place is
@@ -85,7 +85,7 @@ def prepared(place: Place, key: bytes | None) -> tuple[Place, BulkTicket | Uploa
         return place, begin_load(client, () if key is None else (key,))
 
 
-def discarded(place: Place, upload: Upload) -> None:
+def discard_upload(place: Place, upload: Upload) -> None:
     """Remove the uploaded files of a write from a server."""
     with client_of(place) as client:
         discard_load(client, upload)
@@ -146,7 +146,7 @@ class Settings:
 def settings_of(schema: "StructType", options: Options) -> Settings:
     """Parse the schema and the options. Raises InvalidArgument before anything runs."""
     given = dict(options)
-    streams = listed(options, "stream")
+    streams = split_list(options, "stream")
     if len(streams) > 1:
         raise InvalidArgument(
             "the option stream names several streams: a write without a column stream has one"
@@ -180,20 +180,20 @@ def batch_writer(options: Options, schema: "StructType", overwrite: bool) -> "Ba
     if overwrite:
         raise InvalidArgument("streams can only be appended to: use mode('append')")
     settings = settings_of(schema, options)
-    prepared = [_prepared(settings, place) for place in settings.places]
-    targets, tickets = zip(*prepared, strict=True)
+    prepare = [_prepare(settings, place) for place in settings.places]
+    targets, tickets = zip(*prepare, strict=True)
     writer = BatchWriter(replace(settings, places=targets, tickets=tickets))
     writer.begin()
     return writer
 
 
-def _prepared(settings: Settings, place: Place) -> tuple[Place, BulkTicket | Upload | None]:
+def _prepare(settings: Settings, place: Place) -> tuple[Place, BulkTicket | Upload | None]:
     """Get a place's ticket or upload, if each row's ID is whole or fully allotted."""
     columns = settings.columns
     at_once = place.kind == "url" and settings.delivery == AT_LEAST_ONCE
     if columns.id_kind not in _WHOLE_IDS or settings.skip_existing or at_once:
         return place, None
-    return prepared(place, columns.key)
+    return prepare(place, columns.key)
 
 
 def stream_writer(options: Options, schema: "StructType", overwrite: bool) -> "StreamWriter":
@@ -285,7 +285,7 @@ def _stage(
     try:
         with without_gc():
             for batch in batches:
-                for rows in encoded(batch, settings.columns):
+                for rows in encode_batch(batch, settings.columns):
                     gathering.add(rows)
             return Written(partition, transaction.writer, gathering.finish(partition))
     except BaseException:
@@ -327,4 +327,4 @@ def _discard_uploads(settings: Settings) -> None:
     """Remove uploaded files that no commit has ingested."""
     for place, ticket in zip(settings.places, settings.tickets, strict=False):
         if isinstance(ticket, Upload):
-            discarded(place, ticket)
+            discard_upload(place, ticket)
