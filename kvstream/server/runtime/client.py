@@ -266,7 +266,7 @@ class Client(Session):
         self.reply_mode = ReplyMode.ON
         self.direct = False
         """It is in no special state, and all received bytes are in ``requests``: plain requests
-        take the short way (``Pipelines``), and its next bytes may be an XADD burst."""
+        take the short way (``Pipelines``), and its next bytes may be an XADD batch."""
         self.closing = False
         """Nothing more is read; the connection closes after the last reply."""
         self.leaving = False
@@ -381,7 +381,7 @@ class Client(Session):
 
 
 class PendingReplies(Protocol):
-    """A slot, a pipeline, an XADD burst with its replies, or a published message."""
+    """A pending reply, a pipeline, an XADD batch with its replies, or a published message."""
 
     @property
     def client(self) -> Client: ...

@@ -222,7 +222,7 @@ class Dispatcher:
         """What HOTKEYS GET shows."""
         self.paused = False
         """CLIENT PAUSE holds some commands or all."""
-        self.crowded = False
+        self.over_maxmemory = False
         """The process exceeds ``maxmemory``."""
         self.prepare_scripts: Callable[[], bool] = lambda: False
         """Prepare for the first script; return whether its turn must be the next one."""
@@ -243,7 +243,7 @@ class Dispatcher:
             or self.trackers.clients
             or self.notifications.of_calls
             or self.paused
-            or self.crowded
+            or self.over_maxmemory
             or self.read_only is not None
         )
 
@@ -262,7 +262,7 @@ class Dispatcher:
                 return ErrorReply.of(refusal)
         if client.queue is not None and Flag.NO_MULTI in command.flags:
             return _NO_MULTI
-        if self.crowded and _asks(client, command, Flag.DENYOOM):
+        if self.over_maxmemory and _asks(client, command, Flag.DENYOOM):
             return OOM
         if self.read_only is not None and _asks(client, command, Flag.WRITE):
             return self.read_only
@@ -289,7 +289,7 @@ class Dispatcher:
         """Return the error if a queued command may not run any more."""
         refusal = self._refusal_by_rights(client, command, argv)
         if refusal is None:
-            return OOM if self.crowded and Flag.DENYOOM in command.flags else None
+            return OOM if self.over_maxmemory and Flag.DENYOOM in command.flags else None
         error = ErrorReply("NOPERM", _CHANGED.format(_WITHDRAWN[refusal.kind]))
         self.statistics.rejected(error.code)
         return error

@@ -37,20 +37,20 @@ from kvstream.server.runtime.pubsub import Notifications, PubSub
 from kvstream.server.runtime.reply_queue import (
     HOLDING,
     Operation,
+    PendingReply,
     ReplyQueue,
     ReplyStreaming,
     Requeued,
-    Slot,
 )
-from kvstream.server.runtime.retries import Retries
 from kvstream.server.runtime.scripts import Scripts
 from kvstream.server.runtime.tracking import Trackers
+from kvstream.server.runtime.turn_retries import Retries
 from kvstream.server.runtime.uploads import Uploads
 from kvstream.server.runtime.xadd_batching import (
     WORDS_MIN,
     BatchedXadds,
-    Burst,
-    burst_of,
+    XaddBatch,
+    batch_of,
     requests_of,
 )
 from kvstream.types.clock import monotonic, perf_counter
@@ -91,8 +91,8 @@ class Executor:
         self.clients: dict[int, Client] = {}
         self.ready: dict[Client, None] = {}
         """Clients with requests to run, in the order of arrival."""
-        self.bursts: list[Burst] = []
-        """XADD bursts, which run before the requests of ``ready``."""
+        self.xadd_batches: list[XaddBatch] = []
+        """XADD batches, which run before the requests of ``ready``."""
         self.first: list[Client] = []
         """Clients whose next request runs first in the next turn."""
 
@@ -123,7 +123,7 @@ class Executor:
         self._is_odd = False
         """The server is in a special state: no request is plain."""
         self._runner = 0
-        self._slots: list[PendingReplies] = []
+        self._replies: list[PendingReplies] = []
         self._pipelines = Pipelines(dispatcher, commands)
         self._queueable = transactions.queueable(commands)
         self._xadds = BatchedXadds(engine, dispatcher, self.options, lambda: self.clock())
@@ -150,9 +150,9 @@ class Executor:
         if client.bytes_in > client.look_at:
             self.limits.pause_if_ahead(client)
         if client.direct and not client.requests:
-            burst = burst_of(client, data)
-            if burst is not None:
-                self.bursts.append(burst)
+            batch = batch_of(client, data)
+            if batch is not None:
+                self.xadd_batches.append(batch)
                 return
             client.last_used = self.clock()
             requests = client.reader.whole(data) if len(data) <= PIECE else None
@@ -183,7 +183,7 @@ class Executor:
         Otherwise it closes after the last reply. A blocked client's reply would never be read: what
         the next turn adds must not be delivered to it.
         """
-        asked = client.has_work or any(each.client is client for each in self.bursts)
+        asked = client.has_work or any(each.client is client for each in self.xadd_batches)
         if client.block is not None:
             client.closing = True
             self.blocking.cancel(client)
@@ -247,9 +247,9 @@ class Executor:
             self.pubsub.send_some()
 
     def _send_invalidations(self) -> None:
-        slots = self.trackers.messages()
-        if slots:
-            self.reply_queue.send(self.engine.seen_sequence, slots)
+        replies = self.trackers.messages()
+        if replies:
+            self.reply_queue.send(self.engine.seen_sequence, replies)
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -277,14 +277,14 @@ class Executor:
             try:
                 if self.first:
                     left -= self._run_first(turn)
-                if self.bursts:
-                    left -= self._run_bursts(left)
+                if self.xadd_batches:
+                    left -= self._run_batches(left)
                 left -= self._run_ready(turn, left)
                 self._finish(turn)
             except TurnFailed as failure:
                 self._run_alone(failure)
             except Exception as defect:
-                if turn.is_committed or not self._slots:
+                if turn.is_committed or not self._replies:
                     raise
                 turn.abandon()
                 self._run_alone(defect)
@@ -300,7 +300,7 @@ class Executor:
     @property
     def pending(self) -> bool:
         """Whether there are requests to run."""
-        waiting = self.ready or self.bursts or self.first or self.pubsub.queue
+        waiting = self.ready or self.xadd_batches or self.first or self.pubsub.queue
         return bool(waiting or self.incremental.is_busy or self.busy.is_on)
 
     def _run_in_slices(self) -> bool:
@@ -314,18 +314,18 @@ class Executor:
         """Answer other clients while a turn is suspended, most of them with BUSY."""
         turn = self._turn
         assert turn is not None
-        self._queue_bursts(self.bursts)
-        self.bursts.clear()
-        suspended, self._slots = self._slots, []
-        waiting = {slot.client for slot in suspended}
+        self._queue_batches(self.xadd_batches)
+        self.xadd_batches.clear()
+        suspended, self._replies = self._replies, []
+        waiting = {pending.client for pending in suspended}
         for client in list(self.ready):
             if client not in waiting and client.block is None and not client.reply_unfinished:
                 del self.ready[client]
                 client.direct = False
                 self._after_requests(client, self._answer_busy(turn, client))
-        slots, self._slots = self._slots, suspended
-        if slots:
-            self.reply_queue.send(0, slots)
+        replies, self._replies = self._replies, suspended
+        if replies:
+            self.reply_queue.send(0, replies)
 
     def _answer_busy(self, turn: Turn, client: Client) -> bool:
         """Answer a client's requests while a turn is suspended; return whether there are more."""
@@ -355,7 +355,7 @@ class Executor:
 
     def _run_ready(self, turn: Turn, most: int) -> int:
         """Run the requests of all clients, some of each at a time; return how many ran."""
-        ready, pipelines, slots = self.ready, self._pipelines, self._slots
+        ready, pipelines, replies = self.ready, self._pipelines, self._replies
         dispatcher = self.dispatcher
         left = most
         while ready and left > 0 and dispatcher.ended < self._until:
@@ -366,14 +366,14 @@ class Executor:
                     if self._xadds.waiting and pipelines.has_next(client):
                         self._xadds.flush(turn)
                     ran, unanswered = pipelines.run(
-                        turn, client, min(left, CLIENT_REQUESTS), self._until, slots
+                        turn, client, min(left, CLIENT_REQUESTS), self._until, replies
                     )
                 except TurnFailed:
                     ready[client] = None  # for the requests that have not run
                     raise
                 left -= ran
                 if unanswered is not None:
-                    slots.append(unanswered)
+                    replies.append(unanswered)
                     self._suspend_and_serve(turn, unanswered)
                 elif not client.requests:
                     continue
@@ -393,20 +393,20 @@ class Executor:
             count += self._run_requests(turn, client, 1)
         return count
 
-    def _run_bursts(self, most: int) -> int:
-        """Take bursts, which run at the end of the turn, or queue their requests one by one."""
-        taken, others, entries = self._xadds.take_bursts(self.bursts, most)
-        self._slots += taken
-        self._queue_bursts(others)
+    def _run_batches(self, most: int) -> int:
+        """Take batches, which run at the end of the turn, or queue their requests one by one."""
+        taken, others, entries = self._xadds.take_batches(self.xadd_batches, most)
+        self._replies += taken
+        self._queue_batches(others)
         return entries
 
-    def _queue_bursts(self, bursts: list[Burst]) -> None:
-        """Queue the requests of bursts before the other requests of their clients."""
-        for burst in reversed(bursts):
-            client = burst.client
+    def _queue_batches(self, batches: list[XaddBatch]) -> None:
+        """Queue the requests of batches before the other requests of their clients."""
+        for batch in reversed(batches):
+            client = batch.client
             if not client.closing:
                 client.direct = False  # its next requests run after these
-                client.requests.extendleft(reversed(requests_of(burst)))
+                client.requests.extendleft(reversed(requests_of(batch)))
                 self.ready[client] = None
 
     def _abandon(self) -> None:
@@ -415,7 +415,7 @@ class Executor:
         (self.engine.abandon_turn if turn is None else turn.abandon)()
         self._xadds.clear()
         self._pipelines.forget()
-        self._slots.clear()
+        self._replies.clear()
 
     def _run_requests(self, turn: Turn, client: Client, most: int) -> int:
         """Run a client's requests until it blocks or has none; return how many ran."""
@@ -437,10 +437,10 @@ class Executor:
             if more:
                 self.ready[client] = None
             elif client.fault is not None:
-                self._slots.append(Slot(client, ErrorReply.of(client.fault)))
+                self._replies.append(PendingReply(client, ErrorReply.of(client.fault)))
                 client.closing = True
             elif client.leaving:
-                self._slots.append(Slot(client, None, is_sent=False))  # closes the client
+                self._replies.append(PendingReply(client, None, is_sent=False))  # closes the client
                 client.closing = True
             else:
                 client.update_direct()
@@ -468,13 +468,13 @@ class Executor:
                     if self._xadds.waiting:
                         self._xadds.flush(turn)
                     room = min(most - count, CLIENT_REQUESTS - count % CLIENT_REQUESTS)
-                    ran, unanswered = pipelines.run(turn, client, room, self._until, self._slots)
+                    ran, unanswered = pipelines.run(turn, client, room, self._until, self._replies)
                 elif client.queue is not None and not self._is_odd:
                     ran = self._queue(
                         client, min(most - count, CLIENT_REQUESTS - count % CLIENT_REQUESTS)
                     )
                 if unanswered is not None:
-                    self._slots.append(unanswered)
+                    self._replies.append(unanswered)
                     self._suspend_and_serve(turn, unanswered)
                 elif not ran:
                     pipelines.record(turn.txn)
@@ -490,28 +490,28 @@ class Executor:
 
     def _attempt(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Run one request; one that meets a defect before its call gets an error."""
-        before = len(self._slots)
+        before = len(self._replies)
         try:
             self._request(turn, client, argv)
         except TurnFailed:
             raise
         except Exception as defect:
-            if len(self._slots) > before:
+            if len(self._replies) > before:
                 raise
             name = name_of(argv, self.commands)
             self._answer(client, self.dispatcher.refused(client, name, internal_error(defect)))
 
     def _request(self, turn: Turn, client: Client, argv: Argv) -> None:
-        """Run one request, or queue it for EXEC; its reply goes into a slot."""
+        """Run one request, or queue it for EXEC; its reply goes into a pending reply."""
         xadds = self._xadds
         if len(argv) >= WORDS_MIN and (waits := xadds.take(client, argv)) is not None:
-            self._slots.append(waits)
+            self._replies.append(waits)
             return
         if xadds.waiting:
             xadds.make_way(turn, client, argv)
             return self._request(turn, client, argv)
         if type(argv) is Requeued:
-            return self._run_requeued(turn, client, argv.slot)
+            return self._run_requeued(turn, client, argv.pending)
         try:
             command = find(argv, self.commands)
         except RequestError as error:
@@ -547,69 +547,71 @@ class Executor:
         if command.grows:
             turn.grows = True
         unit = partial(self.dispatcher.answer, client, command, argv)
-        slot = self._run_unit(turn, client, unit, command.depends, not command.writes)
+        pending = self._run_unit(turn, client, unit, command.depends, not command.writes)
         if command.is_immediate:  # WATCH
-            slot.unit = None  # must not run again: its client may be in MULTI by then
+            pending.unit = None  # must not run again: its client may be in MULTI by then
 
     def _run_unit(
         self, turn: Turn, client: Client, unit: Operation, depends: bool, reads: bool
-    ) -> Slot:
+    ) -> PendingReply:
         is_sent = client.reply_mode is ReplyMode.ON or None  # an EXEC may change the mode
-        slot = Slot(client, None, unit, client.db, client.protocol, depends, is_sent, reads)
-        self._slots.append(slot)
-        slot.reply = reply = turn.run(unit)
+        pending = PendingReply(
+            client, None, unit, client.db, client.protocol, depends, is_sent, reads
+        )
+        self._replies.append(pending)
+        pending.reply = reply = turn.run(unit)
         if not is_sent or type(reply) in HOLDING or turn.txn.signals:
-            self._suspend_and_serve(turn, slot)  # most requests do not need it
-        return slot
+            self._suspend_and_serve(turn, pending)  # most requests do not need it
+        return pending
 
-    def _suspend_and_serve(self, turn: Turn, slot: Slot) -> None:
+    def _suspend_and_serve(self, turn: Turn, pending: PendingReply) -> None:
         """Suspend the client if its answer asks for it; serve clients blocked on changed keys."""
-        if type(slot.reply) in HOLDING:
-            self._suspend(turn, slot)
+        if type(pending.reply) in HOLDING:
+            self._suspend(turn, pending)
         else:
-            slot.is_wanted()
+            pending.is_wanted()
         if turn.txn.signals:
             turn.serve()
 
-    def _suspend(self, turn: Turn, slot: Slot) -> None:
+    def _suspend(self, turn: Turn, pending: PendingReply) -> None:
         """Block a client, put its command off, run it in steps, or stream its reply."""
-        client, reply = slot.client, slot.reply
+        client, reply = pending.client, pending.reply
         client.direct = False
         if isinstance(reply, Blocked):
             if not client.closing:  # nor gone
-                assert isinstance(slot.unit, partial)  # of Dispatcher.answer
-                self.blocking.begin(turn, client, reply, slot.unit.args[1:])
+                assert isinstance(pending.unit, partial)  # of Dispatcher.answer
+                self.blocking.begin(turn, client, reply, pending.unit.args[1:])
             return
         if reply is LATER:
-            slot.reply = None
-            client.requests.appendleft(Requeued(slot))
-            self._slots.remove(slot)
+            pending.reply = None
+            client.requests.appendleft(Requeued(pending))
+            self._replies.remove(pending)
             self.first.append(client)
             client.reply_unfinished = True
             return
         if isinstance(reply, Stepwise):
-            self._slots.remove(slot)
-            self.incremental.add(slot, reply)
+            self._replies.remove(pending)
+            self.incremental.add(pending, reply)
             client.reply_unfinished = True
             return
         assert isinstance(reply, Paged)
-        client.reply_unfinished = slot.is_wanted()
+        client.reply_unfinished = pending.is_wanted()
 
-    def run_step(self, slot: Slot) -> None:
+    def run_step(self, pending: PendingReply) -> None:
         """Run the next step of a command in a turn of its own; the last step answers."""
-        assert slot.unit is not None
+        assert pending.unit is not None
         self._runner = get_ident()
         try:
-            sequence, slots = self.run_again(slot, slot.unit)
+            sequence, replies = self.run_again(pending, pending.unit)
         finally:
             self._turn = None
-        if not isinstance(slot.reply, Stepwise):
-            if not (isinstance(slot.reply, Paged) and slot.is_sent):
-                slot.client.reply_unfinished = False
-            if not slot.client.reply_unfinished and slot.client.block is None:
-                self.ready[slot.client] = None
-        if slots:
-            self.reply_queue.send(sequence, slots)
+        if not isinstance(pending.reply, Stepwise):
+            if not (isinstance(pending.reply, Paged) and pending.is_sent):
+                pending.client.reply_unfinished = False
+            if not pending.client.reply_unfinished and pending.client.block is None:
+                self.ready[pending.client] = None
+        if replies:
+            self.reply_queue.send(sequence, replies)
 
     def _finish(self, turn: Turn) -> None:
         if self._xadds.waiting:
@@ -620,48 +622,48 @@ class Executor:
         sequence = turn.commit()
         if turn.served:
             turn.deliver(sequence)
-        slots, self._slots = self._slots, []
-        if slots:
-            self.reply_queue.send(sequence, slots)
+        replies, self._replies = self._replies, []
+        if replies:
+            self.reply_queue.send(sequence, replies)
 
     def _run_alone(self, failure: Exception) -> None:
         """Run each unit of a failed turn again, in a turn of its own."""
-        failed, self._slots = self._slots, []
-        sequence, slots = self._retries.run(failure, failed)
-        if slots:
-            self.reply_queue.send(sequence, slots)
+        failed, self._replies = self._replies, []
+        sequence, replies = self._retries.run(failure, failed)
+        if replies:
+            self.reply_queue.send(sequence, replies)
 
-    def _run_requeued(self, turn: Turn, client: Client, slot: Slot) -> None:
+    def _run_requeued(self, turn: Turn, client: Client, pending: PendingReply) -> None:
         """Run a unit of a failed turn that had to wait for the one before it."""
-        self._slots.append(slot)
-        if slot.unit is None:
+        self._replies.append(pending)
+        if pending.unit is None:
             return
         db = client.db
-        client.select(slot.db)
-        assert isinstance(slot.unit, partial)
-        if slot.unit.func is not transactions.run_queue:  # which checks the ACL itself
-            slot.unit = partial(self.dispatcher.answer_later, *slot.unit.args)
+        client.select(pending.db)
+        assert isinstance(pending.unit, partial)
+        if pending.unit.func is not transactions.run_queue:  # which checks the ACL itself
+            pending.unit = partial(self.dispatcher.answer_later, *pending.unit.args)
         try:
-            slot.reply = turn.run(slot.unit)
-            self._suspend_and_serve(turn, slot)
+            pending.reply = turn.run(pending.unit)
+            self._suspend_and_serve(turn, pending)
         finally:
             client.select(db)
 
-    def run_again(self, slot: Slot, unit: Operation) -> tuple[int, list[PendingReplies]]:
+    def run_again(self, pending: PendingReply, unit: Operation) -> tuple[int, list[PendingReplies]]:
         """Run a unit in a turn of its own.
 
         Return the sequence number that the replies wait for, and the replies: its own, and those to
         clients that it has unblocked.
         """
-        client, db = slot.client, slot.client.db
-        client.select(slot.db)
+        client, db = pending.client, pending.client.db
+        client.select(pending.db)
         self._turn = turn = Turn(self.engine)
-        if slot.reads and self.engine.database.failure is not None:
+        if pending.reads and self.engine.database.failure is not None:
             turn.txn.read_only = turn.txn.keeps_expired = True  # a write would fail
-        self._slots = [slot]
+        self._replies = [pending]
         try:
-            slot.reply = turn.run(unit)
-            self._suspend_and_serve(turn, slot)
+            pending.reply = turn.run(unit)
+            self._suspend_and_serve(turn, pending)
             if turn.txn.events:
                 self.notifications.publish(turn.txn)
             sequence = turn.commit()
@@ -670,29 +672,29 @@ class Executor:
             if turn.is_committed:
                 raise
             turn.abandon()
-            self._retries.give_up(slot, failure)
-            sequence, self._slots = self.engine.seen_sequence, [slot]
+            self._retries.give_up(pending, failure)
+            sequence, self._replies = self.engine.seen_sequence, [pending]
         finally:
             client.select(db)
-        slots, self._slots = self._slots, []
-        return sequence, slots
+        replies, self._replies = self._replies, []
+        return sequence, replies
 
     # --- replies --------------------------------------------------------------------------------
 
     def _answer(self, client: Client, reply: Reply) -> None:
-        self._slots.append(self._slot(client, reply))
+        self._replies.append(self._reply_to(client, reply))
 
-    def _slot(self, client: Client, reply: Reply, depends: bool = False) -> Slot:
+    def _reply_to(self, client: Client, reply: Reply, depends: bool = False) -> PendingReply:
         # Pushes are sent in every mode of CLIENT REPLY.
         is_sent, protocol = client.wants_next() or type(reply) is Pushes, client.protocol
         if type(reply) is Paged:
             client.reply_unfinished = is_sent
-        return Slot(client, reply, None, 0, protocol, depends, is_sent)
+        return PendingReply(client, reply, None, 0, protocol, depends, is_sent)
 
     def _deliver(self, replies: PendingReplies) -> None:
         """Send a message or reply with those of this thread's turn, or else at once."""
         if self.in_turn:
-            self._slots.append(replies)
+            self._replies.append(replies)
         else:
             self.reply_queue.send(self.engine.seen_sequence, [replies])
             self.pubsub.send_some()
@@ -709,7 +711,7 @@ class Executor:
         """Queue the next requests of a client in MULTI, if they need no check; return how many."""
         count = transactions.queue_plain(client, self._queueable, most)
         if count and self.limits.lets_queue(client):
-            self._slots.append(transactions.queued(client, count))
+            self._replies.append(transactions.queued(client, count))
         return count
 
     def _exec(self, turn: Turn, client: Client) -> None:
@@ -731,13 +733,13 @@ class Executor:
 
     def is_alone(self, client: Client) -> bool:
         """Whether no other client has run a request in this turn."""
-        return not (self._xadds.waiting or any(k.client is not client for k in self._slots))
+        return not (self._xadds.waiting or any(k.client is not client for k in self._replies))
 
     def answer_blocked(self, client: Client, reply: Reply) -> None:
         """Answer a client that was blocked: at the end of this thread's turn, or else at once."""
         if isinstance(reply, ErrorReply):
             self.statistics.failed(client.last_command, reply.code)
-        self._deliver(self._slot(client, reply, depends=True))
+        self._deliver(self._reply_to(client, reply, depends=True))
 
 
 # --- for commands -------------------------------------------------------------------------------

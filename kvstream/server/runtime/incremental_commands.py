@@ -16,14 +16,14 @@ from kvstream.meta.txn import Txn
 from kvstream.server.runtime.blocked_clients import Pause
 from kvstream.server.runtime.client import Client, Server
 from kvstream.server.runtime.dispatch import Dispatcher
-from kvstream.server.runtime.reply_queue import Requeued, Slot
+from kvstream.server.runtime.reply_queue import PendingReply, Requeued
 
 
 @dataclass(slots=True)
 class IncrementalCommand:
     """A command that runs in steps."""
 
-    slot: Slot
+    pending: PendingReply
     command: Command
     undo: Callable[[Txn], None] | None
 
@@ -32,9 +32,13 @@ class IncrementalCommands:
     """The incremental commands of one server's clients."""
 
     def __init__(
-        self, server: Server, dispatcher: Dispatcher, pause: Pause, run_step: Callable[[Slot], None]
+        self,
+        server: Server,
+        dispatcher: Dispatcher,
+        pause: Pause,
+        run_step: Callable[[PendingReply], None],
     ) -> None:
-        """``run_step`` runs the unit of a slot as a turn of its own."""
+        """``run_step`` runs the unit of a pending reply as a turn of its own."""
         self._server = server
         self._dispatcher = dispatcher
         self._pause = pause
@@ -56,14 +60,16 @@ class IncrementalCommands:
         clients = (each for each, work in self._under_way.items() if not holds(work.command))
         return next(clients, None)
 
-    def add(self, slot: Slot, reply: Stepwise) -> None:
+    def add(self, pending: PendingReply, reply: Stepwise) -> None:
         """Queue the next step of a command."""
-        unit = slot.unit
+        unit = pending.unit
         assert isinstance(unit, partial)  # of Dispatcher.answer
         client, command, argv = unit.args
         step = replace(command, run=reply.step)
         following = partial(self._dispatcher.answer_later, client, step, argv)
-        again = Slot(client, None, following, slot.db, slot.protocol, reads=slot.reads)
+        again = PendingReply(
+            client, None, following, pending.db, pending.protocol, reads=pending.reads
+        )
         self._under_way[client] = IncrementalCommand(again, command, reply.undo)
 
     def forget(self, client: Client) -> None:
@@ -76,7 +82,7 @@ class IncrementalCommands:
         """Make the rolled back step of a client its next request."""
         work = self._under_way.pop(client, None)
         if work is not None:
-            client.requests.appendleft(Requeued(work.slot))
+            client.requests.appendleft(Requeued(work.pending))
             client.reply_unfinished = False
 
     def run(self) -> None:
@@ -88,8 +94,8 @@ class IncrementalCommands:
         while (client := self._next()) is not None:
             work = self._under_way.pop(client)
             client.last_used = clock()
-            self._run_step(work.slot)
-            if work.undo is not None and isinstance(work.slot.reply, ErrorReply):
+            self._run_step(work.pending)
+            if work.undo is not None and isinstance(work.pending.reply, ErrorReply):
                 self._undos.append(work.undo)
             if clock() >= until:
                 return

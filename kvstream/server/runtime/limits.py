@@ -23,7 +23,7 @@ from kvstream.server.runtime.client import READ_AHEAD, STRANGER_AHEAD, Client, S
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.pubsub import PubSub
 from kvstream.server.runtime.reply_queue import ReplyStreaming
-from kvstream.server.runtime.xadd_batching import Burst
+from kvstream.server.runtime.xadd_batching import XaddBatch
 from kvstream.storage.batch import Family
 from kvstream.storage.options import OPEN_FILES_MAX, open_files_max
 from kvstream.types.options import OUTPUT_MAX
@@ -39,7 +39,7 @@ class LimitedServer(Server, Protocol):
     dispatcher: Dispatcher
     streaming: ReplyStreaming
     pubsub: PubSub
-    bursts: list[Burst]
+    xadd_batches: list[XaddBatch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,15 +237,15 @@ class Limits:
         if client.block is not None and waiting <= BEHIND_WAIT:
             return
         waiting += client.parsed_bytes
-        bursts = (each for each in self._server.bursts if each.client is client)
-        waiting += sum(len(data) for each in bursts for data, _names in each.entries)
+        batches = (each for each in self._server.xadd_batches if each.client is client)
+        waiting += sum(len(data) for each in batches for data, _names in each.entries)
         if waiting > most and client not in self.paused:
             self.paused[client] = None
             client.pause()
 
     def release(self) -> None:
         """Resume the sockets of paused clients whose requests have run."""
-        waiting = {burst.client for burst in self._server.bursts}
+        waiting = {batch.client for batch in self._server.xadd_batches}
         for client in list(self.paused):
             over = not (client.requests or client.unread or client in waiting)
             waits = client.block is not None and client.unread.size <= BEHIND_WAIT
@@ -342,11 +342,11 @@ class Limits:
         """Refuse commands flagged DENYOOM while the process exceeds ``maxmemory``."""
         server = self._server
         most = server.options.maxmemory
-        crowded = 0 < most < resident_bytes()
-        if crowded is not server.dispatcher.crowded:
+        over_maxmemory = 0 < most < resident_bytes()
+        if over_maxmemory is not server.dispatcher.over_maxmemory:
             text = "more than maxmemory is in use: commands that add are refused"
-            _log.warning(text if crowded else "less than maxmemory is in use again")
-        server.dispatcher.crowded = crowded
+            _log.warning(text if over_maxmemory else "less than maxmemory is in use again")
+        server.dispatcher.over_maxmemory = over_maxmemory
 
     def bound_replies(self) -> None:
         """Set the largest reply that operations may make, from the output buffer limit."""

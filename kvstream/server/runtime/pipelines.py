@@ -28,7 +28,7 @@ from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode, encode_all
 from kvstream.server.runtime.client import Argv, Client, PendingReplies
 from kvstream.server.runtime.dispatch import Dispatcher
-from kvstream.server.runtime.reply_queue import HOLDING, Slot
+from kvstream.server.runtime.reply_queue import HOLDING, PendingReply
 from kvstream.server.runtime.xadd_batching import may_be_batched
 
 _EXCLUDED = frozenset({"restore"})
@@ -131,20 +131,20 @@ class Pipelines:
         return self._find(client.requests[0], client.user.all_channels) is not None
 
     def run(
-        self, turn: Turn, client: Client, most: int, until: float, slots: list[PendingReplies]
-    ) -> tuple[int, Slot | None]:
-        """Run the next plain requests of a plain client, and add their replies to ``slots``.
+        self, turn: Turn, client: Client, most: int, until: float, pending: list[PendingReplies]
+    ) -> tuple[int, PendingReply | None]:
+        """Run the next plain requests of a plain client, and add their replies to ``pending``.
 
-        Returns how many ran, and the slot of the last one if its answer is no reply yet.
+        Returns how many ran, and the pending reply of the last one if its answer is no reply yet.
         """
         pipeline = Pipeline(client)
-        slots.append(pipeline)
+        pending.append(pipeline)
         dispatcher, txn, last = self._dispatcher, turn.txn, self._last
         by_word = self._by_word if client.user.all_channels else self._unchecked
         clock, noted_s, missing = dispatcher.clock, dispatcher.noted_s, txn.missing
         times, names, lookups = self._times, self._names, self._lookups
         requests, argvs, replies = client.requests, pipeline.requests, pipeline.replies
-        unanswered: Slot | None = None
+        unanswered: PendingReply | None = None
         ended = began = clock()
         while requests and len(argvs) < most:
             argv = requests[0]
@@ -168,7 +168,7 @@ class Pipelines:
             ended = clock()
             kind = type(reply)
             if kind in HOLDING:
-                unanswered = self._slot_of_last(pipeline, plain, reply, ended - began, txn)
+                unanswered = self._detach_last(pipeline, plain, reply, ended - began, txn)
                 break
             replies.append(reply)  # type: ignore[arg-type]
             times.append(ended - began)
@@ -198,7 +198,7 @@ class Pipelines:
             client.last_command = last.name
             client.commands_run += len(replies)
         elif not argvs:
-            slots.pop()
+            pending.pop()
         return len(argvs) + (unanswered is not None), unanswered
 
     def _note_keys(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
@@ -239,25 +239,27 @@ class Pipelines:
         self._times.clear()
         self._names.clear()
 
-    def _slot_of_last(
+    def _detach_last(
         self, pipeline: Pipeline, command: Command, answer: Answer, spent: float, txn: Txn
-    ) -> Slot:
-        """Take the last request out of a pipeline, and return its slot."""
+    ) -> PendingReply:
+        """Take the last request out of a pipeline, and return its pending reply."""
         client, argv = pipeline.client, pipeline.requests.pop()
         client.last_command = command.name
         client.commands_run += 1
         self._dispatcher.record(client, command, argv, txn, answer, spent)
-        return self._slot(pipeline, command, argv, answer)
+        return self._reply_to(pipeline, command, argv, answer)
 
-    def slots_of(self, pipeline: Pipeline) -> list[Slot]:
-        """Return a slot for each request of a pipeline, to run it again."""
+    def replies_of(self, pipeline: Pipeline) -> list[PendingReply]:
+        """Return a pending reply for each request of a pipeline, to run it again."""
         rows = [(self._find(argv), argv) for argv in pipeline.requests]
-        return [self._slot(pipeline, row, argv, None) for row, argv in rows if row]
+        return [self._reply_to(pipeline, row, argv, None) for row, argv in rows if row]
 
-    def _slot(self, pipeline: Pipeline, command: Command, argv: Argv, answer: Answer) -> Slot:
+    def _reply_to(
+        self, pipeline: Pipeline, command: Command, argv: Argv, answer: Answer
+    ) -> PendingReply:
         unit = partial(self._dispatcher.answer, pipeline.client, command, argv)
         kind = command.depends, True, not command.writes
-        return Slot(pipeline.client, answer, unit, pipeline.db, pipeline.protocol, *kind)
+        return PendingReply(pipeline.client, answer, unit, pipeline.db, pipeline.protocol, *kind)
 
 
 def _by_words(commands: Iterable[Command]) -> dict[bytes, Command]:

@@ -235,13 +235,13 @@ class PubSub:
 
     # --- sending --------------------------------------------------------------------------------
 
-    def has_messages(self, slots: Sequence[PendingReplies]) -> bool:
+    def has_messages(self, replies: Sequence[PendingReplies]) -> bool:
         """Return whether messages are among the replies of a turn, or before them."""
         if self._unsent or self.behind:
             return True
         self.is_used = bool(self.clients or self.monitors)
-        for slot in slots:  # noqa: SIM110 - any() takes three times as long
-            if type(slot) is Message:
+        for pending in replies:  # noqa: SIM110 - any() takes three times as long
+            if type(pending) is Message:
                 return True
         return False
 

@@ -121,7 +121,7 @@ Operation = Callable[[Txn], Answer]
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
+class PendingReply:
     """A reply, and the unit that made it, in case it has to run again."""
 
     client: Client
@@ -168,11 +168,11 @@ class Slot:
 class Requeued(list[bytes]):
     """A request put back among its client's requests: its turn failed, or it was put off."""
 
-    __slots__ = ("slot",)
+    __slots__ = ("pending",)
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, pending: PendingReply) -> None:
         super().__init__()
-        self.slot = slot
+        self.pending = pending
 
 
 # --- long replies ---------------------------------------------------------------------------------
@@ -305,18 +305,18 @@ class ReplyQueue:
 
     @property
     def waiting(self) -> int:
-        """The number of waiting replies; those of a burst are one."""
-        return sum([len(slots) for _, slots, _, _ in self._waiting])
+        """The number of waiting replies; those of a batch are one."""
+        return sum([len(replies) for _, replies, _, _ in self._waiting])
 
-    def send(self, sequence: int, slots: list[PendingReplies]) -> None:
+    def send(self, sequence: int, replies: list[PendingReplies]) -> None:
         """Write replies once that sequence number is durable, after those of earlier turns."""
-        closing = closing_clients(slots)
+        closing = closing_clients(replies)
         if not self._waiting and not self._committer.delays(sequence):
-            return self._write(slots, closing)
+            return self._write(replies, closing)
         if self._waiting:  # replies are sent in order
             sequence = max(sequence, self._waiting[-1][0])
-        size = sum([slot.memory() for slot in slots])
-        self._waiting.append((sequence, slots, closing, size))
+        size = sum([pending.memory() for pending in replies])
+        self._waiting.append((sequence, replies, closing, size))
         self.waiting_bytes += size
         if self.waiting_bytes > WAITING_BYTES_MAX:
             self.wait()
@@ -348,44 +348,48 @@ class ReplyQueue:
     def _drain(self, sequence: int, error: KVStreamError | None) -> None:
         waiting = self._waiting
         while waiting and waiting[0][0] <= sequence:
-            _, slots, closing, size = waiting.popleft()
+            _, replies, closing, size = waiting.popleft()
             self.waiting_bytes -= size
             if error is not None:
-                for slot in slots:
-                    if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.is_sent:
-                        self._streaming.release(slot.client)
-                    slot.fail(ErrorReply.of(error))
-            self._write(slots, closing)
+                for pending in replies:
+                    if (
+                        isinstance(pending, PendingReply)
+                        and type(pending.reply) is Paged
+                        and pending.is_sent
+                    ):
+                        self._streaming.release(pending.client)
+                    pending.fail(ErrorReply.of(error))
+            self._write(replies, closing)
         if self._pubsub.queue:
             self._pubsub.send_some()
         if self.group_fsync is not None:
             self.group_fsync.done()
 
-    def _write(self, slots: list[PendingReplies], closing: list[Client]) -> None:
+    def _write(self, replies: list[PendingReplies], closing: list[Client]) -> None:
         pubsub = self._pubsub
         # A later turn that waits may have messages of clients that have left since.
-        if pubsub.is_used and (self._waiting or pubsub.has_messages(slots)):
-            self._write_with_messages(slots)
+        if pubsub.is_used and (self._waiting or pubsub.has_messages(replies)):
+            self._write_with_messages(replies)
         else:
-            write_replies(slots, self._begin_pages, LONG)
+            write_replies(replies, self._begin_pages, LONG)
         for client in closing:
             client.close()
 
-    def _write_with_messages(self, slots: list[PendingReplies]) -> None:
+    def _write_with_messages(self, replies: list[PendingReplies]) -> None:
         """Send replies, in order with the messages to the same clients.
 
-        Messages wait for the next Slot, since no pipeline or burst is of a subscribed client.
+        Messages wait for the next PendingReply: no pipeline or batch is of a subscribed client.
         """
         pubsub, messages, answered = self._pubsub, list[Message](), dict[Client, None]()
-        for slot in slots:
-            if isinstance(slot, Message):
-                messages.append(slot)
+        for pending in replies:
+            if isinstance(pending, Message):
+                messages.append(pending)
                 continue
-            if messages and isinstance(slot, Slot):
+            if messages and isinstance(pending, PendingReply):
                 pubsub.append(messages)
                 messages = []
-            client = slot.client
-            reply = b"" if client.lost else slot.encoded()
+            client = pending.client
+            reply = b"" if client.lost else pending.encoded()
             if reply:
                 pubsub.append_reply(client, reply)
                 answered[client] = None
@@ -393,33 +397,35 @@ class ReplyQueue:
             if len(reply) > LONG or begins_pages:
                 pubsub.send(client)
             if begins_pages:
-                self._begin_pages(slot)
+                self._begin_pages(pending)
         pubsub.append(messages)
         for client in answered:
             pubsub.send(client)
 
-    def _begin_pages(self, slot: PendingReplies) -> None:
+    def _begin_pages(self, pending: PendingReplies) -> None:
         """Begin to stream a long reply after the replies before it."""
-        if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.is_sent:
-            self._streaming.begin(slot.client, slot.reply, slot.protocol or slot.client.protocol)
+        if isinstance(pending, PendingReply) and type(pending.reply) is Paged and pending.is_sent:
+            self._streaming.begin(
+                pending.client, pending.reply, pending.protocol or pending.client.protocol
+            )
 
 
 def write_in_python(
-    slots: list[PendingReplies], begin_pages: Callable[[PendingReplies], None], most: int
+    replies: list[PendingReplies], begin_pages: Callable[[PendingReplies], None], most: int
 ) -> None:
     """Send replies, those of one client together; one above ``most`` bytes as soon as encoded.
 
-    ``begin_pages`` is called for a slot without bytes whose client has an unfinished reply.
+    ``begin_pages`` is called for a reply without bytes whose client has an unfinished reply.
     """
     parts: dict[Client, bytes | list[bytes]] = {}
-    for slot in slots:
-        client = slot.client
+    for pending in replies:
+        client = pending.client
         if client.lost:
             continue
-        reply = slot.encoded()
+        reply = pending.encoded()
         if not reply:
             if client.reply_unfinished:
-                begin_pages(slot)
+                begin_pages(pending)
             continue
         before = parts.get(client)
         if before is None:
@@ -430,13 +436,13 @@ def write_in_python(
             parts[client] = [before, reply]  # type: ignore[list-item]
         if len(reply) > most:
             _send(client, parts.pop(client))
-    for client, replies in parts.items():
-        _send(client, replies)
+    for client, texts in parts.items():
+        _send(client, texts)
 
 
-def closing_in_python(slots: list[PendingReplies]) -> list[Client]:
-    """Return the clients of ``slots`` that are closing."""
-    return [slot.client for slot in slots if slot.client.closing]
+def closing_in_python(replies: list[PendingReplies]) -> list[Client]:
+    """Return the clients of ``replies`` that are closing."""
+    return [pending.client for pending in replies if pending.client.closing]
 
 
 write_replies, closing_clients = write_in_python, closing_in_python

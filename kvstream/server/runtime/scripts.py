@@ -243,7 +243,7 @@ class Scripts:
         if flags is not None:
             self._is_read_only = ScriptFlag.NO_WRITES in flags
             self._allows_oom = ScriptFlag.ALLOW_OOM in flags
-            if dispatcher.crowded and not (self._allows_oom or self._is_read_only):
+            if dispatcher.over_maxmemory and not (self._allows_oom or self._is_read_only):
                 return OOM
             if reads and not self._is_read_only:
                 return _MAY_WRITE
@@ -345,7 +345,7 @@ class Scripts:
         if command.writes and dispatcher.read_only is not None:
             return dispatcher.read_only.line, _REFUSED
         if command.grows:
-            if dispatcher.crowded and not self._allows_oom and not self.busy.has_written:
+            if dispatcher.over_maxmemory and not self._allows_oom and not self.busy.has_written:
                 return OOM.line, _REFUSED
             txn.frees = False
         if self._caching is not None:

@@ -18,7 +18,7 @@ from kvstream.meta.keyspace import KeyWatch
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import User
 from kvstream.server.runtime.client import Argv, Client, PendingReplies, Server
-from kvstream.server.runtime.reply_queue import Slot
+from kvstream.server.runtime.reply_queue import PendingReply
 
 INVALIDATE = b"__redis__:invalidate"
 """The channel of the messages to a subscribed client that speaks RESP2."""
@@ -189,13 +189,13 @@ class Trackers:
         for prefix in sorted(self._broadcasts):
             self._broadcast(prefix)
         self._broadcasts.clear()
-        slots: list[PendingReplies] = []
+        replies: list[PendingReplies] = []
         shared: dict[tuple[int, int], Shared] = {}
         sent: list[object] = []
         for client in list(self._messages):
             receiver = self._receiver(client)
             if receiver is None:
-                slots += self._broken_redirect(client)
+                replies += self._broken_redirect(client)
             elif receiver.reply_unfinished and not receiver.closing:
                 if len(self._messages[client]) > WAITING_MAX:
                     self._messages[client] = [None]
@@ -207,9 +207,9 @@ class Trackers:
                     same = id(keys), receiver.protocol
                     if same not in shared:
                         shared[same] = _invalidation(receiver.protocol, keys)
-                    slots.append(_slot_of(receiver, shared[same]))
+                    replies.append(_message_to(receiver, shared[same]))
             sent.append(self._messages.pop(client))  # which keeps the identities
-        return slots
+        return replies
 
     def _broadcast(self, prefix: bytes) -> None:
         """Make the messages of the changed keys with a prefix."""
@@ -240,7 +240,7 @@ class Trackers:
         tracking.broken = True
         if client.protocol != RESP3:
             return []
-        return [_slot_of(client, Push([b"tracking-redir-broken", tracking.redirect]))]
+        return [_message_to(client, Push([b"tracking-redir-broken", tracking.redirect]))]
 
 
 def _invalidation(protocol: int, names: Sequence[bytes] | None) -> Shared:
@@ -251,9 +251,9 @@ def _invalidation(protocol: int, names: Sequence[bytes] | None) -> Shared:
     return Shared([b"message", INVALIDATE, keys])
 
 
-def _slot_of(client: Client, message: Reply) -> Slot:
+def _message_to(client: Client, message: Reply) -> PendingReply:
     # Not a reply: no error may replace it.
-    return Slot(client, message, protocol=client.protocol, depends=False, is_sent=True)
+    return PendingReply(client, message, protocol=client.protocol, depends=False, is_sent=True)
 
 
 def figures(trackers: Trackers) -> Mapping[str, int]:

@@ -35,7 +35,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations.watch import Watched
 from kvstream.server.runtime.client import Argv, Client, MultiQueue, ReplyMode
 from kvstream.server.runtime.dispatch import Dispatcher
-from kvstream.server.runtime.reply_queue import Slot
+from kvstream.server.runtime.reply_queue import PendingReply
 from kvstream.server.runtime.xadd_batching import TIMED_S
 
 SMALL = 1 << 10
@@ -109,11 +109,11 @@ def queue_plain(client: Client, commands: Mapping[bytes, Command], most: int) ->
     return count
 
 
-def queued(client: Client, count: int) -> Slot:
+def queued(client: Client, count: int) -> PendingReply:
     """Return the replies to ``count`` queued requests, which depend on no commit."""
     replies = b"+QUEUED\r\n" * count
     shared = Shared(QUEUED, {RESP2: replies, RESP3: replies})
-    return Slot(client, shared, protocol=client.protocol, depends=False, is_sent=True)
+    return PendingReply(client, shared, protocol=client.protocol, depends=False, is_sent=True)
 
 
 def refusal_of_exec(dispatcher: Dispatcher, client: Client) -> ErrorReply | None:
@@ -203,7 +203,7 @@ def _answer(
     dispatcher: Dispatcher, client: Client, command: Command, argv: Argv, txn: Txn
 ) -> Reply:
     client.last_command = "exec"
-    if client.user.free and not dispatcher.crowded and command.channels is None:
+    if client.user.free and not dispatcher.over_maxmemory and command.channels is None:
         reply = dispatcher.answer(client, command, argv, txn)
     else:  # the ACL may have changed since the command was queued
         refusal = dispatcher.refusal_in_exec(client, command, argv)

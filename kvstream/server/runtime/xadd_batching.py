@@ -5,9 +5,9 @@ the turn. It gets the ID and reply that it would get on its own. XADDs run one b
 monitored, tracked or timed, and if one of them is refused. Clients that are blocked on the stream
 are served after each entry, until none is left.
 
-If all received bytes of a client are plain XADDs to one key, they are a burst: compiled code parses
+If all received bytes of a client are plain XADDs to one key, they are a batch: compiled code parses
 them and packs their entries at once. Without that code, and for all else, requests are parsed one
-by one; a plain XADD among them becomes a burst of one.
+by one; a plain XADD among them becomes a batch of one.
 
 Without batching ``XADD, -P 16`` takes 4.2 times the processor time and ``XADD, -P 1`` 2.4 times.
 """
@@ -33,21 +33,21 @@ from kvstream.resp.requests import Request, RequestReader
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Argv, Client, ReplyMode
 from kvstream.server.runtime.dispatch import Dispatcher
-from kvstream.server.runtime.reply_queue import Slot
+from kvstream.server.runtime.reply_queue import PendingReply
 from kvstream.types.clock import perf_counter
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.options import ENTRY_BYTES_MAX
 from kvstream.types.records import Entry
 
-BURST_BYTES_MAX = 1 << 20
-"""A burst runs as a whole, and no turn may be long. Its entries are below the smallest value of
+BATCH_BYTES_MAX = 1 << 20
+"""A batch runs as a whole, and no turn may be long. Its entries are below the smallest value of
 stream-entry-max-bytes, which is the same."""
 
 Packed = tuple[bytes, Names]
 Trims = list[Trim | None]
 
 
-class PythonBurst:
+class PythonXaddBatch:
     """XADDs of one client, their packed entries, and their replies."""
 
     __slots__ = ("client", "entries", "key", "prefix", "replies", "sent", "trims")
@@ -69,7 +69,7 @@ class PythonBurst:
         """The trim of each request; None: there is none at all."""
         self.replies = b""
         self.prefix = b""
-        """The packed number of the client's database when the burst was taken."""
+        """The packed number of the client's database when the batch was taken."""
 
     def encoded(self) -> bytes:
         """Return the encoded replies."""
@@ -84,28 +84,28 @@ class PythonBurst:
         self.replies = b"-%b\r\n" % error.line * len(self.entries)
 
 
-Burst = PythonBurst
+XaddBatch = PythonXaddBatch
 if not TYPE_CHECKING and twins is not None:
-    Burst = twins.Burst
+    XaddBatch = twins.Burst
 
 
-def burst_of(client: Client, data: bytes) -> Burst | None:
-    """Return a burst if received bytes are whole plain XADDs to one key and nothing else."""
-    if twins is None or len(data) > BURST_BYTES_MAX:
+def batch_of(client: Client, data: bytes) -> XaddBatch | None:
+    """Return a batch if received bytes are whole plain XADDs to one key and nothing else."""
+    if twins is None or len(data) > BATCH_BYTES_MAX:
         return None
-    burst: PythonBurst | None = twins.take_burst(client, data, ENTRY_BYTES_MAX, plain_trim)
-    return burst
+    batch: PythonXaddBatch | None = twins.take_burst(client, data, ENTRY_BYTES_MAX, plain_trim)
+    return batch
 
 
-def requests_of(burst: Burst) -> list[Request]:
-    """Return the requests of a burst one by one."""
-    if isinstance(burst.sent, list):
-        return [burst.sent]
-    if isinstance(burst.sent, tuple):
-        [(row, _)] = burst.entries
-        return [[*burst.sent, *Entry(MIN_ID, decode_fields(row)).flat]]
-    reader = RequestReader(bulk_max=BURST_BYTES_MAX)
-    reader.feed(burst.sent)
+def requests_of(batch: XaddBatch) -> list[Request]:
+    """Return the requests of a batch one by one."""
+    if isinstance(batch.sent, list):
+        return [batch.sent]
+    if isinstance(batch.sent, tuple):
+        [(row, _)] = batch.entries
+        return [[*batch.sent, *Entry(MIN_ID, decode_fields(row)).flat]]
+    reader = RequestReader(bulk_max=BATCH_BYTES_MAX)
+    reader.feed(batch.sent)
     requests: list[Request] = []
     while taken := reader.take():
         requests += taken
@@ -113,47 +113,47 @@ def requests_of(burst: Burst) -> list[Request]:
 
 
 def gather_in_python(
-    bursts: list[Burst], waiting: dict[bytes, list[Burst]], most: int
-) -> tuple[int, list[Burst], int, set[bytes]]:
-    """Group bursts by stream into ``waiting``, until there are ``most`` entries.
+    batches: list[XaddBatch], waiting: dict[bytes, list[XaddBatch]], most: int
+) -> tuple[int, list[XaddBatch], int, set[bytes]]:
+    """Group batches by stream into ``waiting``, until there are ``most`` entries.
 
-    Returns the number of bursts looked at, those whose requests must run one by one, the number of
+    Returns the number of batches looked at, those whose requests must run one by one, the number of
     entries, and the names of the streams with trims.
     """
     at = entries = 0
     others, trimming = [], set()
-    while at < len(bursts) and entries < most:
-        burst = bursts[at]
+    while at < len(batches) and entries < most:
+        batch = batches[at]
         at += 1
-        entries += len(burst.entries)
-        client = burst.client
+        entries += len(batch.entries)
+        client = batch.client
         if client.direct and client.user.free:
-            burst.prefix = client.prefix
-            name = burst.prefix + burst.key
-            waiting.setdefault(name, []).append(burst)
-            if burst.trims is not None:
+            batch.prefix = client.prefix
+            name = batch.prefix + batch.key
+            waiting.setdefault(name, []).append(batch)
+            if batch.trims is not None:
                 trimming.add(name)
         else:
-            others.append(burst)
+            others.append(batch)
     return at, others, entries, trimming
 
 
-def entries_in_python(bursts: list[Burst]) -> tuple[list[Packed], Trims | None]:
-    """Return the entries of bursts in order, and the trim of each; None: there is none at all."""
-    entries = [entry for burst in bursts for entry in burst.entries]
-    if all(burst.trims is None for burst in bursts):
+def entries_in_python(batches: list[XaddBatch]) -> tuple[list[Packed], Trims | None]:
+    """Return the entries of batches in order, and the trim of each; None: there is none at all."""
+    entries = [entry for batch in batches for entry in batch.entries]
+    if all(batch.trims is None for batch in batches):
         return entries, None
-    trims = [burst.trims or [None] * len(burst.entries) for burst in bursts]
+    trims = [batch.trims or [None] * len(batch.entries) for batch in batches]
     return entries, list(chain.from_iterable(trims))
 
 
-def answer_in_python(bursts: list[Burst], ids: list[StreamID], now: float) -> None:
-    """Answer bursts with the IDs of their entries."""
+def answer_in_python(batches: list[XaddBatch], ids: list[StreamID], now: float) -> None:
+    """Answer batches with the IDs of their entries."""
     at = 0
-    for burst in bursts:
-        stop = at + len(burst.entries)
-        burst.replies = b"".join([encode(b"%d-%d" % eid, RESP2) for eid in ids[at:stop]])
-        client = burst.client
+    for batch in batches:
+        stop = at + len(batch.entries)
+        batch.replies = b"".join([encode(b"%d-%d" % eid, RESP2) for eid in ids[at:stop]])
+        client = batch.client
         client.last_command = "xadd"
         client.last_used = now
         client.commands_run += stop - at
@@ -191,52 +191,54 @@ class BatchedXadds:
         self._dispatcher = dispatcher
         self._options = options
         self._clock = clock
-        self.waiting: dict[bytes, list[Burst]] = {}
-        """Bursts by stream name."""
+        self.waiting: dict[bytes, list[XaddBatch]] = {}
+        """Batches by stream name."""
 
-    def take_bursts(self, bursts: list[Burst], most: int) -> tuple[list[Burst], list[Burst], int]:
-        """Remove bursts of about ``most`` entries from the head of the list.
+    def take_batches(
+        self, batches: list[XaddBatch], most: int
+    ) -> tuple[list[XaddBatch], list[XaddBatch], int]:
+        """Remove batches of about ``most`` entries from the head of the list.
 
         Returns those that are batched, those that cannot be, and their number of entries. If a
-        burst cannot be batched, no later burst of its client is, so that they stay in order.
+        batch cannot be batched, no later batch of its client is, so that they stay in order.
         """
-        stop, others, entries, trimming = gather(bursts, self.waiting, most)
+        stop, others, entries, trimming = gather(batches, self.waiting, most)
         for name, waiting in list(self.waiting.items()):
             if not self._may_wait(name) or (name in trimming and self._is_long(name, waiting)):
                 others += self.waiting.pop(name)
         if others:
-            return *self._split_off(bursts, stop, set(map(id, others))), entries
-        taken = bursts[:stop]
-        del bursts[:stop]
+            return *self._split_off(batches, stop, set(map(id, others))), entries
+        taken = batches[:stop]
+        del batches[:stop]
         return taken, others, entries
 
     def _split_off(
-        self, bursts: list[Burst], stop: int, apart: set[int]
-    ) -> tuple[list[Burst], list[Burst]]:
-        """Remove the first ``stop`` bursts from the list; split off those that are ``apart``.
+        self, batches: list[XaddBatch], stop: int, apart: set[int]
+    ) -> tuple[list[XaddBatch], list[XaddBatch]]:
+        """Remove the first ``stop`` batches from the list; split off those that are ``apart``.
 
-        All bursts of a client after one that is apart are split off too.
+        All batches of a client after one that is apart are split off too.
         """
         clients: set[Client] = set()
         taken, others, left = [], [], []
-        for at, burst in enumerate(bursts):
-            if burst.client in clients or id(burst) in apart:
-                clients.add(burst.client)
-                others.append(burst)
+        for at, batch in enumerate(batches):
+            if batch.client in clients or id(batch) in apart:
+                clients.add(batch.client)
+                others.append(batch)
             elif at < stop:
-                taken.append(burst)
+                taken.append(batch)
             else:
-                left.append(burst)
-        bursts[:] = left
+                left.append(batch)
+        batches[:] = left
         apart = set(map(id, others))
         for name, waiting in list(self.waiting.items()):
-            waiting[:] = [burst for burst in waiting if id(burst) not in apart]
+            waiting[:] = [batch for batch in waiting if id(batch) not in apart]
             if not waiting:
                 del self.waiting[name]
         return taken, others
 
-    def take(self, client: Client, argv: Argv) -> Burst | None:
-        """Batch a request of at least WORDS_MIN words if it is a plain XADD; return its burst."""
+    def take(self, client: Client, argv: Argv) -> XaddBatch | None:
+        """Batch a request of at least WORDS_MIN words if it is a plain XADD; return its batch."""
         if argv[0] not in _NAMES:
             return None
         if client.queue is not None or client.reply_mode is not ReplyMode.ON:
@@ -251,27 +253,31 @@ class BatchedXadds:
         sent: Argv | tuple[bytes, ...] = argv
         if len(packed[0]) > LARGE:  # the request can be made again from the packed row
             sent = tuple(argv[: argv.index(b"*", 2) + 1])
-        burst = Burst(client, argv[1], [packed], sent, None if trim is None else [trim])
-        burst.prefix = client.prefix
+        batch = XaddBatch(client, argv[1], [packed], sent, None if trim is None else [trim])
+        batch.prefix = client.prefix
         waiting = self.waiting.get(name, [])
-        if trim is not None and self._is_long(name, [burst], len(waiting)):
+        if trim is not None and self._is_long(name, [batch], len(waiting)):
             return None
-        self.waiting.setdefault(name, waiting).append(burst)
-        return burst
+        self.waiting.setdefault(name, waiting).append(batch)
+        return batch
 
     def _may_wait(self, name: bytes) -> bool:
         trackers = self._dispatcher.trackers
         slower_than_us = self._options.slower_than_us
         return (
-            not (self._dispatcher.monitors or self._dispatcher.paused or self._dispatcher.crowded)
+            not (
+                self._dispatcher.monitors
+                or self._dispatcher.paused
+                or self._dispatcher.over_maxmemory
+            )
             and not self._dispatcher.counts_hot_keys
             and not self._dispatcher.notifications.of_calls
             and not (trackers.clients and trackers.is_tracked(key_of(name)))
             and not 0 <= slower_than_us < TIMED_S * 1e6
         )
 
-    def _is_long(self, name: bytes, bursts: list[Burst], before: int = 0) -> bool:
-        """Return whether the trims of bursts, after ``before`` entries, may take long.
+    def _is_long(self, name: bytes, batches: list[XaddBatch], before: int = 0) -> bool:
+        """Return whether the trims of batches, after ``before`` entries, may take long.
 
         They may if the stream is not in memory. Such requests run one by one.
         """
@@ -279,8 +285,8 @@ class BatchedXadds:
         stream = catalog.streams.get(name)
         if stream is None:
             return True
-        entries = before + sum([len(burst.entries) for burst in bursts])
-        trims = {id(trim): trim for burst in bursts for trim in burst.trims or () if trim}
+        entries = before + sum([len(batch.entries) for batch in batches])
+        trims = {id(trim): trim for batch in batches for trim in batch.trims or () if trim}
         return any(is_long(catalog.limits, stream, trim, entries) for trim in trims.values())
 
     def flush(self, turn: Turn) -> None:
@@ -290,15 +296,17 @@ class BatchedXadds:
         begun, now = perf_counter(), self._clock()
         names: list[bytes] = []
         count = 0
-        for name, bursts in waiting.items():
-            entries, trims = entries_of(bursts)
+        for name, batches in waiting.items():
+            entries, trims = entries_of(batches)
             try:
                 ids = self._append(turn, name, entries, trims)
             except RequestError:  # nothing has been changed: each request gets its own reply
-                for burst in bursts:
-                    burst.replies = b"".join(_answered(turn, slot) for slot in self.slots_of(burst))
+                for batch in batches:
+                    batch.replies = b"".join(
+                        _answered(turn, pending) for pending in self.replies_of(batch)
+                    )
                 continue
-            answer(bursts, ids, now)
+            answer(batches, ids, now)
             names.append(name)
             count += len(ids)
         if count:
@@ -332,13 +340,13 @@ class BatchedXadds:
                 turn.serve()
         return ids
 
-    def slots_of(self, burst: Burst) -> list[Slot]:
-        """Return a slot for each request of a burst."""
-        client, db = burst.client, database_of(burst.prefix or burst.client.prefix)
+    def replies_of(self, batch: XaddBatch) -> list[PendingReply]:
+        """Return a pending reply for each request of a batch."""
+        client, db = batch.client, database_of(batch.prefix or batch.client.prefix)
         units = (
-            partial(self._dispatcher.answer, client, _XADD, argv) for argv in requests_of(burst)
+            partial(self._dispatcher.answer, client, _XADD, argv) for argv in requests_of(batch)
         )
-        return [Slot(client, None, unit, db, is_sent=True) for unit in units]
+        return [PendingReply(client, None, unit, db, is_sent=True) for unit in units]
 
     def clear(self) -> None:
         """Forget the batch: the turn has failed."""
@@ -367,7 +375,7 @@ def _plain(argv: Argv, most: int) -> tuple[Packed, Trim | None] | None:
         return None
 
 
-def _answered(turn: Turn, slot: Slot) -> bytes:
-    assert slot.unit is not None
-    slot.reply = turn.run(slot.unit)
-    return slot.encoded()
+def _answered(turn: Turn, pending: PendingReply) -> bytes:
+    assert pending.unit is not None
+    pending.reply = turn.run(pending.unit)
+    return pending.encoded()

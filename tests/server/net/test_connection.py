@@ -12,7 +12,7 @@ import pytest
 from kvstream.resp import twins
 from kvstream.server.net.asyncio_server import PythonChannel
 from kvstream.server.runtime.reply_queue import closing_in_python, write_in_python
-from kvstream.server.runtime.xadd_batching import Burst
+from kvstream.server.runtime.xadd_batching import XaddBatch
 from tests.patience import until
 from tests.server.asking import Asker
 from tests.server.conftest import Served
@@ -154,9 +154,9 @@ def test_replies_of_a_client_are_sent_together_and_long_ones_at_once(write: Any)
 
     def slot(client: Any, reply: bytes) -> Any:
         if client is a:
-            burst = Burst(client, b"", [], b"")
-            burst.replies = reply
-            return burst
+            batch = XaddBatch(client, b"", [], b"")
+            batch.replies = reply
+            return batch
         return SimpleNamespace(client=client, encoded=lambda: reply)
 
     slots = [slot(a, b"1"), slot(b, b"2"), slot(a, b"3"), slot(lost, b"4"), slot(unfinished, b"")]
@@ -170,7 +170,7 @@ def test_replies_of_a_client_are_sent_together_and_long_ones_at_once(write: Any)
 def test_connections_to_be_closed_are_found(closing: Any) -> None:
     ends, stays = _client(closing=True), _client()
     slots: list[Any] = [
-        Burst(ends, b"", [], b""),
+        XaddBatch(ends, b"", [], b""),
         SimpleNamespace(client=stays),
         SimpleNamespace(client=ends),
     ]

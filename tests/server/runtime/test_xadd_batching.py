@@ -17,12 +17,12 @@ from kvstream.operations.checks import check
 from kvstream.resp import twins
 from kvstream.resp.requests import RequestReader
 from kvstream.server.runtime import xadd_batching
-from kvstream.server.runtime.xadd_batching import PythonBurst, burst_of, requests_of
+from kvstream.server.runtime.xadd_batching import PythonXaddBatch, batch_of, requests_of
 from kvstream.storage.batch import Batch
 from kvstream.types.ids import StreamID
 from tests.server.talking import Server, Talker, request
 
-compiled = pytest.mark.skipif(twins is None, reason="bursts are found by compiled code alone")
+compiled = pytest.mark.skipif(twins is None, reason="batches are found by compiled code alone")
 
 WORDS = st.binary(max_size=40) | st.sampled_from([b"f", b"g", b"x" * 70, b"", b"1", b"*"])
 FIELDS = st.lists(WORDS, min_size=2, max_size=8).map(lambda words: words[: len(words) // 2 * 2])
@@ -101,7 +101,7 @@ def ids(said: bytes) -> list[bytes]:
 @example(plain("v" * 2000))
 @example(request("XADD", "s", "*", *[b"%d" % n for n in range(32)]))
 def test_a_burst_is_parsed_like_its_single_requests(data: bytes) -> None:
-    found = burst_of(None, data)  # type: ignore[arg-type]
+    found = batch_of(None, data)  # type: ignore[arg-type]
     reader = RequestReader()
     reader.feed(data)
     requests = reader.take()
@@ -128,7 +128,7 @@ def test_a_burst_is_parsed_like_its_single_requests(data: bytes) -> None:
 def test_damaged_bytes_are_no_burst_or_a_valid_one(data: bytes, at: int, junk: bytes) -> None:
     at %= len(data)
     for damaged in (data[:at], data[:at] + junk + data[at + 1 :], data[at:]):
-        found = burst_of(None, damaged)  # type: ignore[arg-type]
+        found = batch_of(None, damaged)  # type: ignore[arg-type]
         if found is not None:
             assert requests_of(found) != []
             parts = [taken_apart(argv) for argv in requests_of(found)]
@@ -139,7 +139,7 @@ def test_damaged_bytes_are_no_burst_or_a_valid_one(data: bytes, at: int, junk: b
 def test_an_argument_with_the_bytes_of_two_options_does_not_trim(server: Server) -> None:
     ann = server.client()
     ann.ask("XADD", "s", "*", "f", "v")
-    assert burst_of(None, plain("1", trim="MAXLEN 5")) is not None  # type: ignore[arg-type]
+    assert batch_of(None, plain("1", trim="MAXLEN 5")) is not None  # type: ignore[arg-type]
     assert ann.ask("XADD", "s", "MAXLEN\r\n$1\r\n5", "*", "f", "v").startswith(b"-ERR Invalid")
 
 
@@ -147,8 +147,8 @@ def test_an_argument_with_the_bytes_of_two_options_does_not_trim(server: Server)
 def test_too_large_entries_are_no_burst() -> None:
     assert twins.take_burst(None, plain("v" * 100), 100, plain_trim) is None
     assert twins.take_burst(None, plain("v" * 100), 1000, plain_trim) is not None
-    with patch.object(xadd_batching, "BURST_BYTES_MAX", 100):
-        assert burst_of(None, plain("v" * 100)) is None  # type: ignore[arg-type]
+    with patch.object(xadd_batching, "BATCH_BYTES_MAX", 100):
+        assert batch_of(None, plain("v" * 100)) is None  # type: ignore[arg-type]
 
 
 def conversation(directory: Path, sent: list[tuple[int, list[bytes]]]) -> list[bytes]:
@@ -184,7 +184,7 @@ def test_a_burst_has_the_same_effects_as_single_requests(
     @given(st.lists(st.tuples(st.integers(0, 2), st.lists(PLAIN | OTHER, max_size=6)), max_size=6))
     def prove(sent: list[tuple[int, list[bytes]]]) -> None:
         taken = conversation(tmp_path_factory.mktemp("taken") / "store", sent)
-        with patch("kvstream.server.runtime.executor.burst_of", lambda client, data: None):
+        with patch("kvstream.server.runtime.executor.batch_of", lambda client, data: None):
             apart = conversation(tmp_path_factory.mktemp("apart") / "store", sent)
             with patch("kvstream.server.runtime.xadd_batching._plain", lambda argv, most: None):
                 alone = conversation(tmp_path_factory.mktemp("alone") / "store", sent)
@@ -279,12 +279,12 @@ def test_each_request_of_a_burst_gets_the_error_of_the_commit(server: Server) ->
     assert ann.ask("XLEN", "s") == b":0\r\n"
 
 
-@pytest.mark.parametrize("kind", [PythonBurst, xadd_batching.Burst])
-def test_each_request_of_a_burst_gets_the_error_of_the_fsync(kind: type[PythonBurst]) -> None:
-    burst = kind(None, b"s", [encode_flat([b"f", b"v"])] * 2, b"")  # type: ignore[arg-type]
-    burst.replies = b"$3\r\n1-1\r\n"
-    burst.fail(ErrorReply("ERR", "lost"))
-    assert burst.encoded() == b"-ERR lost\r\n-ERR lost\r\n"
+@pytest.mark.parametrize("kind", [PythonXaddBatch, xadd_batching.XaddBatch])
+def test_each_request_of_a_burst_gets_the_error_of_the_fsync(kind: type[PythonXaddBatch]) -> None:
+    batch = kind(None, b"s", [encode_flat([b"f", b"v"])] * 2, b"")  # type: ignore[arg-type]
+    batch.replies = b"$3\r\n1-1\r\n"
+    batch.fail(ErrorReply("ERR", "lost"))
+    assert batch.encoded() == b"-ERR lost\r\n-ERR lost\r\n"
 
 
 @compiled
@@ -304,20 +304,20 @@ def test_both_twins_gather_and_answer_alike(server: Server, clients: int) -> Non
         (twins.gather, twins.entries_of, twins.answer),
     ]
     for (gather, entries_of, answer), kind in zip(
-        twin_functions, [PythonBurst, twins.Burst], strict=True
+        twin_functions, [PythonXaddBatch, twins.Burst], strict=True
     ):
         made: list[Any] = [
             kind(client, b"k", [entry] * (n + 1), b"", [trim] * (n + 1) if n == 1 else None)
             for n, client in enumerate(talkers)
         ]
-        waiting: dict[bytes, list[PythonBurst]] = {}
+        waiting: dict[bytes, list[PythonXaddBatch]] = {}
         gathered = gather(made, waiting, 3)
-        together = [burst for same in waiting.values() for burst in same]
+        together = [batch for same in waiting.values() for batch in same]
         entries, trims = entries_of(together)
         answer(together, [StreamID(7, n) for n in range(len(entries))], 12.5)
-        others = [made.index(burst) for burst in gathered[1]]
+        others = [made.index(batch) for batch in gathered[1]]
         found.append((gathered[0], others, gathered[2], gathered[3], entries, trims))
-        found[-1] += tuple(burst.encoded() for burst in made)
+        found[-1] += tuple(batch.encoded() for batch in made)
         found[-1] += tuple((c.last_used, c.last_command) for c in talkers)
     assert found[0] == found[1]
 

@@ -15,12 +15,12 @@ from kvstream.server.runtime.incremental_commands import IncrementalCommands
 from kvstream.server.runtime.pipelines import Pipeline, Pipelines
 from kvstream.server.runtime.reply_queue import (
     Operation,
+    PendingReply,
     ReplyStreaming,
     Requeued,
-    Slot,
     error_of,
 )
-from kvstream.server.runtime.xadd_batching import BatchedXadds, Burst
+from kvstream.server.runtime.xadd_batching import BatchedXadds, XaddBatch
 
 
 class RetryingServer(Server, Protocol):
@@ -32,7 +32,7 @@ class RetryingServer(Server, Protocol):
     pause: Pause
     streaming: ReplyStreaming
 
-    def run_again(self, slot: Slot, unit: Operation) -> tuple[int, list[PendingReplies]]:
+    def run_again(self, pending: PendingReply, unit: Operation) -> tuple[int, list[PendingReplies]]:
         """Run a unit in a turn of its own; return the sequence number, and the replies."""
         ...
 
@@ -56,18 +56,18 @@ class Retries:
         is_unknown = isinstance(failure.__cause__, UnknownOutcome)
         behind: dict[Client, list[Argv]] = {}
         sequence, replies = server.engine.seen_sequence, list[PendingReplies]()
-        for slot in self._taken_apart(failed):
-            client = slot.client
+        for pending in self._take_apart(failed):
+            client = pending.client
             if client.block is not None or client.reply_unfinished:  # by its request before
-                behind.setdefault(client, []).append(Requeued(slot))
-            elif slot.unit is None:
-                replies.append(slot)
-            elif is_unknown and not slot.reads:
-                slot.reply = error_of(failure)
-                slot.is_wanted()
-                replies.append(slot)
+                behind.setdefault(client, []).append(Requeued(pending))
+            elif pending.unit is None:
+                replies.append(pending)
+            elif is_unknown and not pending.reads:
+                pending.reply = error_of(failure)
+                pending.is_wanted()
+                replies.append(pending)
             else:
-                written, answers = server.run_again(slot, slot.unit)
+                written, answers = server.run_again(pending, pending.unit)
                 sequence = max(sequence, written)
                 replies += answers
         for client, requests in behind.items():
@@ -76,60 +76,60 @@ class Retries:
             client.requests.extendleft(reversed(requests))
         return sequence, replies
 
-    def _taken_apart(self, failed: list[PendingReplies]) -> list[Slot]:
-        """Return a slot for each request of a failed turn, and release their clients."""
+    def _take_apart(self, failed: list[PendingReplies]) -> list[PendingReply]:
+        """Return a pending reply for each request of a failed turn, and release their clients."""
         self._xadds.clear()
         self._pipelines.forget()
-        slots = [slot for replies in failed for slot in self._slots_of(replies)]
+        replies = [pending for replies in failed for pending in self._replies_of(replies)]
         # Otherwise they might be put off forever.
-        slots += map(self._take_back, list(self._server.first))
-        for slot in slots:
-            self._release(slot)
-        return slots
+        replies += map(self._take_back, list(self._server.first))
+        for pending in replies:
+            self._release(pending)
+        return replies
 
-    def _slots_of(self, replies: PendingReplies) -> list[Slot]:
-        """Return a slot for each request; none for a message, which is published again."""
+    def _replies_of(self, replies: PendingReplies) -> list[PendingReply]:
+        """Return a pending reply for each request; none for a message, which is published again."""
         if isinstance(replies, Pipeline):
-            return self._pipelines.slots_of(replies)
-        if isinstance(replies, Burst):
-            return self._xadds.slots_of(replies)
-        return [replies] if isinstance(replies, Slot) else []
+            return self._pipelines.replies_of(replies)
+        if isinstance(replies, XaddBatch):
+            return self._xadds.replies_of(replies)
+        return [replies] if isinstance(replies, PendingReply) else []
 
-    def _take_back(self, client: Client) -> Slot:
+    def _take_back(self, client: Client) -> PendingReply:
         """Return the request of a client that was to run first in the next turn."""
         self._server.first.remove(client)
         client.reply_unfinished = False
         self._server.ready[client] = None  # for the requests after it
         again = client.requests.popleft()
         assert isinstance(again, Requeued)
-        return again.slot
+        return again.pending
 
-    def _release(self, slot: Slot) -> None:
+    def _release(self, pending: PendingReply) -> None:
         """Release a client that was held by a turn that was rolled back.
 
         Its unanswered request becomes its next one.
         """
-        client, server = slot.client, self._server
+        client, server = pending.client, self._server
         server.incremental.put_back(client)
         server.pause.release(client)
         if client.requests:
             server.ready[client] = None
-        if isinstance(slot.reply, Blocked):
-            if client.block is not None and client.block.wait is slot.reply:
+        if isinstance(pending.reply, Blocked):
+            if client.block is not None and client.block.wait is pending.reply:
                 server.blocking.end(client)  # its waiter went with the turn
-            else:  # the wait has ended: another slot has its reply
-                slot.unit = None
-        elif type(slot.reply) is Paged:
+            else:  # the wait has ended: another one has its reply
+                pending.unit = None
+        elif type(pending.reply) is Paged:
             server.streaming.release(client)
 
-    def give_up(self, slot: Slot, failure: Exception) -> None:
-        """Answer the request of a slot with the failure of its own turn, which was rolled back."""
-        client, server = slot.client, self._server
+    def give_up(self, pending: PendingReply, failure: Exception) -> None:
+        """Answer a request with the failure of its own turn, which was rolled back."""
+        client, server = pending.client, self._server
         if client.block is not None:
             server.blocking.end(client)
         if client in server.first:
             self._take_back(client)
         server.incremental.forget(client)
         server.streaming.release(client)
-        slot.reply = error_of(failure)
-        slot.is_wanted()
+        pending.reply = error_of(failure)
+        pending.is_wanted()
