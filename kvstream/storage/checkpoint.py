@@ -95,9 +95,10 @@ def copy_database(
 
 
 def copy_across(source: Path, target: Path, tables: LiveTables, stage: Path) -> bool:
-    """Do what ``copy_database`` does on another file system, by links in ``stage`` on that of ``source``.
+    """Do what ``copy_database`` does, but to another file system.
 
-    Nobody waits while the files are copied.
+    ``stage`` is a folder on the file system of ``source``, for links. Nobody waits while the
+    files are copied.
     """
     if not copy_database(source, stage, tables):
         return False
