@@ -1,6 +1,7 @@
 """The tree has the shape that the packaging and the house rules require."""
 
 import ast
+import os
 import subprocess
 import sys
 import tomllib
@@ -131,3 +132,17 @@ def test_a_file_among_the_arguments_takes_no_fixtures_from_the_other_tests() -> 
     plan = [sys.executable, "-m", "pytest", "-q", "--setup-plan", "-k", "claim or fork", *wanted]
     run = subprocess.run(plan, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout
+
+
+def test_plugins_that_other_packages_bring_are_not_loaded(tmp_path: Path) -> None:
+    """pytest-asyncio warns when it is configured: with warnings as errors pytest would end."""
+    (tmp_path / "brought.py").write_text("raise SystemExit('loaded')\n")
+    (tmp_path / "brought-1.0.dist-info").mkdir()
+    entry_points = tmp_path / "brought-1.0.dist-info" / "entry_points.txt"
+    entry_points.write_text("[pytest11]\nasyncio = brought\ntrio = brought\nvalkey = brought\n")
+    path = os.pathsep.join((str(tmp_path), *sys.path))
+    run = [sys.executable, "-m", "pytest", "--markers"]
+    done = subprocess.run(
+        run, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
