@@ -16,12 +16,13 @@ WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 # Kills and power cuts of each kind in `make crash`; the short form in CI takes fewer.
 CRASH_ROUNDS ?= 500
 BENCH_ARGS ?=
+MUTANTS_ARGS ?=
 
 # What is imported is compiled once, not by each process anew: Spark starts very many.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients fmt lint types test cover crash programs bench demo demo-quick clean
+.PHONY: help setup clients fmt lint types test cover mutants crash programs bench demo demo-quick clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -116,6 +117,9 @@ cover: $(VENV)/.dev ## Run the tests and measure branch coverage: half an hour
 	$(MAKE) test PYTEST="coverage run -m pytest"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+
+mutants: $(VENV)/.dev ## Plant mistakes and list those that no test finds (MUTANTS_ARGS="--count 60 --seed 1")
+	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS) mutants.json
 
 crash: $(VENV)/.dev ## Kill, cut the power and damage files, many times (CRASH_ROUNDS=500)
 	KVSTREAM_CRASH_ROUNDS=$(CRASH_ROUNDS) $(BIN)/python -m pytest tests/crash tests/shared/test_takeover_crashes.py $(PYTEST_ARGS)
