@@ -42,6 +42,7 @@ from kvstream.meta.runs import run_tree
 from kvstream.meta.strings import Key, StringMeta, decode_key
 from kvstream.meta.trees import DELETE_RANGE_ROWS, key_tree
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake, Wakeups
 from kvstream.storage.batch import Family
 from kvstream.storage.reads import Snapshot
 from kvstream.types.ids import StreamID
@@ -183,6 +184,7 @@ class Catalog:
         self.uncounted: set[bytes] = set()
         """Prefixes that may have uncounted rows above their last entry (``unfinished_loads``)."""
         self.queue_events = QueueEvents()
+        self.wakeups = Wakeups()
         self.retained: dict[bytes, None] = {}
         """Names of streams in memory that may have rules of retention, in the order in which they
         are looked at."""
@@ -226,7 +228,7 @@ class Catalog:
             self.expired += 1
             self.drop(txn, key)
             txn.notify(EXPIRED, name)
-            txn.signal(name)
+            txn.signal(name, Wake.EXPIRED)
         return None
 
     def _load(self, txn: Txn, name: bytes) -> Key | None:
@@ -413,7 +415,7 @@ class Catalog:
         if not count and next(self.index.names(txn, db), None) is None:
             return 0
         txn.frees = True
-        self._evict_database(txn, db)
+        self._evict_database(txn, db, Wake.DELETED)
         stored = self.databases.stored(txn, db)
         for load in unfinished_loads.all_of(txn):
             if database_of(load.stream.name) == stored:  # this commit deletes its entries too
@@ -428,11 +430,11 @@ class Catalog:
     def swap(self, txn: Txn, one: int, other: int) -> None:
         """Exchange all keys of two databases, in time that does not depend on their number."""
         txn.write_seen()
-        self._evict_database(txn, one)
-        self._evict_database(txn, other)
+        self._evict_database(txn, one, Wake.REPLACED)
+        self._evict_database(txn, other, Wake.REPLACED)
         self.databases.swap(txn, one, other)
 
-    def _evict_database(self, txn: Txn, db: int) -> None:
+    def _evict_database(self, txn: Txn, db: int, reason: Wake) -> None:
         """Write and evict a database's objects in memory; wake the clients blocked on its keys."""
         txn.finish()
         self.reply_cache.clear()
@@ -441,7 +443,7 @@ class Catalog:
         for known in (self.streams, self.strings):
             for name in [name for name in known if name[:2] == prefix]:
                 del known[name]
-        txn.signal_all(prefix)
+        txn.signal_all(prefix, reason)
 
     def unlink(self, txn: Txn, db: int, pages: Sequence[Mapping[bytes, int]]) -> None:
         """Delete keys of a database, given by its stored number; their rows stay for ``sweep``.
@@ -460,7 +462,7 @@ class Catalog:
                 strings.pop(name, None)
         self.index.left(txn, db, len(gone))
         self.unlinked.add(txn, dict([encode_unlinked(db, page.values()) for page in pages]), gone)
-        txn.signal_all(prefix)
+        txn.signal_all(prefix, Wake.DELETED)
 
     def is_gone(self, txn: Txn, key: Key) -> bool:
         """Return whether a key was deleted by a command that leaves its rows for later."""

@@ -48,6 +48,7 @@ from kvstream.meta.lazyfree import Unlinked
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.storage.batch import Family, Row
 from kvstream.types.options import DATABASES_MAX
 
@@ -283,7 +284,7 @@ class KeyIndex:
         """Called when ``next_timer`` or ``next_wake`` becomes earlier."""
         self.next_wake = NEVER
         """When to wake clients that are blocked, though nothing may have changed."""
-        self._wakes: dict[bytes, int] = {}
+        self._wakes: dict[bytes, tuple[int, Wake]] = {}
         """The same by the names that they are blocked on."""
         self._firsts: dict[int, int] = {}
         """No key of a database, given by its stored number, has a lower generation."""
@@ -405,26 +406,29 @@ class KeyIndex:
         stored = self._databases.stored_name(txn, name)
         txn.batch.delete(_METADATA, timer_row(at_ms, stored))
 
-    def wake_at(self, name: bytes, at_ms: int) -> None:
+    def wake_at(self, name: bytes, at_ms: int, reason: Wake) -> None:
         """Wake the clients blocked on a name at a time: their next attempt may succeed then.
 
         This is kept in memory: an attempt that fails says when the next one may succeed.
         """
-        if at_ms < self._wakes.get(name, NEVER):
-            self._wakes[name] = at_ms
+        known = self._wakes.get(name)
+        if known is None or at_ms < known[0]:
+            self._wakes[name] = at_ms, reason
             if at_ms < self.next_wake:
                 self.next_wake = at_ms
                 self.on_sooner()
 
-    def take_wakes(self, now_ms: int, limit: int) -> list[bytes]:
+    def take_wakes(self, now_ms: int, limit: int) -> dict[bytes, Wake]:
         """Return up to ``limit`` names whose clients are to be woken now; forget these times."""
         if now_ms < self.next_wake:
-            return []
-        due = list(islice((name for name, at_ms in self._wakes.items() if at_ms <= now_ms), limit))
-        for name in due:
+            return {}
+        waiting = self._wakes.items()
+        due = ((name, reason) for name, (at_ms, reason) in waiting if at_ms <= now_ms)
+        taken = dict(islice(due, limit))
+        for name in taken:
             del self._wakes[name]
-        self.next_wake = min(self._wakes.values(), default=NEVER)
-        return due
+        self.next_wake = min([at_ms for at_ms, _ in self._wakes.values()], default=NEVER)
+        return taken
 
     def _note_expiry(self, txn: Txn, at_ms: int, name: bytes) -> None:
         row = expiry_row(at_ms, name)

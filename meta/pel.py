@@ -39,6 +39,7 @@ from kvstream.meta.runs import (
     time_of,
 )
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.storage.batch import Family
 from kvstream.types.images import PackedID
 
@@ -573,7 +574,7 @@ def signal_freed(txn: Txn, name: bytes, group: GroupMeta) -> None:
     """Wake the readers of a group that limits entries in flight: there is room again."""
     policy = group.policy
     if policy is not None and policy.max_in_flight:
-        txn.signal(name)
+        txn.signal(name, Wake.FREED)
 
 
 def note_renewed(txn: Txn, group: GroupMeta) -> None:
@@ -585,7 +586,7 @@ def signal_owned(txn: Txn, name: bytes, group: GroupMeta) -> None:
     """Wake the readers of a group with leases after a claim: they see when its leases end."""
     if group.policy is not None:
         group.owned_since = 0
-        txn.signal(name)
+        txn.signal(name, Wake.CLAIMED)
 
 
 # --- order by key -------------------------------------------------------------------------------
@@ -659,7 +660,7 @@ def _make_ready(txn: Txn, group: GroupMeta, edit: Edit, keys: Iterable[Key]) -> 
     change = plan(group, stretches(txn, group, sorted(ready)), decide)
     pel_index.replace(txn, group, change.old, change.new)
     txn.member_changed(group)
-    txn.signal(txn.catalog.databases.shown_name(txn, keyed.stream.name))
+    txn.signal(txn.catalog.databases.shown_name(txn, keyed.stream.name), Wake.FREED)
 
 
 def _exists(txn: Txn, keyed: Keyed, eid: PackedID) -> bool:

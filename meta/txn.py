@@ -14,6 +14,7 @@ from kvstream.layout.keys import key_of
 from kvstream.meta.key_events import OVERWRITTEN, TYPE_CHANGED, Event
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
+from kvstream.meta.wakeups import Wake
 from kvstream.storage.batch import Batch, Family, Rows
 from kvstream.types.ids import StreamID
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # a circle: the catalog loads what a transaction asks it for
     from kvstream.meta.catalog import Catalog
 
 _METADATA, _TREES = Family.METADATA, Family.TREES
+_ADDED = Wake.ADDED
 
 
 class Txn:
@@ -81,8 +83,8 @@ class Txn:
         """Groups that were deleted with their streams."""
         self.only_redelivered = False
         """The call changed nothing but the deliveries of entries that it showed once more."""
-        self.signals: dict[bytes, None] = {}
-        """Names whose blocked clients look again after the commit, in order."""
+        self.signals: dict[bytes, Wake] = {}
+        """Names whose blocked clients look again after the commit, in order, and why."""
         self.unwritten: dict[bytes, StreamID] = {}
         """By the prefix of a stream's rows: no entry above this ID is committed yet. Only streams
         for which clients are blocked are noted."""
@@ -186,26 +188,26 @@ class Txn:
             if not isinstance(old, kind):
                 self.notify(TYPE_CHANGED, name)
 
-    def signal(self, name: bytes) -> None:
-        """Wake the clients blocked on a name after the commit."""
+    def signal(self, name: bytes, reason: Wake) -> None:
+        """Wake the clients blocked on a name after the commit; the last reason counts."""
         if name in self._awaited:
-            self.signals[name] = None
+            self.signals[name] = reason
 
     def signal_added(self, name: bytes, stream: StreamMeta, last: StreamID) -> None:
         """Wake the clients blocked on a stream; ``last`` was its last ID before new entries."""
         if name in self._awaited:
-            self.signals[name] = None
+            self.signals[name] = _ADDED
             self.unwritten.setdefault(stream.prefix, last)
 
-    def signal_some(self, names: Iterable[bytes]) -> None:
+    def signal_some(self, names: Iterable[bytes], reason: Wake) -> None:
         """Wake the clients blocked on any of the names; read none if no client is blocked."""
         if self._awaited:
             for name in names:
-                self.signal(name)
+                self.signal(name, reason)
 
-    def signal_all(self, prefix: bytes) -> None:
+    def signal_all(self, prefix: bytes, reason: Wake) -> None:
         """Wake the clients blocked on names that begin with ``prefix``."""
-        self.signals |= {name: None for name in self._awaited if name.startswith(prefix)}
+        self.signals |= {name: reason for name in self._awaited if name.startswith(prefix)}
 
     @property
     def dirty(self) -> bool:

@@ -30,6 +30,7 @@ from kvstream.engine.interface import AnyEngine
 from kvstream.engine.lease_renewal import every_in_thread
 from kvstream.engine.waiters import Signal, Waiter
 from kvstream.errors import InvalidArgument, StoreClosed, UnknownOutcome
+from kvstream.meta.wakeups import Wake
 from kvstream.remote.connection import CONNECT_S, REPLY_S, Connection, Link, mark_unsent
 from kvstream.remote.engine import RemoteEngine
 from kvstream.types.clock import Clock, call_later
@@ -349,7 +350,7 @@ class LoopEngine(Engine):
         self.database.sleep = pause
         self._calls = 0
         """Calls since one last gave way to other tasks."""
-        self._committed: tuple[int, dict[bytes, None]] | None = None
+        self._committed: tuple[int, dict[bytes, Wake]] | None = None
         """The sequence number and changed keys of a transaction that has just been committed."""
         self._cancelled: list[Waiter] = []
         """Waiters of tasks that were cancelled while a thread had the lock."""
@@ -414,14 +415,14 @@ class LoopEngine(Engine):
     def _loop_signal(self) -> Signal:
         return LoopSignal(self.gate) if suspends() else Signal()
 
-    def cancel(self, waiter: Waiter) -> bool:
+    def cancel(self, waiter: Waiter, reason: Wake = Wake.CANCELLED) -> bool:
         """Take a waiter out of the queue; later, if a thread has the lock for long."""
         if suspends() and type(self.gate.owner) is object:
             self._cancelled.append(waiter)
             return False
-        return super().cancel(waiter)
+        return super().cancel(waiter, reason)
 
-    def _wait_durable(self, sequence: int, signals: dict[bytes, None]) -> None:
+    def _wait_durable(self, sequence: int, signals: dict[bytes, Wake]) -> None:
         if not suspends():
             return super()._wait_durable(sequence, signals)
         if self.gate.owner is asyncio.current_task():  # ``transaction_of_task`` waits

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, suppress
 
 from kvstream.engine.waiters import Waiters
 from kvstream.errors import KVStreamError
+from kvstream.meta.wakeups import Wake
 from kvstream.storage.database import Database
 from kvstream.types.clock import monotonic
 
@@ -43,7 +44,7 @@ class DiskWatch:
         guard = self._database.write_guard
         if self._database.is_displaced():
             with self._held():
-                self._waiters.end(guard.error)
+                self._waiters.end(guard.error, Wake.FAILED)
         elif not guard.recovers or not self._database.has_room():
             self._reopen_at = None
         elif monotonic() >= self._try_at:

@@ -41,6 +41,7 @@ from kvstream.logs import deferred, emit_deferred
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.key_events import Event
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.operations import info, keyspace, trim
 from kvstream.operations.images import staged_loads
 from kvstream.operations.queues import retention
@@ -92,7 +93,7 @@ class Engine(Unclosed):
         """Threads that may begin no call although they do not have the lock: they are in the middle
         of an fsync, or of the work of clients in this process."""
         directories.register(self)
-        self.waiters = Waiters()
+        self.waiters = Waiters(self.catalog.wakeups)
         self.signal: Callable[[], Signal] = Signal  # what a blocked read waits for
         self._always = self.options.durability is Durability.ALWAYS
         self.on_commit: Callable[[float], None] | None = None
@@ -101,9 +102,9 @@ class Engine(Unclosed):
         """Called under the lock with the keyspace events of each commit; must not raise."""
         self._now_ms = self.clock.now_ms
         self._spare: Txn | None = None
-        self._raised: dict[bytes, None] = {}
+        self._raised: dict[bytes, Wake] = {}
         """Keys that attempts of waiters have changed; their waiters are served next."""
-        self._unserved: dict[bytes, None] = {}
+        self._unserved: dict[bytes, Wake] = {}
         """Changed keys whose waiters were not served because of an interrupt. The next commit
         serves them; the expiry thread makes one every tenth of a second."""
         self.database = Database.open(directory, self.options)
@@ -292,7 +293,7 @@ class Engine(Unclosed):
             self.on_commit(perf_counter() - begun)
         return sequence
 
-    def _wait_durable(self, sequence: int, signals: dict[bytes, None]) -> None:
+    def _wait_durable(self, sequence: int, signals: dict[bytes, Wake]) -> None:
         """Wait until the write, or the rows that were read, are durable; then serve waiters."""
         self.committer.wait(sequence or self.seen_sequence)
         if signals:
@@ -451,13 +452,10 @@ class Engine(Unclosed):
             self.waiters.add(waiter)
         return reply
 
-    def cancel(self, waiter: Waiter) -> bool:
+    def cancel(self, waiter: Waiter, reason: Wake = Wake.CANCELLED) -> bool:
         """Take a waiter out of the queue; return False if it has been served already."""
         with self._working():
-            if waiter.done or waiter.found is not None:
-                return False
-            self.waiters.remove(waiter)
-            return True
+            return self.waiters.cancel(waiter, reason)
 
     def wait_for(
         self,
@@ -483,7 +481,7 @@ class Engine(Unclosed):
         try:
             while not arrived.wait(self._pause_s(deadline, retry_at)):
                 if deadline is not None and monotonic() >= deadline:
-                    if self.cancel(waiter):
+                    if self.cancel(waiter, Wake.TIMEOUT):
                         return None
                     arrived.wait(None)
                     break
@@ -511,32 +509,32 @@ class Engine(Unclosed):
         return retry if rest is None else min(rest, retry)
 
     def serve_later(self, names: list[bytes]) -> None:
-        """Serve the waiters of some keys with the next commit."""
-        self._unserved |= dict.fromkeys(names)
+        """Serve the waiters of some keys, whose turn was undone, with the next commit."""
+        self._unserved |= dict.fromkeys(names, Wake.AGAIN)
 
     def serve(self, names: Iterable[bytes], groups: Container[bytes | None] | None = None) -> None:
-        """Run the attempts of the waiters of some keys, in order of arrival.
+        """Run the attempts of the waiters of some keys, in order of arrival, as time has passed.
 
         With ``groups``, only of those that read for one of these groups.
         """
-        self._serve_alone(dict.fromkeys(names), groups)
+        self._serve_alone(dict.fromkeys(names, Wake.IDLE), groups)
 
     def _serve_alone(
-        self, signals: dict[bytes, None], groups: Container[bytes | None] | None = None
+        self, signals: dict[bytes, Wake], groups: Container[bytes | None] | None = None
     ) -> None:
         """Take the lock to run the attempts of waiters."""
         with self._working():
             self._serve(signals, groups)
 
     def _serve(
-        self, signals: dict[bytes, None], groups: Container[bytes | None] | None = None
+        self, signals: dict[bytes, Wake], groups: Container[bytes | None] | None = None
     ) -> None:
-        for name in list(signals):
-            self.waiters.serve(name, self._attempt, self._take, groups)
+        for name, reason in list(signals.items()):
+            self.waiters.serve(name, reason, self._attempt, self._take, groups)
         while self._raised:  # an attempt wrote for others, such as readers of dead letters
-            names, self._raised = self._raised, {}
-            for name in names:
-                self.waiters.serve(name, self._attempt, self._take)
+            raised, self._raised = self._raised, {}
+            for name, reason in raised.items():
+                self.waiters.serve(name, reason, self._attempt, self._take)
 
     def _attempt(self, waiter: Waiter) -> Outcome | None:
         """Run the attempt of a waiter as one commit; return None if it goes on waiting."""
@@ -738,7 +736,7 @@ class Engine(Unclosed):
                 if not self._closed:
                     self._write_seen()
                     self._closed = True
-                self.waiters.end(StoreClosed)
+                self.waiters.end(StoreClosed, Wake.CLOSED)
             try:
                 self.committer.close()
             except StoreReadOnly:

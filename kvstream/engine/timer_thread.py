@@ -75,7 +75,8 @@ def run_due(txn: Txn, limit: int, damaged: Collection[bytes] = ()) -> int:
     Streams of the names ``damaged`` are left out. Blocked readers whose time has come are woken,
     too: a lease has ended, or a rate allows more.
     """
-    txn.signal_some(txn.catalog.index.take_wakes(txn.now_ms, _WAKES))
+    for name, reason in txn.catalog.index.take_wakes(txn.now_ms, _WAKES).items():
+        txn.signal(name, reason)
     fired = 0
     listed = txn.catalog.index.timers_due(txn, _STREAMS + len(damaged))
     share = max(1, limit // max(1, len(listed)))  # one stream's backlog does not hold up another

@@ -71,10 +71,10 @@ class Turn:
     def serve(self) -> None:
         """Run the attempts of the waiters of all changed keys, first come first served."""
         while self.txn.signals:
-            names = list(self.txn.signals)
+            signals = list(self.txn.signals.items())
             self.txn.signals.clear()
-            for name in names:
-                self._waiters.serve(name, self._attempt, self._take)
+            for name, reason in signals:
+                self._waiters.serve(name, reason, self._attempt, self._take)
 
     def _attempt(self, waiter: Waiter) -> Outcome | None:
         try:

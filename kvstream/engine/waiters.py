@@ -14,6 +14,8 @@ from collections.abc import Callable, Container, Hashable
 from contextlib import suppress
 from typing import Any, Self
 
+from kvstream.meta.wakeups import Wake, Wakeups
+
 RETRY_PAUSE_MS_MIN, RETRY_PAUSE_MS_GONE, RETRY_PAUSE_MS_MAX = 10, 50, 1000
 """Pauses between the tries of a blocked CLAIM; the least keeps it from using a whole core."""
 
@@ -136,8 +138,9 @@ class WaiterQueue(dict[Waiter, None]):
 class Waiters:
     """The waiters of every key."""
 
-    def __init__(self) -> None:
+    def __init__(self, wakeups: Wakeups) -> None:
         self.queues: dict[bytes, WaiterQueue] = {}
+        self._wakeups = wakeups
 
     def __contains__(self, name: object) -> bool:
         return name in self.queues
@@ -175,16 +178,27 @@ class Waiters:
         """Return the waiters of a key, in order of arrival."""
         return list(self.queues.get(name, ()))
 
-    def end(self, error: Callable[[], Exception]) -> None:
+    def cancel(self, waiter: Waiter, reason: Wake) -> bool:
+        """End a wait without an outcome; return False if the waiter was served already."""
+        if waiter.done or waiter.found is not None:
+            return False
+        for name in waiter.names[:1]:
+            self._wakeups.record(name, waiter.group, reason)
+        self.remove(waiter)
+        return True
+
+    def end(self, error: Callable[[], Exception], reason: Wake) -> None:
         """End all waits; each waiter gets an error of its own."""
         for name in list(self.queues):
             for waiter in self.of(name):
                 waiter.deliver(Outcome(error=error()))
+                self._wakeups.record(name, waiter.group, reason)
                 self.remove(waiter)
 
     def serve(
         self,
         name: bytes,
+        reason: Wake,
         attempt: Callable[[Waiter], Outcome | None],
         take: Callable[[Waiter, Outcome], None],
         groups: Container[bytes | None] | None = None,
@@ -215,6 +229,7 @@ class Waiters:
                     if not untried:
                         return
             if outcome is not None:
+                self._wakeups.record(name, waiter.group, reason)
                 take(waiter, outcome)
 
     def names(self) -> list[bytes]:

@@ -17,6 +17,7 @@ from kvstream.meta.pel import (
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, Run
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.operations.claim import refuse_retrycount
 from kvstream.operations.delete import Live, delete_but
 from kvstream.operations.delivery.backoff import GivenBack
@@ -189,4 +190,4 @@ def note_released(txn: Txn, name: bytes, group: GroupMeta, rank: int, count: int
     if count:
         group.nack_rank = rank
         txn.member_changed(group)
-        txn.signal(name)
+        txn.signal(name, Wake.GIVEN_BACK)

@@ -26,6 +26,7 @@ from kvstream.meta.key_events import XADD, XSETID
 from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import Ingested
+from kvstream.meta.wakeups import Wake
 from kvstream.operations import strings
 from kvstream.operations.entries import exists, last_entry
 from kvstream.operations.trim import Trim, may_trim_once, sweep_emptied, trim_stream
@@ -250,7 +251,7 @@ def add_under(
     _notify_added(txn, name, len(new))
     if trim is not None:
         trim_stream(txn, stream, trim)
-    txn.signal(name)
+    txn.signal(name, Wake.ADDED)
     return new
 
 
@@ -478,7 +479,7 @@ def append_many(txn: Txn, streams: Mapping[bytes, Entries], mark: Mark | None = 
         append_page(txn, stream, ids, values)
         txn.counters_changed(stream)
         txn.notify(XADD, name)
-        txn.signal(name)
+        txn.signal(name, Wake.ADDED)
         result.add_range(name, StreamID.unpack(ids[0]), stream.last, len(ids))
     put_mark(txn, mark)
     return result
@@ -547,7 +548,7 @@ def publish(txn: Txn, joined: Iterable[Joined], mark: Mark | None) -> BulkResult
             result.add_range(name, piece.first, piece.last, piece.length)
         txn.catalog.index.report_change(stream)
         txn.notify(XADD, name)
-        txn.signal(name)
+        txn.signal(name, Wake.ADDED)
     put_mark(txn, mark)
     unfinished_loads.remove_ingested(txn)
     return result

@@ -34,6 +34,7 @@ from kvstream.meta.queue_events import Reason
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import DELAY_MAX_MS, Kind, Timer
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.operations import append, entries
 from kvstream.operations.delete import erase
 from kvstream.operations.delivery import dead
@@ -319,7 +320,8 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
             entries.append(entry)
     _count(txn, stream, -taken)
     before = stream.entries_added
-    append.add_many(txn, name, entries)
+    if append.add_many(txn, name, entries):
+        txn.signal(name, Wake.DUE)
     timers.note_added(txn, stream, before)
     txn.catalog.index.report_change(stream)  # no client's command has made the change
     txn.catalog.queue_events.delayed_fired += len(entries)
@@ -372,7 +374,7 @@ def fire_ttl(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> Non
     drop_references(txn, stream, ids)
     erase(txn, stream, entries.live(txn, stream, ids))
     txn.catalog.index.report_change(stream)
-    txn.signal(name)  # a group that had reached a limit may deliver again
+    txn.signal(name, Wake.FREED)  # a group that had reached a limit may deliver again
 
 
 def _bury(txn: Txn, name: bytes, stream: StreamMeta, ids: list[StreamID]) -> None:

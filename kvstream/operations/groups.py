@@ -21,6 +21,7 @@ from kvstream.meta.key_events import (
 from kvstream.meta.pel_index import pending_in
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.operations import unique
 from kvstream.operations.reply_limits import UNLIMITED, Budget
 from kvstream.storage.batch import Family
@@ -208,7 +209,7 @@ def create_group(
     _set_delivered(stream, group, after, read)
     unique.note_position(txn, stream, group, is_new=True)
     txn.notify(XGROUP_CREATE, name)
-    txn.signal(name)
+    txn.signal(name, Wake.GROUP_CHANGED)
 
 
 def set_group_id(
@@ -221,7 +222,7 @@ def set_group_id(
     unique.note_position(txn, stream, group, is_new=False)
     txn.member_changed(group)
     txn.notify(XGROUP_SETID, name)
-    txn.signal(name)
+    txn.signal(name, Wake.GROUP_CHANGED)
 
 
 def seek(txn: Txn, name: bytes, group_name: bytes, at_ms: int) -> StreamID:
@@ -253,7 +254,7 @@ def destroy_group(txn: Txn, name: bytes, group_name: bytes) -> bool:
     unique.forget_position(txn, stream, group)
     txn.catalog.drop_group(txn, stream, group)
     txn.notify(XGROUP_DESTROY, name)
-    txn.signal(name)
+    txn.signal(name, Wake.GROUP_DESTROYED)
     return True
 
 

@@ -22,6 +22,7 @@ from kvstream.meta.lazyfree import ROW_KEYS
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, decode_key
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.storage.batch import Family
 from kvstream.types.ids import StreamID
 
@@ -54,7 +55,7 @@ def delete(txn: Txn, name: bytes, event: Event | None = DEL) -> bool:
     txn.catalog.drop(txn, key)
     if event is not None:
         txn.notify(event, name)
-    txn.signal(name)
+    txn.signal(name, Wake.DELETED)
     return True
 
 
@@ -85,8 +86,8 @@ def rename(txn: Txn, source: bytes, target: bytes, replace: bool = True) -> bool
     txn.notify(RENAME_FROM, source)
     txn.notify(RENAME_TO, target)
     txn.notify_overwritten(target, replaced, type(key))
-    txn.signal(source)
-    txn.signal(target)
+    txn.signal(source, Wake.DELETED)
+    txn.signal(target, Wake.REPLACED)
     return True
 
 

@@ -49,6 +49,7 @@ from kvstream.meta.strings import (
     read_records,
 )
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.operations import keyspace, pages
 from kvstream.storage.batch import Family
 from kvstream.types import long_double
@@ -115,7 +116,7 @@ def _put_over(
             at_ms = key.expire_at if expire_at is None else expire_at
             keyspace.make_room(txn, name)
         txn.catalog.create_string(txn, name, value, at_ms, is_new=key is None)
-        txn.signal(name)
+        txn.signal(name, Wake.REPLACED)
     if txn.wanted_events:
         txn.notify(event, name)
         if expire_at:
@@ -527,7 +528,7 @@ class LongPut(keyspace.LongKeys[bool]):
             catalog.index.count_written(txn, self._stored_db, self._made)
             prefix, stored = U16.pack(self._db), U16.pack(self._stored_db)
             keys = (key for key in self._values if stored + key in self._made)
-            txn.signal_some(prefix + key for key in keys)
+            txn.signal_some((prefix + key for key in keys), Wake.REPLACED)
         for name in self._others:
             put(txn, shown(txn, name), self._values[key_of(name)])
         txn.frees = False

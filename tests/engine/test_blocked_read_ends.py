@@ -10,6 +10,7 @@ import pytest
 
 from kvstream import NoGroup, Store, StoreClosed
 from kvstream.engine.waiters import Outcome, Waiter
+from kvstream.meta.wakeups import Wake
 from tests.engine.waiting import (
     Call,
     add,
@@ -266,11 +267,11 @@ def test_a_wait_served_just_at_its_timeout_ends(
 ) -> None:
     cancel = store.engine.cancel
 
-    def serve_first(waiter: Waiter) -> bool:
+    def serve_first(waiter: Waiter, reason: Wake) -> bool:
         waiter.found = 0, Outcome([])
         waiter.deliver(waiter.found[1])
         store.engine.waiters.remove(waiter)
-        return cancel(waiter)
+        return cancel(waiter, reason)
 
     monkeypatch.setattr(store.engine, "cancel", serve_first)
     call = Call(lambda: store.stream("s").read(block=0.001))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kvstream.engine.waiters import Outcome, Waiter, Waiters
+from kvstream.meta.wakeups import Wake, Wakeups
 
 KEY = b"\0\0s"
 
@@ -13,7 +14,7 @@ class Attempts:
     """Waiters of one key, and which of them have tried; the first ``finds`` attempts succeed."""
 
     def __init__(self, finds: int) -> None:
-        self.waiters = Waiters()
+        self.waiters = Waiters(Wakeups())
         self.tried: list[int] = []
         self.served: list[tuple[int, int]] = []
         self._all: list[Waiter] = []
@@ -24,7 +25,7 @@ class Attempts:
         self.waiters.add(self._all[-1])
 
     def run(self) -> list[int]:
-        self.waiters.serve(KEY, self._attempt, self._take)
+        self.waiters.serve(KEY, Wake.ADDED, self._attempt, self._take)
         return self.tried
 
     def _attempt(self, waiter: Waiter) -> Outcome | None:
@@ -75,7 +76,7 @@ def test_a_reader_that_no_longer_waits_is_skipped() -> None:
 
 
 def test_the_number_of_sharing_waiters_follows_the_queue() -> None:
-    waiters = Waiters()
+    waiters = Waiters(Wakeups())
     claims, plain = Waiter([KEY], _nothing, _nothing, group=b"g"), Waiter([KEY], _nothing, _nothing)
     member = Waiter([KEY, KEY], _nothing, _nothing, b"g", group=b"g")
     for waiter in (claims, plain, member):

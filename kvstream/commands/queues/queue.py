@@ -1,9 +1,10 @@
-"""KVSTREAM.INFO and KVSTREAM.QUEUE: the figures of a stream as a queue, and its image."""
+"""KVSTREAM.INFO, QUEUE and WAKEUPS: a stream as a queue, its image, and why its readers woke."""
 
 from kvstream.commands.args import Args, Argv, syntax_error
-from kvstream.commands.command import FIRST, GROW, OURS, READ, SECOND, Family, Session
+from kvstream.commands.command import FIRST, GROW, OPERATE, OURS, READ, SECOND, Family, Session
 from kvstream.commands.queues import policy, retention
 from kvstream.commands.replies import Map, Reply
+from kvstream.layout.keys import database_of, key_of
 from kvstream.meta.txn import Txn
 from kvstream.operations.queues import image
 from kvstream.operations.queues.info import GroupQueue, queue_info
@@ -90,3 +91,28 @@ def queue_import(txn: Txn, session: Session, argv: Argv) -> Reply:
         raise syntax_error()
     rows = list(zip(rest[::2], rest[1::2], strict=True))
     return image.restore(txn, session.prefix + argv[2], rows)
+
+
+@COMMANDS.command("kvstream.wakeups", "", OPERATE, since=OURS, tips="nondeterministic_output")
+def wakeups(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Return why blocked readers of this store woke: counts by reason, and the last 100.
+
+    Each of the last has its Unix time in milliseconds, database, key, group (null: none) and
+    reason; the newest is the first. The log has them as they happen, at the level `debug`.
+
+    The reader got an outcome: `added` (entries), `due` (a delayed message, or one of a schedule),
+    `deleted`, `expired` and `replaced` (the key), `group-changed` and `group-destroyed`, `policy`
+    (rules, or the end of a pause), `given-back`, `retry` (a backoff is over), `freed` (a limit or a
+    key has room again), `claimed` and `lease` (another lease ends next, or one ended), `rate`,
+    `more` (a long read goes on), `idle` (CLAIM), `again` (the first try was undone).
+
+    The wait ended without one: `timeout`, `unblocked`, `cancelled` (the client left), `failed` and
+    `closed` (the store).
+    """
+    found = txn.catalog.wakeups
+    counts: list[tuple[Reply, Reply]] = [(why.encode(), n) for why, n in found.counts.items()]
+    last: list[Reply] = [
+        [each.at_ms, database_of(each.name), key_of(each.name), each.group, each.reason.encode()]
+        for each in reversed(found.last)
+    ]
+    return Map([(b"counts", Map(counts)), (b"last", last)])

@@ -20,6 +20,7 @@ from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, Run
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.operations.delivery import dead
 from kvstream.operations.delivery.dead import Cause
 from kvstream.types.images import PackedID
@@ -49,7 +50,7 @@ def make_ready(txn: Txn, name: bytes, group: GroupMeta, runs: list[Run]) -> None
     group.nack_rank = rank = group.nack_rank + 1
     release_runs(txn, group, runs, rank)
     txn.member_changed(group)
-    txn.signal(name)
+    txn.signal(name, Wake.RETRY)
     txn.catalog.queue_events.retries += sum(run.length for run in runs)
 
 

@@ -23,6 +23,7 @@ from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, TIME_BYTES, Run
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.operations import entries
 from kvstream.operations.groups import Reader, advance_over
 from kvstream.storage.batch import Row
@@ -68,7 +69,7 @@ def take_new(txn: Txn, reader: Reader, count: int | None) -> Rows:
         looked += passed
         size += entries.memory_of(fresh) if room else 0
     if looked >= LOOK_MAX and (count is None or len(delivered) < count):
-        txn.catalog.index.wake_at(reader.name, txn.now_ms)
+        txn.catalog.index.wake_at(reader.name, txn.now_ms, Wake.MORE)
     return Rows(delivered, len(stream.prefix))
 
 
@@ -205,7 +206,7 @@ def release_some(txn: Txn, group: GroupMeta, last: PackedID) -> bool:
     _make_ready(txn, group, runs)
     if runs:
         txn.member_changed(group)
-        txn.signal(txn.catalog.databases.shown_name(txn, group.keyed.stream.name))
+        txn.signal(txn.catalog.databases.shown_name(txn, group.keyed.stream.name), Wake.FREED)
     return len(runs) == RELEASED_RUNS and len(held) > RELEASED_RUNS
 
 

@@ -31,6 +31,7 @@ from kvstream.meta.queue_events import Reason
 from kvstream.meta.records import GroupMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.operations import entries
 from kvstream.operations.delivery import dead, ordering
 from kvstream.operations.groups import Reader, advance_over
@@ -237,17 +238,16 @@ def _wake_later(
 
     ``is_left``: at once.
     """
-    at_ms = None
+    wake_at = txn.catalog.index.wake_at
     if policy.paused:
         return
     if is_left:
-        at_ms = txn.now_ms
+        wake_at(name, txn.now_ms, Wake.MORE)
     elif policy.rate_count and not _rate_left(txn, group, policy):
-        at_ms = _recent_deliveries(txn, group, policy)[0][0] + policy.rate_ms
+        begun_ms, _ = _recent_deliveries(txn, group, policy)[0]
+        wake_at(name, begun_ms + policy.rate_ms, Wake.RATE)
     elif policy.lease_ms and group.runs.first(txn.batch) is not None:
-        at_ms = group.owned_since + policy.lease_ms
-    if at_ms is not None:
-        txn.catalog.index.wake_at(name, at_ms)
+        wake_at(name, group.owned_since + policy.lease_ms, Wake.LEASE)
 
 
 # --- entries that are delivered again -----------------------------------------------------------
@@ -382,7 +382,7 @@ def _deliver_not_pending(txn: Txn, reader: Reader, count: int | None) -> list[En
     looked = 0
     while group.last_delivered < stream.last and not budget.exhausted:
         if looked >= ordering.LOOK_MAX:
-            txn.catalog.index.wake_at(reader.name, txn.now_ms)
+            txn.catalog.index.wake_at(reader.name, txn.now_ms, Wake.MORE)
             break
         most = _PAGE if count is None else min(_PAGE, count - len(delivered))
         after = group.last_delivered.next()

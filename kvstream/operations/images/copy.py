@@ -12,6 +12,7 @@ from kvstream.meta.key_events import COPY_TO, MOVE_FROM, MOVE_TO
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.operations.delete import StreamVersion
 from kvstream.operations.images import load, staged_loads
 from kvstream.operations.images.staged_loads import LongLoad
@@ -49,7 +50,7 @@ def copy(
     if not is_move:
         txn.notify(COPY_TO, target)
         txn.notify_overwritten(target, replaced, type(key))
-    txn.signal(target)
+    txn.signal(target, Wake.REPLACED)
     return True
 
 
@@ -203,7 +204,7 @@ class LongCopy(LongLoad):
         if not self._is_move:
             txn.notify(COPY_TO, self._target)
             txn.notify_overwritten(self._target, replaced, StreamMeta)
-        txn.signal(self._target)
+        txn.signal(self._target, Wake.REPLACED)
 
 
 class LongMove(LongCopy):

@@ -16,6 +16,7 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import StagedLoad
+from kvstream.meta.wakeups import Wake
 from kvstream.operations.images import load, staged_loads
 from kvstream.operations.images.load import refuse_existing
 from kvstream.operations.images.staged_loads import LongLoad
@@ -130,7 +131,7 @@ def restore(
         txn.catalog.create_string(txn, name, value, expire_at)
         txn.notify(RESTORE, name)
         txn.notify_overwritten(name, replaced, StringMeta)
-        txn.signal(name)
+        txn.signal(name, Wake.REPLACED)
     if gone:
         delete(txn, name)
         txn.catalog.expired += 1

@@ -33,6 +33,7 @@ from kvstream.meta.records import (
 from kvstream.meta.runs import Run, run_tree
 from kvstream.meta.trees import key_tree
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.operations import entries
 from kvstream.operations.info import GroupsSnapshot
 from kvstream.operations.keyspace import exists, make_room
@@ -139,7 +140,7 @@ def publish(txn: Txn, name: bytes, stream: StreamMeta, replace: bool, expire_at:
     txn.catalog.add_stream(txn, name, stream)
     txn.notify(RESTORE, name)
     txn.notify_overwritten(name, replaced, StreamMeta)
-    txn.signal(name)
+    txn.signal(name, Wake.REPLACED)
 
 
 # --- what stands beside the entries -------------------------------------------------------------
@@ -173,7 +174,7 @@ def restate(txn: Txn, name: bytes, state: StreamState) -> Loaded:
     loaded = seal(txn, stream, state, txn.allocate)
     txn.record_changed(stream)
     txn.notify(RESTORE, name)
-    txn.signal(name)
+    txn.signal(name, Wake.REPLACED)
     return loaded
 
 

@@ -35,6 +35,7 @@ from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, Run
 from kvstream.meta.timers import TIME_MAX, Kind, Timer
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.operations import delayed, unique
 from kvstream.operations.delivery.ordering import HELD_RANK, keyed_of
 from kvstream.operations.groups import required_stream
@@ -106,7 +107,7 @@ def restore(txn: Txn, name: bytes, queue_rows: Iterable[QueueRow]) -> int:
     for name_of_group, entries in _group_places(places).items():
         group = txn.catalog.group(txn, stream, name_of_group)
         left_out += len(entries) if group is None else _put_places(txn, stream, group, entries)
-    txn.signal(name)
+    txn.signal(name, Wake.POLICY)
     return left_out
 
 

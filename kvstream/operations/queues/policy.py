@@ -8,6 +8,7 @@ from kvstream.layout.keys import key_of
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.timers import DELAY_MAX_MS
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.operations.delivery.ordering import follow_policy, release_some
 from kvstream.operations.groups import existing_group
 from kvstream.operations.queues import consumers
@@ -37,7 +38,7 @@ def set_policy(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) 
         if policy.reap_idle_ms != before.reap_idle_ms:
             consumers.watch(txn, stream, meta)
         txn.member_changed(meta)
-        txn.signal(name)
+        txn.signal(name, Wake.POLICY)
     return _rules(meta.policy or policy)
 
 
@@ -94,7 +95,7 @@ def drop_policy(txn: Txn, name: bytes, group: bytes) -> bool:
     follow_policy(txn, meta, before)
     consumers.watch(txn, stream, meta)
     txn.member_changed(meta)
-    txn.signal(name)
+    txn.signal(name, Wake.POLICY)
     return True
 
 

@@ -35,6 +35,7 @@ from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.operations import append
 from kvstream.types import cron
 from kvstream.types.cron import Times
@@ -254,6 +255,7 @@ def _fire(txn: Txn, name: bytes, stream: StreamMeta, schedule: Schedule) -> int:
         next_ms = planned.after(txn.now_ms)
         if times:
             _add(txn, name, schedule, times)
+            txn.signal(name, Wake.DUE)
     except (InvalidArgument, IDsExhausted) as error:  # the others go on
         _log.warning("the schedule %s of stream %s stops: %s", *_places(stream, schedule), error)
         _put(txn, stream, schedule._replace(next_ms=0, error=str(error)))

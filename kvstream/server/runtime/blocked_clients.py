@@ -17,6 +17,7 @@ from kvstream.engine.turns import Turn, TurnFailed
 from kvstream.engine.waiters import RETRY_PAUSE_MS_MAX, Outcome, Waiter, retry_pause_s
 from kvstream.errors import KVStreamError, Unblocked
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.server.acl import NoPermission
 from kvstream.server.runtime.client import Argv, Block, Client, Server
 from kvstream.server.runtime.dispatch import Dispatcher
@@ -187,7 +188,11 @@ class BlockedClients:
         A client held by a pause is not blocked: its request has yet to run.
         """
         block = client.block
-        if block is None or self.pause.has(client) or not self._engine.cancel(block.waiter):
+        if (
+            block is None
+            or self.pause.has(client)
+            or not self._engine.cancel(block.waiter, Wake.UNBLOCKED)
+        ):
             return False
         outcome = Outcome(block.wait.expired)
         if error:
@@ -212,7 +217,7 @@ class BlockedClients:
             client, block = due
             if block.until is None or now < block.until:
                 retries.append(due)
-            elif client.block is block and self._engine.cancel(block.waiter):
+            elif client.block is block and self._engine.cancel(block.waiter, Wake.TIMEOUT):
                 self._answer(client, block.wait, Outcome(block.wait.expired))
         if retries:
             self._try_again(retries)
