@@ -1,4 +1,4 @@
-"""The command ``top``: takes a sample at every interval, shows it, and reads keys meanwhile."""
+"""The command ``top``: take a sample at every interval, show it, and read keys meanwhile."""
 
 import os
 import re
@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 
 import click
 
@@ -17,16 +17,8 @@ from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Name, example
 from kvstream.cli.session import DirectorySession
 from kvstream.cli.top import view
-from kvstream.cli.top.samples import (
-    SORTS,
-    GroupDetails,
-    Sample,
-    Sampler,
-    ServerSampler,
-    StoreSampler,
-    with_rates,
-)
-from kvstream.cli.top.screen import PENDING_SHOWN, Screen
+from kvstream.cli.top.samples import SORTS, Sample, Sampler, with_rates
+from kvstream.cli.top.screen import Screen
 from kvstream.errors import ServerUnavailable, StoreLocked
 from kvstream.types.clock import monotonic
 
@@ -99,8 +91,8 @@ def top(
     queues by what is ready. If stdout is not a terminal, or with --json, samples are written one
     after another.
 
-    Keys: up and down select a line, Enter shows the groups of its stream and then the pending
-    entries of a group, Esc goes back, s sorts, / filters by name, ? shows all keys, q quits.
+    Keys: up and down scroll, s sorts, / filters by name, ? shows all keys, q quits. `kvstream
+    pending` and `kvstream consumer ls` show more of one group.
 
     A sample costs the server a few commands per stream. To watch a store that a server has open,
     give the --url of the server; any other store can be watched with --store, also one that other
@@ -123,21 +115,23 @@ def _sampler(ctx: click.Context, url: str | None, match: bytes, most: int) -> It
     if url is None and isinstance(session, DirectorySession) and session.directory is not None:
         engine = session.shared_engine()
         if engine is None:
-            yield StoreSampler(session, match, most)
+            yield Sampler(session.reading, str(session.path), match, most)
             return
-        place = f"{session.path}, database {session.db}"
-        with closing(engine):
-            yield ServerSampler(engine.connection(), place, match, most)
-        return
-    url = url or ctx.find_root().params.get("url")
-    if url is None:
-        raise click.UsageError("name the server: --url redis://HOST[:PORT]")
-    from kvstream.remote.connection import Connection, connect  # not for a help text
+        place = str(session.path)
+    else:
+        from kvstream.remote.connection import CONNECT_S  # not for a help text
+        from kvstream.remote.engine import RemoteEngine
 
-    connection = Connection(connect(url, reply_s=REPLY_S), ctx.find_root().params.get("db"))
-    with closing(connection):
-        place = f"{connection.place}, database {connection.db}"
-        yield ServerSampler(connection, place, match, most)
+        url = url or ctx.find_root().params.get("url")
+        if url is None:
+            raise click.UsageError("name the server: --url redis://HOST[:PORT]")
+        engine = RemoteEngine(url, ctx.find_root().params.get("db"), CONNECT_S, REPLY_S)
+        place = engine.place
+    from kvstream.store import Store
+
+    with closing(engine):
+        store = Store(engine, engine.db)
+        yield Sampler(lambda: nullcontext(store), f"{place}, database {engine.db}", match, most)
 
 
 def _samples(sampler: Sampler) -> Iterator[Sample]:
@@ -162,7 +156,7 @@ def _watch(sampler: Sampler, sort: str, pause_s: float) -> None:
     from rich.live import Live
 
     console = Console(highlight=False)
-    screen, details, problem = Screen(sort), None, ""
+    screen, problem = Screen(sort), ""
     sample = sampler.sample()  # an error here leaves the screen as it is
     with (
         _sigterm_as_exit(),
@@ -172,34 +166,22 @@ def _watch(sampler: Sampler, sort: str, pause_s: float) -> None:
         until = monotonic() + pause_s
         while not screen.ended:
             size = console.size
-            text = view.live(sample, screen, size.width, size.height, problem, details)
-            live.update(text, refresh=True)
+            live.update(view.live(sample, screen, size.width, size.height, problem), refresh=True)
             key = key_within(max(0.0, until - monotonic()))
             if key is not None:
-                screen.press(key, sample)
-            if screen.wants_sample:
-                details = None  # maybe of another group
+                screen.press(key)
             if screen.wants_sample or monotonic() >= until:
                 try:
                     sample, problem = with_rates(sampler.sample(), sample), ""
-                    details = _details(sampler, screen)
                 except _TRANSIENT as error:
                     problem = f"no answer: {explain(error)}"
                 screen.wants_sample = False
                 until = monotonic() + pause_s
 
 
-def _details(sampler: Sampler, screen: Screen) -> GroupDetails | None:
-    if screen.stream is None or screen.group is None:
-        return None
-    return sampler.details(screen.stream, screen.group, PENDING_SHOWN)
-
-
 _KEYS = {
     "\x1b[A": "up",
     "\x1b[B": "down",
-    "\x1b[C": "right",
-    "\x1b[D": "left",
     "\x1b[H": "home",
     "\x1b[F": "end",
     "\x1b[1~": "home",

@@ -1,30 +1,28 @@
-"""The samples of ``top``: taken from a server by its commands, or from a store in a directory.
+"""The figures of streams, groups and queues: samples of a store in a directory, or on a server.
 
 A sample has rates and an order of its lines. Its cost is bounded: the scan over the keys by time,
 everything else by the number of streams that are shown. A longer scan continues with the next
-sample. The figures of queues, for groups that have a policy, cost a command a stream on a kvstream
-server, and nothing on any other.
+sample of the same server. All figures come from operations of the library, so a directory, a server
+of kvstream and Redis have the same; Redis has no queues, and only servers name their memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from kvstream.cli.output import pages
-from kvstream.cli.session import IMPORT_PREFIX, DirectorySession
+from kvstream.cli.session import IMPORT_PREFIX
 from kvstream.cli.tables import printable
-from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, RequestError, WrongType
+from kvstream.errors import KVStreamError, NoSuchKey, RequestError, WrongType
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import StreamID
-from kvstream.types.records import ConsumerInfo, PendingEntry
+from kvstream.types.records import GroupInfo, PendingEntry
 
 if TYPE_CHECKING:
-    from kvstream.meta.policy import GroupPolicy
     from kvstream.operations.queues.info import GroupQueue, QueueInfo
-    from kvstream.remote.connection import Connection
     from kvstream.store import Store
 
 
@@ -139,15 +137,6 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDetails:
-    """The consumers of a group, its first pending entries, and its policy."""
-
-    consumers: list[ConsumerInfo]
-    pending: list[PendingEntry]
-    policy: GroupPolicy | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Line:
     """One line of the table: a group with its stream, or a stream without groups."""
 
@@ -230,7 +219,6 @@ def lines_of(sample: Sample, sort: str) -> list[Line]:
 
 FIRST_SCAN_S, SCAN_S = 2.0, 0.1
 """How long the first sample scans the keys for streams, and each later one."""
-SCAN_COUNT = 1000
 STREAMS_PER_TRIP = 50
 """Streams in one round trip to the server."""
 GROUPS_MAX = 50
@@ -239,195 +227,197 @@ PENDING_SAMPLED = 20
 """Pending entries of a group, lowest IDs first, among which the oldest is looked up: a server does
 not report the oldest of all."""
 
-_INFO_PARTS = ("server", "clients", "memory", "stats")
-"""Sections of INFO, requested one by one: before Redis 7 it takes only one."""
 
+class Sampler:
+    """Samples the store that ``opened`` opens: for each sample, if it is a directory."""
 
-class ShownStreams:
-    """The streams that are shown: the first that the scan finds, as long as they exist."""
+    def __init__(
+        self,
+        opened: Callable[[], AbstractContextManager[Store]],
+        place: str,
+        match: bytes = b"*",
+        most: int = 100,
+    ) -> None:
+        """``place`` is shown; of the streams whose names match, the first ``most`` are sampled."""
+        self._opened = opened
+        self._place, self._match, self._most = place, match, most
+        self._engine: object = None
+        self._restart()
 
-    def __init__(self, most: int) -> None:
-        self.names: dict[bytes, None] = {}
-        self.most = most
-        self.whole = False
+    def _restart(self) -> None:
+        """Forget the streams of another engine."""
+        self._names: dict[bytes, None] = {}
+        """The streams that are shown: the first that the scan finds, as long as they exist."""
+        self._whole = False
         """Whether a scan over all keys has been completed."""
         self._seen = self._before = 0
-
-    def add(self, names: list[bytes]) -> None:
-        for name in names:
-            if name.startswith(IMPORT_PREFIX):
-                continue
-            self._seen += 1
-            if len(self.names) < self.most:
-                self.names[name] = None
-
-    def end(self) -> None:
-        """Count a scan over the keys as completed."""
-        self._before, self._seen, self.whole = self._seen, 0, True
-
-    @property
-    def left_out(self) -> int:
-        return max(0, max(self._seen, self._before) - len(self.names))
-
-
-class ServerSampler:
-    """Samples a server of kvstream or Redis."""
-
-    def __init__(self, connection: Connection, place: str, match: bytes, most: int) -> None:
-        self._connection = connection
-        self._place = place
-        self._match = match
-        self._found = ShownStreams(most)
-        self._cursor = 0
-        self._has_queues = False
-        """Whether the server is ours: others have no policies."""
+        """The streams that this scan has seen, and the one before."""
+        self._key_pages: Iterator[list[bytes]] | None = None
 
     def sample(self) -> Sample:
-        from kvstream.remote.connection import checked  # not for a help text
+        with self._opened() as store:
+            if store._engine is not self._engine:
+                self._restart()
+                self._engine = store._engine
+            server = _server_of(store)
+            keys = store.size()
+            self._scan(store)
+            ours = server is None or server.version.startswith("kvstream")
+            streams = [
+                stream
+                for names in pages(list(self._names), STREAMS_PER_TRIP)
+                for stream in self._streams(store, names, ours)
+            ]
+        left_out = max(0, max(self._seen, self._before) - len(self._names))
+        return Sample(self._place, monotonic(), keys, server, streams, left_out, self._whole)
 
-        asked = [*(("INFO", part) for part in _INFO_PARTS), ("DBSIZE",)]
-        *parts, keys = checked(self._connection.ask_all(asked))
-        fields = _fields(b"".join(parts))
-        server = server_sample_of(fields)
-        self._has_queues = "kvstream_version" in fields
-        self._scan()
-        streams = [
-            stream
-            for names in pages(list(self._found.names), STREAMS_PER_TRIP)
-            for stream in self._streams(names)
-        ]
-        return Sample(
-            self._place,
-            monotonic(),
-            keys,
-            server,
-            streams,
-            self._found.left_out,
-            self._found.whole,
-        )
-
-    def details(self, stream: bytes, group: bytes, count: int) -> GroupDetails | None:
-        """Return up to ``count`` pending entries of a group; None if it is gone."""
-        from kvstream.remote.connection import checked
-        from kvstream.remote.replies import consumer_info_of, pending_entries_of
-
-        words = ("XINFO", "CONSUMERS", stream, group), ("XPENDING", stream, group, "-", "+", count)
-        replies = self._connection.ask_all(words)
-        for reply in replies:
-            if isinstance(reply, NoSuchKey | NoGroup | WrongType):
-                return None
-        consumers, pending = checked(replies)
-        return GroupDetails(
-            list(map(consumer_info_of, consumers)),
-            pending_entries_of(pending),
-            policy_on_server(self._connection, stream, group) if self._has_queues else None,
-        )
-
-    def _scan(self) -> None:
+    def _scan(self, store: Store) -> None:
         """Scan the keys for streams for a while; start again after the last key."""
-        until = monotonic() + (SCAN_S if self._found.whole else FIRST_SCAN_S)
-        while True:
-            words = ("SCAN", self._cursor, "MATCH", self._match, "COUNT", SCAN_COUNT)
-            cursor, names = self._connection.ask(*words, "TYPE", "stream")
-            self._cursor = int(cursor)
-            self._found.add(names)
-            if not self._cursor:
-                self._found.end()
-                return
+        until = monotonic() + (SCAN_S if self._whole else FIRST_SCAN_S)
+        key_pages, self._key_pages = self._key_pages or _stream_pages(store, self._match), None
+        for page in key_pages:
+            for name in page:
+                if not name.startswith(IMPORT_PREFIX):
+                    self._seen += 1
+                    if len(self._names) < self._most:
+                        self._names[name] = None
             if monotonic() >= until:
+                self._key_pages = key_pages
                 return
+        self._before, self._seen, self._whole = self._seen, 0, True
 
-    def _streams(self, names: list[bytes]) -> Iterator[StreamSample]:
-        from kvstream.remote.replies import members
+    def _streams(self, store: Store, names: list[bytes], ours: bool) -> Iterator[StreamSample]:
+        from kvstream.operations import claim, info  # not for a help text
+        from kvstream.operations.queues.info import QueueInfo, queue_info
+        from kvstream.types.ids import MAX_ID, MIN_ID
 
-        replies = iter(
-            self._connection.ask_all(
-                words
-                for name in names
-                for words in (
-                    ("XINFO", "STREAM", name),
-                    ("XINFO", "GROUPS", name),
-                    ("MEMORY", "USAGE", name),
-                )
-            )
-        )
+        stored = {name: store._name(name) for name in names}
+        found = _ask(store, [(info.stream_info, each) for each in stored.values()])
+        groups = _ask(store, [(info.group_infos, each) for each in stored.values()])
         seen = [
-            (name, info, groups, memory)
-            for name, info, groups, memory in zip(names, replies, replies, replies, strict=True)
-            if not self._is_gone(name, info) and not self._is_gone(name, groups)
+            (name, about, listed)
+            for name, about, listed in zip(names, found, groups, strict=True)
+            if not self._is_gone(name, about) and not self._is_gone(name, listed)
         ]
-        oldest = self._oldest(
-            [(name, group) for name, _, groups, _ in seen for group in _groups(groups)]
-        )
-        infos = self._infos([name for name, *_ in seen])
-        for name, raw, groups, memory in seen:
-            fields, queue_of = members(raw), groups_of(infos[name])
+        queues: Sequence[Any] = [None] * len(seen)
+        if ours:
+            queues = _ask(store, [(queue_info, stored[name]) for name, *_ in seen])
+        pending = [
+            (name, group.name)
+            for name, _, listed in seen
+            for group in listed[:GROUPS_MAX]
+            if group.pending
+        ]
+        bounds = (MIN_ID, MAX_ID, PENDING_SAMPLED)
+        asked = [(claim.pending_range, stored[name], group, *bounds) for name, group in pending]
+        first = dict(zip(pending, _ask(store, asked), strict=True))
+        memory = _memory(store, [name for name, *_ in seen])
+        for (name, about, listed), queue, size in zip(seen, queues, memory, strict=True):
+            known = queue if isinstance(queue, QueueInfo) else None  # an older server knows none
             yield StreamSample(
-                name,
-                fields["length"],
-                fields.get("entries-added"),
-                StreamID.parse(fields["last-generated-id"]),
-                memory if isinstance(memory, int) else None,
-                [
-                    _group(each, oldest.get((name, each["name"])), queue_of.get(each["name"]))
-                    for each in _groups(groups)
-                ],
-                max(0, len(groups) - GROUPS_MAX),
-                delayed=infos[name].delayed,
+                *(name, about.length, about.entries_added, about.last_generated_id, size),
+                [_group(each, first.get((name, each.name)), known) for each in listed[:GROUPS_MAX]],
+                max(0, len(listed) - GROUPS_MAX),
+                delayed=known.delayed if known is not None else 0,
             )
 
-    def _infos(self, names: list[bytes]) -> Mapping[bytes, QueueInfo]:
-        """Return the figures of streams as queues."""
-        if not self._has_queues:
-            return dict.fromkeys(names, no_queue())
-        return infos_of_server(self._connection, names)
-
-    def _is_gone(self, name: bytes, reply: Any) -> bool:
+    def _is_gone(self, name: bytes, result: Any) -> bool:
         """Return whether a stream was deleted or replaced by a key of another type."""
-        if not isinstance(reply, Exception):
+        if not isinstance(result, Exception):
             return False
-        if not isinstance(reply, NoSuchKey | WrongType):
-            raise reply
-        self._found.names.pop(name, None)
+        if not isinstance(result, NoSuchKey | WrongType):
+            raise result
+        self._names.pop(name, None)
         return True
 
-    def _oldest(
-        self, groups: list[tuple[bytes, Mapping[str, Any]]]
-    ) -> dict[tuple[bytes, bytes], int]:
-        """Return the age of the oldest pending entry with a consumer of each group that has any."""
-        asked = [(name, group["name"]) for name, group in groups if group["pending"]]
-        replies: list[Any] = []
-        for some in pages(asked, STREAMS_PER_TRIP):
-            replies += self._connection.ask_all(
-                ("XPENDING", name, group, "-", "+", PENDING_SAMPLED) for name, group in some
-            )
-        ages = {
-            place: [idle for _, _, idle, _ in reply if idle >= 0]
-            for place, reply in zip(asked, replies, strict=True)
-            if not isinstance(reply, Exception)  # the group was deleted meanwhile
-        }
-        return {place: max(idle) for place, idle in ages.items() if idle}
+
+def _ask(store: Store, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Run operations with their arguments; return the result of each, or its error.
+
+    A server gets them in one round trip.
+    """
+    from kvstream.remote.commands import CALLS  # not for a help text
+    from kvstream.remote.engine import RemoteEngine
+
+    engine, results = store._engine, list[Any]()
+    if isinstance(engine, RemoteEngine):
+        made = [CALLS[operation](*arguments) for operation, *arguments in calls]
+        words = [each for call in made for each in call.commands]
+        replies = iter(engine.connection(store.db).ask_all(words) if words else ())
+        for call in made:
+            own = [next(replies) for _ in call.commands]
+            error = next((each for each in own if isinstance(each, Exception)), None)
+            results.append(call.result(own) if error is None else error)
+        return results
+    for operation, *arguments in calls:
+        try:
+            results.append(engine.run(operation, *arguments))
+        except KVStreamError as error:
+            results.append(error)
+    return results
 
 
-def _groups(reply: list[Any]) -> list[Mapping[str, Any]]:
-    from kvstream.remote.replies import members
+def _stream_pages(store: Store, match: bytes) -> Iterator[list[bytes]]:
+    """Yield the names of the streams in pages, which may be empty."""
+    from kvstream.remote.engine import RemoteEngine
 
-    return [members(group) for group in reply[:GROUPS_MAX]]
+    engine = store._engine
+    if isinstance(engine, RemoteEngine):
+        yield from engine.connection(store.db).key_pages("MATCH", match, "TYPE", "stream")
+        return
+    for name in store.scan_keys(match):
+        yield [name] if store.type(name) == "stream" else []
 
 
-def _group(raw: Mapping[str, Any], oldest_ms: int | None, queue: GroupQueue | None) -> GroupSample:
-    counts = raw["consumers"], raw.get("lag"), raw["pending"], oldest_ms
+def _memory(store: Store, names: Sequence[bytes]) -> list[int | None]:
+    """Return the bytes of streams on a server, if its user may know them."""
+    from kvstream.remote.engine import RemoteEngine
+
+    if not isinstance(store._engine, RemoteEngine):
+        return [None] * len(names)
+    words = [("MEMORY", "USAGE", name) for name in names]
+    sizes = store._engine.connection(store.db).ask_all(words) if words else []
+    return [size if isinstance(size, int) else None for size in sizes]
+
+
+def _group(
+    group: GroupInfo, pending: list[PendingEntry] | Exception | None, queue: QueueInfo | None
+) -> GroupSample:
+    rows = pending if isinstance(pending, list) else []  # an error: the group was deleted meanwhile
+    idle = [row.idle_ms for row in rows if row.consumer and row.idle_ms is not None]
+    figures = {each.name: each for each in queue.groups} if queue is not None else {}
     return GroupSample(
-        raw["name"], *counts, sample_of(queue, raw.get("entries-read"), raw["pending"])
+        *(group.name, group.consumers, group.lag, group.pending, max(idle, default=None)),
+        _queue(group, figures.get(group.name)),
     )
 
 
-def _fields(info: bytes) -> dict[str, str]:
-    lines = info.decode("utf-8", "replace").splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line and line[0] != "#")
+def _queue(group: GroupInfo, figures: GroupQueue | None) -> QueueSample | None:
+    """Return the figures of a group; None if it has no policy."""
+    if figures is None or figures.policy is None:
+        return None
+    read = group.entries_read
+    return QueueSample(
+        *(figures.ready, figures.leased, figures.waiting, figures.held, figures.dead),
+        oldest_age_ms=figures.oldest_ms or None,
+        paused=figures.policy.paused,
+        done=None if read is None else max(0, read - group.pending),
+        next_ms=figures.next_ms,
+        dead_letter=figures.policy.dead_letter,
+    )
 
 
-def server_sample_of(info: dict[str, str]) -> ServerSample:
+def _server_of(store: Store) -> ServerSample | None:
+    """Return the counters of a server; None for a directory."""
+    from kvstream.remote.engine import RemoteEngine
+
+    if not isinstance(store._engine, RemoteEngine):
+        return None
+    sections = store.stats()
+    return server_sample_of({name: each[name] for each in sections.values() for name in each})
+
+
+def server_sample_of(info: dict[str, Any]) -> ServerSample:
     """Return the counters of a server from the fields of INFO."""
 
     def amount(name: str) -> float:
@@ -457,126 +447,3 @@ def server_sample_of(info: dict[str, str]) -> ServerSample:
         in_rate=amount("instantaneous_input_kbps") * 1024,
         out_rate=amount("instantaneous_output_kbps") * 1024,
     )
-
-
-class StoreSampler:
-    """Samples a store in a directory, which it opens for each sample."""
-
-    def __init__(self, session: DirectorySession, match: bytes, most: int) -> None:
-        self._session = session
-        self._match = match
-        self._most = most
-
-    def sample(self) -> Sample:
-        with self._session.reading() as store:
-            shown = ShownStreams(self._most)
-            self._scan(store, shown)
-            streams = [stream for name in shown.names for stream in _stream_samples(store, name)]
-            place = str(self._session.path)
-            keys = store.size()
-        return Sample(place, monotonic(), keys, None, streams, shown.left_out, shown.whole)
-
-    def details(self, stream: bytes, group: bytes, count: int) -> GroupDetails | None:
-        """Return up to ``count`` pending entries of a group; None if it is gone."""
-        with self._session.reading() as store, suppress(NoSuchKey, NoGroup, WrongType):
-            stored = store.stream(stream).group(group)
-            pending = stored.pending_range(count=count)
-            return GroupDetails(stored.consumers(), pending, stored.policy())
-        return None
-
-    def _scan(self, store: Store, found: ShownStreams) -> None:
-        until = monotonic() + FIRST_SCAN_S
-        for name in store.scan_keys(self._match):
-            if store.type(name) == "stream":
-                found.add([name])
-            if monotonic() >= until:
-                return
-        found.end()
-
-
-def _stream_samples(store: Store, key: bytes) -> Iterator[StreamSample]:
-    from kvstream.layout.keys import qualified  # not for a help text
-    from kvstream.operations import info
-
-    name, run = qualified(store.db, key), store.engine.run
-    stream = run(info.stream_figures, name)
-    if stream is None:  # expired just now
-        return
-    groups, queue_info = [], info_of_store(store, key)
-    queue_of = groups_of(queue_info)
-    for group in run(info.group_names, name, GROUPS_MAX):
-        figures = run(info.group_figures, name, group)
-        if figures is not None:
-            oldest = figures.oldest_ms if figures.pending > figures.nacked else None
-            queue = sample_of(queue_of.get(group), figures.entries_read, figures.pending)
-            counts = figures.consumers, figures.lag, figures.pending, oldest
-            groups.append(GroupSample(group, *counts, queue))
-    left_out = max(0, stream.groups - len(groups))
-    yield StreamSample(
-        *(key, stream.length, stream.entries_added, stream.last, None, groups, left_out),
-        delayed=queue_info.delayed,
-    )
-
-
-Sampler: TypeAlias = ServerSampler | StoreSampler
-
-
-# --- queues -------------------------------------------------------------------------------------
-
-
-def no_queue() -> QueueInfo:
-    """Return what a server without queues says of a stream."""
-    from kvstream.operations.queues.info import QueueInfo  # not for a help text
-
-    return QueueInfo(0, 0, 0, [], None)
-
-
-def sample_of(
-    group: GroupQueue | None, entries_read: int | None, pending: int
-) -> QueueSample | None:
-    """Return the figures of a group; None if it has no policy."""
-    if group is None or group.policy is None:
-        return None
-    return QueueSample(
-        *(group.ready, group.leased, group.waiting, group.held, group.dead),
-        oldest_age_ms=group.oldest_ms or None,
-        paused=group.policy.paused,
-        done=None if entries_read is None else max(0, entries_read - pending),
-        next_ms=group.next_ms,
-        dead_letter=group.policy.dead_letter,
-    )
-
-
-def groups_of(info: QueueInfo) -> Mapping[bytes, GroupQueue]:
-    """Return the groups of a stream by name."""
-    return {group.name: group for group in info.groups}
-
-
-def info_of_store(store: Store, key: bytes) -> QueueInfo:
-    """Return the figures of a stream as a queue."""
-    from kvstream.layout.keys import qualified
-    from kvstream.operations.queues.info import queue_info
-
-    with suppress(NoSuchKey):  # expired just now
-        return store.engine.run(queue_info, qualified(store.db, key))
-    return no_queue()
-
-
-def infos_of_server(connection: Connection, names: Sequence[bytes]) -> Mapping[bytes, QueueInfo]:
-    """Return the figures of streams as queues; an older server knows none."""
-    from kvstream.remote.replies import queue_info_of
-
-    replies = connection.ask_all(("KVSTREAM.INFO", name) for name in names)
-    return {
-        name: no_queue() if isinstance(reply, Exception) else queue_info_of(reply)
-        for name, reply in zip(names, replies, strict=True)
-    }
-
-
-def policy_on_server(connection: Connection, stream: bytes, group: bytes) -> GroupPolicy | None:
-    """Return the policy of a group; None if it has none, or an older server knows none."""
-    from kvstream.remote.replies import policy_of
-
-    with suppress(KVStreamError):
-        return policy_of(connection.ask("KVSTREAM.POLICY", "GET", stream, group))
-    return None

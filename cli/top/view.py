@@ -2,26 +2,19 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output
-from kvstream.cli.queues.policy import policy_rows
 from kvstream.cli.tables import (
-    NAME_WIDTH,
-    NAME_WIDTH_MIN,
     Column,
-    Sheet,
     block,
-    cells,
-    clip,
     count_column,
     duration,
     fold,
-    id_columns,
     left_out_lines,
     name_column,
     number,
@@ -31,9 +24,8 @@ from kvstream.cli.tables import (
     printable,
     sheet,
     size,
-    time_of,
 )
-from kvstream.cli.top.samples import GroupDetails, Line, Sample, lines_of
+from kvstream.cli.top.samples import Line, Sample, lines_of
 from kvstream.cli.top.screen import HELP, Screen
 from kvstream.types.clock import now_ms
 
@@ -108,41 +100,15 @@ def _cells(line: Line, columns: Sequence[Column]) -> list[str]:
     ]
 
 
-_GAP = "   "
-"""Stands between the facts of a line."""
-
-
-def _folded(line: str, width: int) -> list[str]:
-    """Wrap a line between its facts, and within a fact that is longer than the terminal is wide."""
-    lines: list[str] = []
-    for fact in line.rstrip().split(_GAP):
-        if lines and cells(lines[-1] + _GAP + fact) <= width:
-            lines[-1] += _GAP + fact
-        else:
-            lines += fold(fact, width)
-    return lines
-
-
-def _place_line(before: str, place: str, fact: str, width: int | None) -> str:
-    """Return the line of a place and one fact; the place is cut so that both fit, if they can."""
-    place = printable(place)
-    if width is not None:
-        room = width - cells(before + _GAP + fact)
-        if room < NAME_WIDTH:  # the fact goes to the next line
-            room = max(width - cells(before), NAME_WIDTH_MIN)
-        place = clip(place, room)
-    return f"{before}{place}{_GAP}{fact}"
-
-
 def head(sample: Sample, width: int | None = None) -> list[str]:
     """Return the lines above the table: the server, its load, and the lag."""
     server, keys = sample.server, plural(sample.keys, "key")
     if server is None:
-        lines = [_place_line("", sample.place, keys, width)]
+        lines = [f"{printable(sample.place)}   {keys}"]
     else:
         uptime = f"up {duration(server.uptime_s * 1000)}"
         lines = [
-            _place_line(f"{server.version} at ", sample.place, uptime, width),
+            f"{server.version} at {printable(sample.place)}   {uptime}",
             f"{plural(server.clients, 'client')}, {number(server.blocked)} blocked   "
             f"{_rate(server.command_rate)} commands/s   "
             f"in {size(round(server.in_rate))}/s, out {size(round(server.out_rate))}/s   "
@@ -159,7 +125,7 @@ def head(sample: Sample, width: int | None = None) -> list[str]:
         + _queues_text(sample)
     )
     lines += _missing(sample)
-    return lines if width is None else [part for line in lines for part in _folded(line, width)]
+    return lines if width is None else [part for line in lines for part in fold(line, width)]
 
 
 def _queues_text(sample: Sample) -> str:
@@ -191,14 +157,7 @@ def _missing(sample: Sample) -> list[str]:
     return [f"not shown: {'; '.join(parts)}"] if parts else []
 
 
-def live(
-    sample: Sample,
-    screen: Screen,
-    width: int,
-    height: int,
-    problem: str = "",
-    details: GroupDetails | None = None,
-) -> "Text":
+def live(sample: Sample, screen: Screen, width: int, height: int, problem: str = "") -> "Text":
     """Return a frame for a terminal of this size; ``problem``: why there is no newer sample."""
     from rich.text import Text  # imported here: JSON does not need it
 
@@ -209,121 +168,25 @@ def live(
     if screen.help:
         keys, meanings = zip(*HELP, strict=True)
         return Text("\n").join([*above, *styled(block(keys, meanings, width)[:height])])
-    below = styled(["", *_folded(_foot(screen), width)], "dim")
-    if screen.stream is not None and screen.group is not None:
-        titles = styled(_group_head(sample, screen.stream, screen.group, width), "bold")
-        if details is None:
-            return Text("\n").join([*titles, *above, Text("" if problem else "it is gone"), *below])
-        titles += above + styled(_policy_lines(details, screen.stream, width))
-        titles += styled(_consumer_lines(details, width))
-        columns = _pending_columns("(released)" if details.policy is None else "(waiting)")
-        table = _table(columns, (each._asdict() for each in details.pending), width)
-        titles += styled(table.head, "bold")
-        below = styled(left_out_lines(table.left_out, width), "dim") + below
-        shown = [line for row in table.rows for line in row]
-        start = screen.scroll(len(shown), height - len(titles) - len(below))
-        return Text("\n").join([*titles, *styled(shown[start : start + screen.page]), *below])
-    lines = screen.lines(sample)
-    columns = columns_of(sample)
+    lines, columns = screen.lines(sample), columns_of(sample)
     table = sheet(columns, [_cells(line, columns) for line in lines], width)
-    if screen.stream is None:
-        titles = styled(head(sample, width))
-    else:
-        titles = styled(_stream_head(sample, screen.stream, width), "bold")
-    above = titles + above + styled(table.head, "bold")
+    above = styled(head(sample, width)) + above + styled(table.head, "bold")
     above += styled(["─" * table.width] if table.head else [])
-    below = styled(left_out_lines(table.left_out, width), "dim") + below
-    start, end = screen.window(list(map(len, table.rows)), height - len(above) - len(below) - 1)
-    left = len(lines) - (end - start)
+    foot = [*left_out_lines(table.left_out, width), "", *fold(_foot(screen), width)]
+    below = styled(foot, "dim")
+    rows = [line for row in table.rows for line in row]
+    shown = screen.scroll(len(rows), height - len(above) - len(below) - 1)
+    left = len(rows) - len(rows[shown])
     if left:
         below.insert(0, Text(plural(left, "more line"), "dim"))
-    rows = [
-        Text(part, "reverse" if at == screen.at else "")
-        for at in range(start, end)
-        for part in table.rows[at]
-    ]
-    return Text("\n").join(above + rows + below)
+    return Text("\n").join([*above, *styled(rows[shown]), *below])
 
 
 def _foot(screen: Screen) -> str:
     if screen.typing:
         return f"filter: {screen.filter}_   Enter keeps it, Esc drops it"
-    now = time.strftime("%H:%M:%S")
-    if screen.group is not None:
-        return f"{now}   Esc: back   ?: help   q: quit"
     kept = f"   filter: {screen.filter}" if screen.filter else ""
-    back = "   Esc: back" if screen.stream is not None else ""
-    return f"{now}   by {screen.sort}{kept}{back}   Enter: open   ?: help   q: quit"
-
-
-def _stream_head(sample: Sample, name: bytes, width: int) -> list[str]:
-    """Return the lines above the groups of a stream."""
-    stream = next((each for each in sample.streams if each.name == name), None)
-    if stream is None:
-        return [f"stream {clip(printable(name), width // 2)} is gone"]
-    facts = f"{plural(stream.length, 'entry')}   {_rate(stream.rate)} added/s"
-    first = f"stream {clip(printable(name), width // 2)}   {facts}"
-    last = f"last ID {stream.last_id}   {time_of(stream.last_id)}"
-    return [*_folded(first, width), *_folded(last, width)]
-
-
-_CONSUMERS = (
-    name_column("consumer", "name"),
-    count_column("pending"),
-    Column("idle", "idle", _AGE, right=True),
-)
-
-
-def _pending_columns(nobody: str) -> Sequence[Column]:
-    """Return the columns of pending entries; ``nobody`` stands for a consumer that is none."""
-    return (
-        *id_columns(),
-        name_column("consumer", show=lambda name: printable(name) or nobody),
-        Column("idle", "idle_ms", _AGE, right=True),
-        count_column("deliveries"),
-    )
-
-
-CONSUMERS_SHOWN = 5
-"""Consumers above the pending entries of a group: those with the most."""
-
-
-def _group_head(sample: Sample, stream: bytes, group: bytes, width: int) -> list[str]:
-    """Return the lines above the consumers and pending entries of a group."""
-    found = next(
-        (
-            each
-            for known in sample.streams
-            if known.name == stream
-            for each in known.groups
-            if each.name == group
-        ),
-        None,
-    )
-    names = [clip(printable(each), width // 3) for each in (stream, group)]
-    title = f"stream {names[0]}   group {names[1]}"
-    if found is not None:
-        title += f"   lag {number(found.lag)}   {number(found.pending)} pending"
-    return _folded(title, width)
-
-
-def _policy_lines(details: GroupDetails, stream: bytes, width: int) -> list[str]:
-    """Return the rules of a group on a few lines."""
-    rules = [f"{title} {text}" for title, text in policy_rows(details.policy, stream)]
-    return _folded(_GAP.join(rules), width) if rules else []
-
-
-def _consumer_lines(details: GroupDetails, width: int) -> list[str]:
-    owners = sorted(details.consumers, key=lambda each: -each.pending)
-    left = len(owners) - CONSUMERS_SHOWN
-    table = _table(_CONSUMERS, map(asdict, owners[:CONSUMERS_SHOWN]), width)
-    more = [plural(left, "more consumer")] if left > 0 else []
-    return [*table.head, *(line for row in table.rows for line in row), *more, ""]
-
-
-def _table(columns: Sequence[Column], rows: Iterable[dict[str, Any]], width: int) -> Sheet:
-    cells = [[column.show(row[column.key]) for column in columns] for row in rows]
-    return sheet(columns, cells, width)
+    return f"{time.strftime('%H:%M:%S')}   by {screen.sort}{kept}   ?: help   q: quit"
 
 
 def write(sample: Sample, sort: str, out: Output) -> None:

@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from dataclasses import replace
 
 import pytest
@@ -17,14 +18,13 @@ from kvstream.cli.top.samples import (
     GroupSample,
     QueueSample,
     Sample,
-    ServerSampler,
-    StoreSampler,
+    Sampler,
     StreamSample,
     with_rates,
 )
 from kvstream.cli.top.screen import Screen
 from kvstream.jobs import Worker
-from kvstream.remote.connection import Connection, connect
+from kvstream.remote.engine import RemoteEngine
 from kvstream.types.ids import StreamID
 from tests.cli.program import Program, RemoteProgram
 from tests.patience import until
@@ -499,34 +499,16 @@ def test_top_without_queues_has_no_queue_columns(orders: Program) -> None:
 
 
 @pytest.fixture
-def sampler(emails: Program) -> Iterator[ServerSampler | StoreSampler]:
+def sampler(emails: Program) -> Iterator[Sampler]:
     """Create a sampler of ``top`` on the queue."""
     if not isinstance(emails, RemoteProgram):
-        yield StoreSampler(DirectorySession(emails.directory), b"*", 10)
+        yield Sampler(DirectorySession(emails.directory).reading, "here")
         return
-    connection = Connection(connect(emails.url))
-    yield ServerSampler(connection, "here", b"*", 10)
-    connection.close()
+    with closing(RemoteEngine(emails.url)) as engine:
+        yield Sampler(lambda: nullcontext(Store(engine, engine.db)), "here")
 
 
-def test_a_group_in_top_shows_its_rules_and_waiting_messages(
-    sampler: ServerSampler | StoreSampler,
-) -> None:
-    sample = sampler.sample()
-    details = sampler.details(b"emails", b"workers", 10)
-    assert details is not None
-    screen = Screen("lag", stream=b"emails", group=b"workers")
-    lines = view.live(sample, screen, 80, 24, details=details).plain.splitlines()
-    text = "\n".join(lines)
-    assert "lease 30.0 s   max deliveries 3   backoff 1m   dead letters emails:dead" in text
-    (waiting,) = [line.split() for line in lines if "(waiting)" in line]
-    assert waiting[0] == "1700000002000-0"
-    assert all(len(line) <= 80 for line in lines)
-
-
-def test_top_shows_the_rate_of_done_messages(
-    emails: Program, sampler: ServerSampler | StoreSampler
-) -> None:
+def test_top_shows_the_rate_of_done_messages(emails: Program, sampler: Sampler) -> None:
     before = sampler.sample()
     (entry,) = emails.json("read", "emails", "--group", "workers", "--consumer", "v", "-n", "1")
     emails("ack", "emails", "workers", entry["id"])  # dan, whose lease has ended

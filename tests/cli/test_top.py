@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -29,16 +30,16 @@ from kvstream.cli.top.samples import (
     SORTS,
     GroupSample,
     Sample,
+    Sampler,
     ServerSample,
-    ServerSampler,
-    StoreSampler,
     StreamSample,
     lines_of,
     with_rates,
 )
 from kvstream.cli.top.screen import Screen
 from kvstream.errors import RequestError
-from kvstream.remote.connection import Connection, connect
+from kvstream.remote import connection
+from kvstream.remote.engine import RemoteEngine
 from tests import forking
 from tests.cli.program import ENVIRONMENT, Program, examples_of
 from tests.cli.terminal import Terminal
@@ -73,18 +74,14 @@ def client(url: str) -> Iterator["redis.Redis"]:
     client.close()
 
 
+def sampler_of(engine: RemoteEngine, match: bytes = b"*", most: int = 100) -> Sampler:
+    return Sampler(lambda: nullcontext(Store(engine, engine.db)), "here", match, most)
+
+
 @pytest.fixture
-def sampler(url: str) -> Iterator[Callable[..., ServerSampler]]:
-    """Create samplers of the server: ``sampler(most=5)``."""
-    connections: list[Connection] = []
-
-    def made(match: bytes = b"*", most: int = 100) -> ServerSampler:
-        connections.append(Connection(connect(url)))
-        return ServerSampler(connections[-1], "here", match, most)
-
-    yield made
-    for connection in connections:
-        connection.close()
+def engine(url: str) -> Iterator[RemoteEngine]:
+    with closing(RemoteEngine(url)) as engine:
+        yield engine
 
 
 def run(*arguments: str, code: int = 0) -> Result:
@@ -184,11 +181,9 @@ def test_each_order_puts_another_line_first(url: str, client: "redis.Redis") -> 
     }
 
 
-def test_rates_are_computed_from_two_samples(
-    sampler: Callable[..., ServerSampler], client: "redis.Redis"
-) -> None:
+def test_rates_are_computed_from_two_samples(engine: RemoteEngine, client: "redis.Redis") -> None:
     fill(client)
-    looking = sampler()
+    looking = sampler_of(engine)
     before = looking.sample()
     for _ in range(20):
         client.xadd("lone", {"f": "v"})
@@ -225,14 +220,14 @@ def test_many_streams_cost_no_more_than_the_shown_ones(url: str, client: "redis.
 
 
 def test_a_scan_over_many_keys_continues_with_the_next_sample(
-    sampler: Callable[..., ServerSampler], client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
+    engine: RemoteEngine, client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taken, "SCAN_COUNT", 10)
+    monkeypatch.setattr(connection, "KEYS_PAGE", 10)
     monkeypatch.setattr(taken, "FIRST_SCAN_S", 0.0)
     monkeypatch.setattr(taken, "SCAN_S", 0.0)
     for number in range(95):
         client.xadd(f"s{number:02}", {"f": "v"})
-    looking = sampler(most=3)
+    looking = sampler_of(engine, most=3)
     samples = [looking.sample()]
     assert not samples[0].whole
     assert "still being scanned" in "".join(view.head(samples[0]))
@@ -250,17 +245,17 @@ def test_a_scan_over_many_keys_continues_with_the_next_sample(
 
 
 def test_keys_deleted_or_changed_between_samples_are_skipped(
-    sampler: Callable[..., ServerSampler], client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
+    engine: RemoteEngine, client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("gone", "string", "stays"):
         client.xadd(name, {"f": "v"})
         client.xgroup_create(name, "g", "0")
         client.xreadgroup("g", "c", {name: ">"})
-    looking = sampler()
+    looking = sampler_of(engine)
     assert len(looking.sample().streams) == 3
     client.delete("gone")
     client.set("string", "now")
-    monkeypatch.setattr(looking, "_scan", lambda: None)  # they are deleted just after it
+    monkeypatch.setattr(looking, "_scan", lambda store: None)  # they are deleted just after it
     (stream,) = looking.sample().streams
     assert stream.name == b"stays"
     assert [group.pending for group in stream.groups] == [1]
@@ -464,9 +459,8 @@ def test_a_frame_is_never_higher_than_the_terminal(served: Served, tmp_path: Pat
     client = served.client()
     for number in range(40):
         client.xadd(f"s{number:02}", {"f": "v"})
-    connection = Connection(connect(f"redis://127.0.0.1:{served.port}"))
-    sample = ServerSampler(connection, "here", b"*", 30).sample()
-    connection.close()
+    with closing(RemoteEngine(f"redis://127.0.0.1:{served.port}")) as engine:
+        sample = sampler_of(engine, most=30).sample()
     for height in (12, 24, 60):
         lines = _drawn(sample, height, "no answer")
         assert len(lines) <= height
@@ -476,7 +470,8 @@ def test_a_frame_is_never_higher_than_the_terminal(served: Served, tmp_path: Pat
 
 
 def test_a_store_is_drawn_too(orders: Program) -> None:
-    lines = _drawn(StoreSampler(DirectorySession(orders.directory), b"*", 10).sample(), 24)
+    session = DirectorySession(orders.directory)
+    lines = _drawn(Sampler(session.reading, str(orders.directory)).sample(), 24)
     assert lines[0].startswith(str(orders.directory)[:40])
     assert any(line.startswith("orders:2025") for line in lines)
 
@@ -501,85 +496,32 @@ def test_numbers_are_complete_on_terminals_of_any_width(name: bytes, width: int)
     assert len(drawn) <= 24
 
 
-@pytest.mark.parametrize("place", ["127.0.0.1:6390, database 0", "/run/" + "a" * 90])
-def test_the_head_breaks_only_between_facts_on_a_narrow_terminal(place: str) -> None:
-    group = GroupSample(b"billing", 2, 5, 3, 4200)
-    stream = StreamSample(b"orders", 5, 5, StreamID(1, 1), 1234, [group])
-    server = ServerSample("kvstream 1.0.0", 10**6, 3, 0, 12_300_000, 1, 1, 1, 12.0, 1200.0, 3400.0)
-    sample = Sample(place, 0.0, 4, server, [stream])
-    first, *rest = view.head(sample, 60)
-    assert first.startswith(f"kvstream 1.0.0 at {place[:20]}")
-    assert first.endswith("   up 11d 13h")
-    assert rest == [
-        "3 clients, 0 blocked   12 commands/s",
-        "in 1.2 kB/s, out 3.4 kB/s   memory 12.3 MB   4 keys",
-        "1 stream, 1 group   lag 5   3 pending, the oldest for 4.2 s",
-    ]
-    assert view.head(sample, 40)[1] == "up 11d 13h"
-    assert max(map(len, view.head(sample, 40))) <= 40
-    without_server = view.head(Sample(place, 0.0, 4, None, [stream]), 60)
-    assert without_server[0].endswith("   4 keys")
-    assert len(without_server) == 2
-
-
 # --- keys -----------------------------------------------------------------------------------------
 
 
-def _walk(terminal: Terminal) -> None:
-    """Press every key on a place that ``fill`` has filled."""
-    terminal.await_text(b"by lag   Enter: open   ?: help   q: quit")
-    terminal.type("?")
-    terminal.await_text(b"show only streams and groups whose names")
-    terminal.type("x")  # any key closes the help
-    terminal.await_text(b"by lag")
-    terminal.type("s")
-    terminal.await_text(b"by pending")
-    terminal.type("S")
-    terminal.await_text(b"by lag")
-    terminal.type("/bil")
-    terminal.await_text(b"filter: bil_")
+def test_keys_sort_filter_and_scroll(url: str, client: "redis.Redis") -> None:
+    fill(client)
+    terminal = Terminal("top", "--url", url, "--interval", "200ms")
+    terminal.await_text(b"by lag   ?: help   q: quit")
+    for typed, text in (
+        ("?", b"show only streams and groups whose names"),
+        ("x", b"by lag"),  # any key closes the help
+        ("s", b"by pending"),
+        ("S", b"by lag"),
+        ("/bil", b"filter: bil_"),
+    ):
+        terminal.type(typed)
+        terminal.await_text(text)
     terminal.type("x\x7f\r")
-    shown = terminal.await_text(b"filter: bil   Enter")
+    shown = terminal.await_text(b"filter: bil   ?: help")
     assert "lone" not in shown.rpartition("filter: bil_")[2]
-    terminal.type("\r")
-    shown = terminal.await_text(b"Esc: back   Enter: open")
-    assert "stream orders   5 entries" in shown
-    assert "audit" in shown
-    terminal.type("\x1b[F\x1b[A\x1b[B\x1b[H")
-    terminal.type("/billing\r")
-    terminal.await_text(b"filter: billing   Esc: back")
-    terminal.type("\r")
-    shown = terminal.await_text(b"Esc: back   ?: help   q: quit")
-    assert "stream orders   group billing" in shown
-    assert "3 pending" in shown
-    for number in range(3):
-        assert f"{1_700_000_000_000 + number}-0" in shown
-    assert "worker" in shown
-    terminal.type("G jkg\x1b[6~\x1b[5~")
+    terminal.type("G jkg\x1b[6~\x1b[5~\x1b[F\x1b[A\x1b[B\x1b[H")
     terminal.type("\x1b")
-    terminal.await_text(b"Esc: back   Enter: open")
-    terminal.type("\x1b[D")
-    terminal.await_text(b"by lag   Enter: open")
+    terminal.await_text(b"by lag   ?: help")
     terminal.type("q")
     assert terminal.wait() == 0
     assert terminal.said.index(ENTER) < terminal.said.index(LEAVE)
     assert b"Traceback" not in terminal.said
-
-
-def test_keys_lead_to_pending_entries_on_a_server(url: str, client: "redis.Redis") -> None:
-    fill(client)
-    _walk(Terminal("top", "--url", url, "--interval", "200ms"))
-
-
-def test_keys_lead_to_pending_entries_in_a_store(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "store") as store:
-        orders = store.stream("orders")
-        for number in range(5):
-            orders.add({"n": str(number)}, id=f"{1_700_000_000_000 + number}-0")
-        orders.create_group("billing", "0").consumer("worker").read(3)
-        orders.create_group("audit", "$")
-        store.stream("lone").add({"f": "v"})
-    _walk(Terminal("--store", str(tmp_path / "store"), "top", "--interval", "200ms"))
 
 
 def _sample(*lines: tuple[str, str, int]) -> Sample:
@@ -593,82 +535,33 @@ def _sample(*lines: tuple[str, str, int]) -> Sample:
     return Sample("here", 0.0, len(streams), None, streams)
 
 
-def test_the_selected_line_stays_selected_and_defaults_to_the_first() -> None:
-    before = _sample(("a", "g", 9), ("b", "g", 5), ("c", "g", 1))
-    after = _sample(("a", "g", 1), ("b", "g", 5), ("c", "g", 9))
-    screen = Screen("lag")
-    for sample, name in ((before, b"a"), (after, b"c")):
-        screen.lines(sample)
-        assert screen.selected == (name, b"g")
-    screen.press("down", after)
-    screen.press("down", after)
-    assert screen.selected == (b"a", b"g")
-    screen.lines(before)
-    assert (screen.at, screen.selected) == (0, (b"a", b"g"))
-    screen.lines(_sample(("b", "g", 5)))
-    assert screen.selected == (b"b", b"g")
-    screen.press("s", before)
-    screen.lines(before)
-    assert (screen.sort, screen.at) == ("pending", 0)
-    screen.lines(_sample())
-    assert screen.selected is None
-    screen.press("enter", _sample())
-    screen.press("down", _sample())
-    assert screen.stream is None
-
-
 def test_the_filter_matches_names_of_streams_and_groups() -> None:
     sample = _sample(("orders", "billing", 1), ("refunds", "audit", 1), ("Bills", "x", 1))
     screen = Screen("name")
     for key in "/bil":
-        screen.press(key, sample)
+        screen.press(key)
     assert [line.stream.name for line in screen.lines(sample)] == [b"Bills", b"orders"]
-    screen.press("esc", sample)
+    screen.press("esc")
     assert len(screen.lines(sample)) == 3
     for key in ("/", "q", "up", "enter"):
-        screen.press(key, sample)
+        screen.press(key)
     assert (screen.filter, screen.ended) == ("q", False)
-    screen.press("left", sample)
+    screen.press("esc")
     assert screen.filter == ""
-    screen.press("q", sample)
+    screen.press("q")
     assert screen.ended
 
 
-@pytest.mark.parametrize("height", [1, 3])
-def test_the_window_has_the_selected_line(height: int) -> None:
-    sample = _sample(*((f"s{number:02}", "g", 0) for number in range(20)))
+def test_keys_scroll_within_the_lines() -> None:
     screen = Screen("name")
-    for key, at in (
-        ("down", 1),
-        ("pgdn", None),
-        ("end", 19),
-        ("up", 18),
-        ("home", 0),
-        ("up", 0),
-        ("G", 19),
-        ("k", 18),
-        ("j", 19),
-    ):
-        screen.lines(sample)
-        screen.press(key, sample)
-        start, end = screen.window([height] * 20, 12)
-        assert start <= screen.at < end
-        assert (end - start) * height == 12
-        if at is not None:
-            assert screen.at == at
-
-
-def test_a_deleted_group_is_reported(served: Served) -> None:
-    fill(served.client())
-    connection = Connection(connect(f"redis://127.0.0.1:{served.port}"))
-    sampler = ServerSampler(connection, "here", b"*", 30)
-    found = sampler.details(b"orders", b"billing", 2)
-    assert found is not None
-    assert [each.consumer for each in found.pending] == [b"worker"] * 2
-    assert [each.pending for each in found.consumers] == [3]
-    assert sampler.details(b"orders", b"nosuch", 2) is None
-    assert sampler.details(b"nosuch", b"g", 2) is None
-    assert sampler.details(b"plain", b"g", 2) is None
-    screen = Screen("name", stream=b"orders", group=b"nosuch")
-    assert "it is gone" in str(view.live(sampler.sample(), screen, 80, 24))
-    connection.close()
+    first = []
+    for key in ("down", "pgdn", "end", "up", "home", "up", "G", "k", "j", "pgup"):
+        screen.press(key)
+        shown = screen.scroll(20, 12)
+        assert shown.stop - shown.start == 12
+        first.append(shown.start)
+    assert first == [1, 8, 8, 7, 0, 0, 8, 7, 8, 0]
+    screen.press("end")
+    screen.press("s")
+    assert (screen.sort, screen.first) == (SORTS[0], 0)
+    assert screen.scroll(3, 12) == slice(0, 12)
