@@ -61,7 +61,7 @@ class DeletionWatch:
     def record(self, ids: Sequence[StreamID]) -> None:
         self._noted.append(ids)
 
-    def holds(self, stream: StreamMeta) -> bool:
+    def holds(self, stream: StreamMeta | None) -> bool:
         """Return whether this is still the same stream and every deletion was recorded."""
         return stream is self.stream and stream.deletions == self._before + len(self._noted)
 

@@ -6,7 +6,7 @@ from functools import partial
 from kvstream.commands.args import Args, Argv, packed_ids, stream_ids, text
 from kvstream.commands.command import FAST_WRITE, FIRST, Answer, Family, Session, flags
 from kvstream.commands.delete import IDS_SYNTAX, policy_and_ids
-from kvstream.commands.incremental import Step, about_ids, are_many, of_erasure
+from kvstream.commands.incremental import about_ids, are_many, of_erasure
 from kvstream.commands.reply_pages import of_outcomes
 from kvstream.commands.trim import POLICY_SYNTAX
 from kvstream.errors import InvalidArgument, InvalidID
@@ -15,8 +15,7 @@ from kvstream.operations import ack
 from kvstream.operations.ack import Nack
 from kvstream.operations.delete import Live
 from kvstream.operations.groups import group_of_key
-from kvstream.operations.incremental import LongAck, LongNack
-from kvstream.types.ids import StreamID, ascending_packed, is_ascending
+from kvstream.types.ids import ascending_packed
 from kvstream.types.options import NackMode
 from kvstream.types.records import Outcome
 
@@ -35,7 +34,7 @@ def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
         if ack.stream_and_group(txn, name, group) is None:
             return 0
         return about_ids(
-            argv[3:], lambda txn, ids: LongAck(name, group, ascending_packed(ids)).step
+            argv[3:], lambda txn, ids: ack.plan_ack(name, group, ascending_packed(ids)), int
         )
     try:
         ids = packed_ids(argv[3:])
@@ -97,15 +96,10 @@ def xnack(txn: Txn, session: Session, argv: Argv) -> Answer:
         raise InvalidArgument("number of IDs doesn't match numids")
     words = args.take(count)
 
-    def begin(txn: Txn, ids: list[bytes]) -> Step:
-        nack = _nack(mode, args)
-        if is_ascending(ids) and group_of_key(txn, name, group)[1].policy is None:
-            return LongNack(name, group, ids, nack).step
-        some = [*map(StreamID.unpack, ids)]
-        return lambda txn: ack.negative_acknowledge(txn, name, group, some, nack)
-
     if are_many(txn, session, count):
-        return about_ids(words, begin)
+        return about_ids(
+            words, lambda txn, ids: ack.plan_nack(name, group, ids, _nack(mode, args)), int
+        )
     ids = stream_ids(words)
     return ack.negative_acknowledge(txn, name, group, ids, _nack(mode, args))
 

@@ -18,14 +18,15 @@ from kvstream.commands.args import (
     text,
 )
 from kvstream.commands.command import FAST_WRITE, FIRST, LATER, READ, Answer, Family, Session
-from kvstream.commands.incremental import Step, about_ids, are_many, in_steps
+from kvstream.commands.incremental import about_ids, are_many, in_steps
 from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply, Rows
 from kvstream.commands.reply_pages import is_long, is_put_off, paged
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
 from kvstream.operations import claim
+from kvstream.operations.claim import ClaimedParts
 from kvstream.operations.groups import group_of_key
-from kvstream.operations.incremental import ClaimedParts, LongAutoclaim, LongClaim
+from kvstream.operations.plans import Plan
 from kvstream.types.ids import UNPACKED, StreamID
 from kvstream.types.records import AnyEntry
 
@@ -121,7 +122,7 @@ def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     group_of_key(txn, session.prefix + argv[1], argv[2])
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XCLAIM")
     if len(argv) > txn.thresholds.long_rows and are_many(txn, session, len(argv) - 5):
-        return about_ids(argv[5:], partial(_claim_begun, session, argv, min_idle_ms), True)
+        return about_ids(argv[5:], partial(_plan, session, argv, min_idle_ms), _parts, True)
     ids = _claimed_ids(argv[5:])
     asked: _ClaimOptions = {}
     if len(argv) > 5 + len(ids):
@@ -142,24 +143,22 @@ def _claim(
     return paged(txn, session, _claimed(entries, "justid" in asked), len(entries))
 
 
-def _claim_begun(
+def _plan(
     session: Session, argv: Argv, min_idle_ms: int, txn: Txn, packed: list[bytes]
-) -> Step:
-    """Return the steps that claim IDs."""
+) -> Plan[ClaimedParts]:
+    """Return the plan that claims IDs."""
     asked = _claim_options(txn, Args(argv, 5 + len(packed)))
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
-    work = LongClaim(name, group, packed, consumer, min_idle_ms, **asked)
-
-    def step(txn: Txn) -> "Reply | None":
-        claimed = work.step(txn)
-        return None if claimed is None else Paged(_parts(claimed, "justid" in asked))
-
-    return step
+    return claim.plan_claim(name, group, consumer, min_idle_ms, packed, **asked)
 
 
-def _parts(claimed: ClaimedParts, justid: bool) -> Gradual:
+def _parts(claimed: ClaimedParts) -> Paged:
+    return Paged(_entries(claimed))
+
+
+def _entries(claimed: ClaimedParts) -> Gradual:
     total = [sum(map(len, claimed.parts))]
-    if justid:
+    if claimed.justid:
         ids = ([bytes(each.id) for each in rows] for rows in claimed.parts)
         return Gradual(chain(total, ids))
     return Gradual(chain(total, claimed.parts))
@@ -237,7 +236,7 @@ def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     asked = name, group, consumer, min_idle_ms, start, count, justid
     if are_many(txn, session, count):
         group_of_key(txn, name, group)
-        return in_steps(LongAutoclaim(*asked).step, partial(_autoclaimed_in_steps, justid))
+        return in_steps(claim.plan_autoclaim(*asked), _autoclaimed_in_steps)
     return _autoclaimed(txn, session, justid, claim.autoclaim(txn, *asked))
 
 
@@ -247,9 +246,9 @@ def _autoclaimed(txn: Txn, session: Session, justid: bool, done: claim.Autoclaim
     return paged(txn, session, reply, len(done.entries) + len(deleted))
 
 
-def _autoclaimed_in_steps(justid: bool, done: ClaimedParts) -> Reply:
+def _autoclaimed_in_steps(done: ClaimedParts) -> Reply:
     gone = done.gone
     parts = (gone[at : at + _TOGETHER] for at in range(0, len(gone), _TOGETHER))
     texts = ([b"%d-%d" % UNPACKED(eid) for eid in part] for part in parts)
     deleted = Gradual(chain([len(gone)], texts))
-    return Paged([bytes(done.cursor), _parts(done, justid), deleted])
+    return Paged([bytes(done.cursor), _entries(done), deleted])

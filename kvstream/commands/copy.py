@@ -14,9 +14,9 @@ from kvstream.commands.command import (
 from kvstream.commands.incremental import in_steps
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace
 from kvstream.operations.images import copy
-from kvstream.operations.images.copy import LongCopy, LongMove
+from kvstream.operations.keyspace import exists
+from kvstream.operations.plans import run_at_once
 
 COMMANDS = Family("generic")
 
@@ -50,12 +50,7 @@ def copy_(txn: Txn, session: Session, argv: Argv) -> Answer:
         else:
             raise syntax_error()
     source, target = session.prefix + argv[1], qualified(db, argv[2])
-    if session.steps and source != target and copy.is_long(txn, source):
-        if not replace and keyspace.exists(txn, target):
-            return 0
-        work = LongCopy(source, target, replace)
-        return in_steps(work.step, int, work.undo)
-    return int(copy.copy(txn, source, target, replace))
+    return _run(txn, session, source, target, replace)
 
 
 @COMMANDS.command(
@@ -70,9 +65,18 @@ def move(txn: Txn, session: Session, argv: Argv) -> Answer:
     """
     db = database(argv[2], session.databases)
     source, target = session.prefix + argv[1], qualified(db, argv[1])
-    if session.steps and source != target and copy.is_long(txn, source):
-        if keyspace.exists(txn, target):
-            return 0
-        work = LongMove(source, target)
-        return in_steps(work.step, int, work.undo)
-    return int(copy.move(txn, source, target))
+    return _run(txn, session, source, target, is_move=True)
+
+
+def _run(
+    txn: Txn,
+    session: Session,
+    source: bytes,
+    target: bytes,
+    replace: bool = False,
+    is_move: bool = False,
+) -> Answer:
+    plan = copy.plan_copy(source, target, replace, is_move)
+    if session.steps and copy.is_long(txn, source) and (replace or not exists(txn, target)):
+        return in_steps(plan, int)
+    return int(run_at_once(txn, plan))

@@ -14,7 +14,6 @@ from kvstream.commands.args import (
 from kvstream.commands.command import (
     FIRST,
     GROW,
-    LATER,
     READ,
     SECOND,
     Answer,
@@ -54,12 +53,10 @@ def dump_(txn: Txn, session: Session, argv: Argv) -> Answer:
     keeps them, marked. Delayed messages, schedules, unique IDs and policies are left out as well.
     """
     name = session.prefix + argv[1]
-    if not (session.steps and dump.is_long(txn, name)):
-        return dump.dump(txn, name)
-    if txn.dirty:
-        return LATER
-    work = dump.LongDump(txn, name)
-    return in_steps(work.step, lambda parts: Paged(Bulk(*parts)) if parts[1] else None)
+    if session.steps and dump.is_long(txn, name):
+        plan = dump.plan_dump(name)
+        return in_steps(plan, lambda parts: Paged(Bulk(*parts)) if parts[1] else None)
+    return dump.dump(txn, name)
 
 
 @dataclass(slots=True)
@@ -107,8 +104,7 @@ def restore(txn: Txn, session: Session, argv: Argv) -> Answer:
 
     arguments = name, argv[3], options.replace, expire_at
     if session.steps and len(argv[3]) > txn.thresholds.long_payload:
-        work = dump.LongRestore(*arguments)
-        return behind_steps(work.step, done, work.undo)
+        return behind_steps(dump.plan_restore(*arguments), done)
     dump.restore(txn, *arguments)
     return done(txn, session)
 

@@ -1,27 +1,24 @@
-"""Long commands: they run in steps, and other clients are served between the steps.
+"""Long commands: a server runs their plans in steps, and serves other clients between the steps.
 
-A command of very many IDs packs these in its first steps. Most commands happen in their last step.
-One whose items have nothing to do with each other may happen in parts, each a commit: ``in_parts``.
+Most commands happen in their last step. One whose items have nothing to do with each other may
+happen in parts, each a commit: ``in_parts``.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from kvstream.commands.args import Argv, leading, packed_ids
 from kvstream.commands.command import Answer, Session, Stepwise
-from kvstream.commands.replies import Reply
 from kvstream.errors import InvalidID
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
-from kvstream.operations.delete import Live, LongErasure
+from kvstream.operations import delete, entries
+from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning, Stepped
 from kvstream.types.ids import StreamID
 
 T = TypeVar("T")
-Step: TypeAlias = "Callable[[Txn], Reply | None]"
-"""Goes on with a command; None: it is not done."""
-Begin: TypeAlias = "Callable[[Txn, list[bytes]], Step]"
-"""Returns the steps of a command from its packed IDs."""
+Begin: TypeAlias = Callable[[Txn, list[bytes]], Plan[T]]
+"""Returns the plan of a command from its packed IDs."""
 
 
 @dataclass(slots=True)
@@ -32,34 +29,30 @@ class _Steps(Generic[T]):
     collector.
     """
 
-    step: Callable[[Txn], T | None]
+    work: Stepped[T]
     answer: Callable[[T, Txn, Session], Answer]
-    undo: Callable[[Txn], None] | None
 
     def __call__(self, txn: Txn, session: Session, argv: Argv) -> Answer:
-        done = self.step(txn)
-        return Stepwise(self, self.undo) if done is None else self.answer(done, txn, session)
+        done = self.work.step(txn)
+        if done is None:
+            return Stepwise(self, self.work.undo)
+        return self.answer(done, txn, session)
 
 
-def in_steps(
-    step: Callable[[Txn], T | None],
-    answer: Callable[[T], Answer],
-    undo: Callable[[Txn], None] | None = None,
-) -> Stepwise:
-    """Call ``step`` until it returns a result, which ``answer`` turns into a reply."""
-    return Stepwise(_Steps(step, lambda done, txn, session: answer(done), undo), undo)
+def in_steps(plan: Plan[T], answer: Callable[[T], Answer]) -> Stepwise:
+    """Run a plan in steps; ``answer`` turns its result into a reply."""
+    return Stepwise(_Steps(Stepped(plan), lambda done, txn, session: answer(done)))
 
 
-def behind_steps(
-    step: Callable[[Txn], bool],
-    answer: Callable[[Txn, Session], Answer],
-    undo: Callable[[Txn], None] | None = None,
-) -> Stepwise:
-    """Call ``step`` until it returns true, then ``answer`` in the same transaction."""
-    steps = _Steps(
-        lambda txn: step(txn) or None, lambda done, txn, session: answer(txn, session), undo
-    )
-    return Stepwise(steps, undo)
+def behind_steps(plan: Plan[bool], answer: Callable[[Txn, Session], Answer]) -> Stepwise:
+    """Run a plan in steps, then ``answer`` in the last one's transaction."""
+    return Stepwise(_Steps(Stepped(plan), lambda done, txn, session: answer(txn, session)))
+
+
+def begin_steps(txn: Txn, session: Session, plan: Plan[T], answer: Callable[[T], Answer]) -> Answer:
+    """Run the first step of a plan that may need no other, and changes nothing, at once."""
+    work = Stepped(plan)
+    return _Steps(work, lambda done, txn, session: answer(done))(txn, session, [])
 
 
 def in_parts(
@@ -73,32 +66,21 @@ def in_parts(
 
     An item has ``size`` words. A wrong word is refused before anything is settled.
     """
-    return in_steps(_Parts(words, size, parse, settle).step, answer)
 
+    def plan(txn: Txn) -> Planning[list[int]]:
+        items: list[T] = []
+        outcomes: list[int] = []
+        together = txn.thresholds.step_rows
+        for at in range(0, len(words), together * size):
+            items += parse(words[at : at + together * size])
+            txn = yield ALWAYS_HOLDS
+        for at in range(0, len(items), together):
+            if at:
+                txn = yield ALWAYS_HOLDS
+            outcomes += settle(txn, items[at : at + together])
+        return outcomes
 
-class _Parts(Generic[T]):
-    def __init__(
-        self,
-        words: Argv,
-        size: int,
-        parse: Callable[[Argv], list[T]],
-        settle: Callable[[Txn, list[T]], list[int]],
-    ) -> None:
-        self._words, self._size, self._parse, self._settle = words, size, parse, settle
-        self._items: list[T] = []
-        self._settled = 0
-        self._outcomes: list[int] = []
-
-    def step(self, txn: Txn) -> list[int] | None:
-        """Parse or settle some items; return all outcomes in the last step, None before."""
-        items, together = self._items, txn.thresholds.step_rows
-        at = len(items) * self._size
-        if at < len(self._words):
-            items += self._parse(self._words[at : at + together * self._size])
-            return None
-        self._outcomes += self._settle(txn, items[self._settled : self._settled + together])
-        self._settled += together
-        return self._outcomes if self._settled >= len(items) else None
+    return in_steps(plan, answer)
 
 
 def of_erasure(
@@ -106,12 +88,12 @@ def of_erasure(
     txn: Txn,
     name: bytes,
     ids: Sequence[StreamID],
-    operation: Callable[[Txn, Live], T],
+    operation: delete.Erasure[T],
     answer: Callable[[T], Answer],
 ) -> Answer:
     """Run an operation that deletes entries of a stream, in steps if the IDs are many."""
     if are_many(txn, session, len(ids)):
-        return in_steps(LongErasure(name, ids, operation).step, answer)
+        return in_steps(delete.plan_erasure(name, ids, operation), answer)
     return answer(operation(txn, entries.live))
 
 
@@ -120,32 +102,30 @@ def are_many(txn: Txn, session: Session, ids: int) -> bool:
     return session.steps and ids > txn.thresholds.long_rows
 
 
-def about_ids(words: Argv, begin: Begin, until_other: bool = False) -> Stepwise:
-    """Pack the IDs that ``words`` are in steps, then run the steps that ``begin`` returns.
+def about_ids(
+    words: Argv, begin: Begin[T], answer: Callable[[T], Answer], until_other: bool = False
+) -> Stepwise:
+    """Pack the IDs that ``words`` are in steps, then run the plan that ``begin`` returns.
 
     ``until_other``: the first word that is not an ID ends them.
     """
-    step: Callable[[Txn], Any] = _Packing(words, begin, until_other).step
-    return in_steps(step, lambda reply: reply)
+    ids: list[bytes] = []
+    begun: list[Plan[T]] = []  # neither is made again if the plan begins anew
 
+    def plan(txn: Txn) -> Planning[T]:
+        while not begun:
+            some = words[len(ids) : len(ids) + txn.thresholds.packed_together]
+            try:
+                ids.extend(packed_ids(some))
+                is_end = len(ids) == len(words)
+            except InvalidID:
+                if not until_other:
+                    raise
+                ids.extend(leading(some, lambda word: packed_ids([word])[0]))
+                is_end = True
+            if is_end:
+                begun.append(begin(txn, ids))
+            txn = yield ALWAYS_HOLDS
+        return (yield from begun[0](txn))
 
-class _Packing:
-    def __init__(self, words: Argv, begin: Begin, until_other: bool) -> None:
-        self._words, self._begin, self._until_other = words, begin, until_other
-        self._ids: list[bytes] = []
-        self._work: Step | None = None
-
-    def step(self, txn: Txn) -> "Reply | None":
-        if self._work is not None:
-            return self._work(txn)
-        some = self._words[len(self._ids) : len(self._ids) + txn.thresholds.packed_together]
-        try:
-            self._ids += packed_ids(some)
-        except InvalidID:
-            if not self._until_other:
-                raise
-            self._ids += leading(some, lambda word: packed_ids([word])[0])
-            self._work = self._begin(txn, self._ids)
-        if len(self._ids) == len(self._words):
-            self._work = self._begin(txn, self._ids)
-        return None
+    return in_steps(plan, answer)

@@ -188,8 +188,8 @@ def xinfo_groups(txn: Txn, session: Session, argv: Argv) -> Answer:
     def answer(txn: Txn, session: Session) -> Reply:
         return _each(txn, session, info.group_rows(txn, name), _group_row)
 
-    loader = groups.group_loader(txn, name) if session.steps else None
-    return behind_steps(loader.step, answer) if loader else answer(txn, session)
+    plan = groups.plan_loading_groups(txn, name) if session.steps else None
+    return behind_steps(plan, answer) if plan else answer(txn, session)
 
 
 def _group_row(row: GroupRow) -> Reply:
@@ -223,8 +223,8 @@ def xinfo_consumers(txn: Txn, session: Session, argv: Argv) -> Answer:
     def answer(txn: Txn, session: Session) -> Reply:
         return _each(txn, session, info.consumer_rows(txn, name, group), _consumer_row)
 
-    loader = groups.consumer_loader(txn, name, group) if session.steps else None
-    return behind_steps(loader.step, answer) if loader else answer(txn, session)
+    plan = groups.plan_loading_consumers(txn, name, group) if session.steps else None
+    return behind_steps(plan, answer) if plan else answer(txn, session)
 
 
 def _consumer_row(row: ConsumerRow) -> Reply:

@@ -33,7 +33,6 @@ from kvstream.commands.reply_pages import is_long, is_put_off
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
-from kvstream.operations.keyspace import LongCount, LongDelete
 from kvstream.operations.pages import filtered
 from kvstream.types.glob import matcher
 
@@ -66,7 +65,7 @@ _ALL = 1 << 62
 def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Delete keys; return how many existed."""
     if session.steps and len(argv) > txn.thresholds.long_keys:
-        return in_steps(LongDelete(session.db, argv[1:]).step, int)
+        return in_steps(keyspace.plan_delete(session.db, argv[1:]), int)
     return keyspace.delete_all(txn, session.db, argv[1:])
 
 
@@ -85,7 +84,7 @@ def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
 def exists(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Return how many of the keys exist; a key given twice counts twice."""
     if session.steps and len(argv) > txn.thresholds.long_keys:
-        return in_steps(LongCount(session.db, argv[1:]).step, int)
+        return in_steps(keyspace.plan_count(session.db, argv[1:]), int)
     return keyspace.count_all(txn, session.db, argv[1:])
 
 

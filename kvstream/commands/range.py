@@ -1,6 +1,5 @@
 """XRANGE, XREVRANGE, XLEN and KVSTREAM.COUNT."""
 
-from collections.abc import Iterator
 from itertools import islice
 
 from kvstream.commands.args import (
@@ -22,12 +21,13 @@ from kvstream.commands.command import (
     Family,
     Session,
 )
-from kvstream.commands.incremental import in_steps
+from kvstream.commands.incremental import begin_steps
 from kvstream.commands.replies import NULL_ARRAY, Entries, Gradual, Paged, Reply
 from kvstream.commands.reply_pages import is_put_off, may_be_long
 from kvstream.meta.txn import Txn
 from kvstream.operations import pages
 from kvstream.operations import range as ranges
+from kvstream.operations.plans import ALWAYS_HOLDS, Planning
 from kvstream.types.ids import StreamID
 
 COMMANDS = Family("stream")
@@ -48,20 +48,17 @@ def count(txn: Txn, session: Session, argv: Argv) -> Answer:
     parts = ranges.counted(txn, session.prefix + argv[1], range_start(argv[2]), range_end(argv[3]))
     if not session.steps:
         return sum(parts)
-    counting = _Counting(parts)
-    total = counting.step(txn)
-    return in_steps(counting.step, lambda total: total) if total is None else total
 
+    def plan(txn: Txn) -> Planning[int]:
+        total = 0
+        while some := [*islice(parts, txn.thresholds.node_pages_together)]:
+            total += sum(some)
+            if len(some) < txn.thresholds.node_pages_together:
+                break
+            yield ALWAYS_HOLDS
+        return total
 
-class _Counting:
-    def __init__(self, parts: Iterator[int]) -> None:
-        self._parts, self._total = parts, 0
-
-    def step(self, txn: Txn) -> int | None:
-        """Add some parts; return the total, None if there are more."""
-        some = [*islice(self._parts, txn.thresholds.node_pages_together)]
-        self._total += sum(some)
-        return self._total if len(some) < txn.thresholds.node_pages_together else None
+    return begin_steps(txn, session, plan, int)
 
 
 @COMMANDS.command("xrange", "key start end [COUNT count]", READ, FIRST, since="5.0.0")

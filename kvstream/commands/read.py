@@ -113,9 +113,9 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     refuse_count_above(asked.maxcount, asked.count)
     answer = partial(_read, names, ids, asked)
     if session.steps and len(names) > txn.thresholds.long_loading:
-        loader = read.StreamLoader(txn, names)
-        if loader.is_long:
-            return behind_steps(loader.step, answer)
+        plan = read.plan_loading_streams(txn, names)
+        if plan is not None:
+            return behind_steps(plan, answer)
     return answer(txn, session)
 
 

@@ -31,7 +31,6 @@ from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
 from kvstream.operations import readgroup
 from kvstream.operations.groups import group_of_key
-from kvstream.operations.readgroup import LongDelivery
 from kvstream.operations.reply_limits import refuse_count_above
 from kvstream.types.ids import MAX_ID, StreamID
 
@@ -99,10 +98,11 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     def nothing() -> Answer:
         return _blocked(names, group, options, attempt) if options.blocks else NULL_ARRAY
 
-    if session.steps and options.is_plain and wanted == [(names[0], readgroup.NEW)]:
-        work = _long_delivery(txn, names[0], group, options)
-        if work is not None:
-            return in_steps(work.step, lambda found: of_found(txn, session, found) or nothing())
+    may_be_long = session.steps and options.is_plain and wanted == [(names[0], readgroup.NEW)]
+    if may_be_long and readgroup.delivers_many(txn, names[0], group, options.count):
+        asked = names[0], group, options.consumer, options.count, options.noack
+        plan = readgroup.plan_delivery(*asked)
+        return in_steps(plan, lambda found: of_found(txn, session, found) or nothing())
     return attempt(txn) or nothing()
 
 
@@ -169,13 +169,6 @@ def _read_few(txn: Txn, session: Session, argv: Argv) -> Streams | NullArray | B
 
     key = readgroup.share_key(group, None)
     return Blocked([name], attempt, timeout_ms or None, share_key=key, group=group)
-
-
-def _long_delivery(txn: Txn, name: bytes, group: bytes, options: _Options) -> LongDelivery | None:
-    """Return the steps of the delivery if it may be of very many entries."""
-    if not readgroup.delivers_many(txn, name, group, options.count):
-        return None
-    return LongDelivery(name, group, options.consumer, options.count, options.noack)
 
 
 def _claimable_at(names: list[bytes], group: bytes, min_idle_ms: int, txn: Txn) -> int | None:

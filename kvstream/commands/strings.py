@@ -44,7 +44,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, pages, strings
-from kvstream.operations.strings import LongPut
+from kvstream.operations.plans import Plan
 
 COMMANDS = Family("string")
 _SHOWS_CHANGE = flags("shows_change")
@@ -315,10 +315,10 @@ def _pairs(session: Session, argv: Argv) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def _long_put(session: Session, argv: Argv, only_new: bool = False) -> LongPut:
+def _plan_put(session: Session, argv: Argv, only_new: bool = False) -> Plan[bool]:
     _refuse_half(argv)
     values = dict(zip(argv[1::2], argv[2::2], strict=True))
-    return LongPut(session.db, values, only_new)
+    return strings.plan_put(session.db, values, only_new)
 
 
 @COMMANDS.command(
@@ -330,7 +330,7 @@ def _long_put(session: Session, argv: Argv, only_new: bool = False) -> LongPut:
 def mset(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Set several keys to strings and replace their old values."""
     if session.steps and len(argv) > 2 * txn.thresholds.long_names:
-        return in_steps(_long_put(session, argv).step, lambda done: OK)
+        return in_steps(_plan_put(session, argv), lambda done: OK)
     strings.put_several(txn, dict(_pairs(session, argv)))
     return OK
 
@@ -343,7 +343,7 @@ def mset(txn: Txn, session: Session, argv: Argv) -> Answer:
 def msetnx(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Set several keys to strings if none of them exists; return 1 if they were set."""
     if session.steps and len(argv) > 2 * txn.thresholds.long_names:
-        return in_steps(_long_put(session, argv, only_new=True).step, int)
+        return in_steps(_plan_put(session, argv, only_new=True), int)
     pairs = _pairs(session, argv)
     if any(keyspace.exists(txn, name) for name, _ in pairs):
         return 0
@@ -450,8 +450,8 @@ def mget(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Return several strings; null for a key that does not exist or has another type."""
     keys = argv[1:]
     if session.steps and len(keys) > txn.thresholds.long_names:
-        work = strings.LongGet(session.db, keys)
-        return in_steps(work.step, lambda values: paged(txn, session, values, len(values)))
+        plan = strings.plan_get(session.db, keys)
+        return in_steps(plan, lambda values: paged(txn, session, values, len(values)))
     names = [session.prefix + key for key in keys]
     if not session.pages:
         return strings.get_several(txn, names)

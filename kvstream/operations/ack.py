@@ -7,10 +7,10 @@ from functools import partial
 from kvstream.meta import pel
 from kvstream.meta.pel import (
     COUNT_MAX,
+    Change,
     Targets,
     discard,
     discard_one,
-    plan,
     signal_freed,
     stretches,
 )
@@ -19,12 +19,21 @@ from kvstream.meta.runs import HELD_MS, Run
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.operations.claim import refuse_retrycount
-from kvstream.operations.delete import Live, delete_but
+from kvstream.operations.delete import Live, StreamVersion, delete_but
 from kvstream.operations.delivery.backoff import GivenBack
 from kvstream.operations.entries import live, live_rows
 from kvstream.operations.groups import group_of_key
+from kvstream.operations.pel_plans import SteppedPelChange
+from kvstream.operations.plans import Plan, Planning
 from kvstream.operations.trim import drop_references, referenced
-from kvstream.types.ids import PACKED, StreamID, ascending, ascending_packed, ascending_parts
+from kvstream.types.ids import (
+    PACKED,
+    StreamID,
+    ascending,
+    ascending_packed,
+    ascending_parts,
+    is_ascending,
+)
 from kvstream.types.images import PackedID
 from kvstream.types.options import NackMode, RefPolicy
 from kvstream.types.records import Outcome
@@ -158,11 +167,79 @@ def negative_acknowledge(
     for part in ascending_parts(packed):  # an ID may be given again
         rank = group.nack_rank + 1
         decide = partial(nack.decide, txn, stream, rank)
-        change = plan(group, stretches(txn, group, part), decide)
+        change = pel.plan(group, stretches(txn, group, part), decide)
         change.apply(txn, group)
         note_released(txn, name, group, rank, change.count)
         released += change.count
     return released
+
+
+def plan_ack(name: bytes, group_name: bytes, ids: Sequence[PackedID]) -> Plan[int]:
+    """Plan XACK of very many IDs, ascending and distinct; return how many were pending."""
+
+    def plan(txn: Txn) -> Planning[int]:
+        found = stream_and_group(txn, name, group_name)
+        if found is None:
+            return 0
+        group = found[1]
+
+        def holds(txn: Txn) -> bool:
+            found = stream_and_group(txn, name, group_name)
+            return found is not None and found[1] is group
+
+        stepped = _SteppedRule(*found, ids, _drop)
+        txn = yield from stepped.plan(txn, holds, len(ids))
+        count = sum(stepped.apply(txn))
+        txn.frees = True
+        signal_freed(txn, name, group)
+        return count
+
+    return plan
+
+
+class _SteppedRule(SteppedPelChange[int]):
+    """The change of very many IDs by a rule; it counts those that have a target."""
+
+    def __init__(
+        self, stream: StreamMeta, group: GroupMeta, ids: Sequence[PackedID], rule: pel.Decide
+    ) -> None:
+        super().__init__(stream, group, ids)
+        self._rule = rule
+
+    def _decide(self, txn: Txn, ids: list[PackedID]) -> tuple[Change, int]:
+        change = pel.plan(self._group, stretches(txn, self._group, ids), self._rule)
+        return change, change.count
+
+
+def _drop(run: Run | None, ids: Sequence[PackedID]) -> Targets:
+    return {} if run is None else dict.fromkeys(ids)
+
+
+def plan_nack(name: bytes, group_name: bytes, ids: Sequence[PackedID], nack: Nack) -> Plan[int]:
+    """Plan XNACK of very many IDs; return how many were given back.
+
+    The plan has one step if the group has a policy, or if the IDs are not ascending: those that are
+    share one rank.
+    """
+
+    def plan(txn: Txn) -> Planning[int]:
+        stream, group = group_of_key(txn, name, group_name)
+        if group.policy is not None or not is_ascending(ids):
+            return negative_acknowledge(txn, name, group_name, [*map(StreamID.unpack, ids)], nack)
+        rank, version = group.nack_rank + 1, StreamVersion.of(stream)
+        decide = partial(nack.decide, txn, stream, rank)
+
+        def holds(txn: Txn) -> bool:
+            current, found = group_of_key(txn, name, group_name)
+            return version.is_current(current) and found is group and group.nack_rank + 1 == rank
+
+        stepped = _SteppedRule(stream, group, ids, decide)
+        txn = yield from stepped.plan(txn, holds, len(ids))
+        count = sum(stepped.apply(txn))
+        note_released(txn, name, group, rank, count)
+        return count
+
+    return plan
 
 
 def _nack_by_policy(
@@ -177,7 +254,7 @@ def _nack_by_policy(
     rank = group.nack_rank + 1
     back = GivenBack(txn, group, fatal=nack.gives_up)
     decide = partial(nack.decide_by_policy, txn, stream, rank, back)
-    change = plan(group, stretches(txn, group, ids), decide)
+    change = pel.plan(group, stretches(txn, group, ids), decide)
     buried = back.bury(name, stream)
     change.apply(txn, group)
     back.set_timers(stream)

@@ -1,7 +1,7 @@
 """XCLAIM, XAUTOCLAIM and XPENDING.
 
 ``Claim`` decides what becomes of pending entries. ``claim`` and ``autoclaim`` apply it in one turn,
-``operations/incremental.py`` in steps.
+``plan_claim`` and ``plan_autoclaim`` in steps (``operations/pel_plans.py``).
 """
 
 from collections import Counter
@@ -32,9 +32,12 @@ from kvstream.meta.pel_index import nacked_in, pending_by_consumer, pending_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import Run, Shared
 from kvstream.meta.txn import Txn
+from kvstream.operations.delete import StreamVersion
 from kvstream.operations.entries import live_rows
 from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.operations.pages import Steps
+from kvstream.operations.pel_plans import SteppedPelChange
+from kvstream.operations.plans import Plan, Planning
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending_packed
 from kvstream.types.images import PackedID
@@ -164,7 +167,7 @@ class Claim:
         return [by_id[eid] for eid in asked if eid in by_id]
 
 
-def plan_claim(
+def _change_by(
     group: GroupMeta, rule: Claim, read: Read, progress: ClaimProgress, stretches: Stretches
 ) -> Change:
     """Return the change by which pending entries are claimed, and add these to ``progress``."""
@@ -211,11 +214,14 @@ def idle_bound(txn: Txn, min_idle_ms: int) -> int:
     return txn.now_ms - min_idle_ms if min_idle_ms > 0 else _END_OF_TIME
 
 
-def note_claimed(txn: Txn, consumer: ConsumerMeta, claimed: bool) -> None:
-    """Record that a consumer was seen, and that it was active if it claimed entries."""
+def _note_claimed(
+    txn: Txn, name: bytes, group: GroupMeta, consumer: ConsumerMeta, claimed: bool
+) -> None:
+    """Record that a consumer was seen, and active if it claimed entries; wake who waits for it."""
     if claimed:
         consumer.active_ms = txn.now_ms
     txn.member_changed(consumer)
+    signal_owned(txn, name, group)
 
 
 def claim(
@@ -249,14 +255,13 @@ def claim(
     progress = ClaimProgress()
     asked = list(stretches(txn, group, distinct))
     read = _reader(txn, rule, asked)
-    plan_claim(group, rule, read, progress, asked).apply(txn, group)
+    _change_by(group, rule, read, progress, asked).apply(txn, group)
     rows = progress.rows
     if distinct is not packed:
         rows = rule.in_order(rows, packed)
     elif force:
         rows.sort()
-    note_claimed(txn, consumer, bool(rows))
-    signal_owned(txn, name, group)
+    _note_claimed(txn, name, group, consumer, bool(rows))
     return _entries(rule, rows)
 
 
@@ -317,9 +322,8 @@ def autoclaim(
     progress = ClaimProgress(count)
     read = partial(live_rows, txn, stream)
     pending = _pending_from(txn, group, start.packed, progress)
-    plan_claim(group, rule, read, progress, pending).apply(txn, group)
-    note_claimed(txn, consumer, bool(progress.rows))
-    signal_owned(txn, name, group)
+    _change_by(group, rule, read, progress, pending).apply(txn, group)
+    _note_claimed(txn, name, group, consumer, bool(progress.rows))
     cursor = MIN_ID if progress.next is None else StreamID.unpack(progress.next)
     return AutoclaimResult(
         cursor, _entries(rule, progress.rows), [*map(StreamID.unpack, progress.gone)]
@@ -349,6 +353,191 @@ def _pending_from(
             attempts -= len(ids)
         if progress.next is not None:
             return
+
+
+# --- very many entries, in steps ----------------------------------------------------------------
+
+
+class ClaimedParts(NamedTuple):
+    """The result of a claim in steps."""
+
+    parts: list[Rows]
+    """The entries, in order."""
+    gone: list[PackedID]
+    """Pending IDs whose messages were deleted."""
+    justid: bool
+    cursor: StreamID = MIN_ID
+    """Where the next XAUTOCLAIM starts."""
+
+
+def plan_claim(
+    name: bytes,
+    group_name: bytes,
+    consumer_name: bytes,
+    min_idle_ms: int,
+    ids: Sequence[PackedID],
+    *,
+    time_ms: int | None = None,
+    retrycount: int | None = None,
+    force: bool = False,
+    justid: bool = False,
+    last_id: StreamID | None = None,
+) -> Plan[ClaimedParts]:
+    """Plan XCLAIM of very many IDs, in any order; ``claim`` has the meaning of the arguments."""
+    refuse_retrycount(retrycount)
+    distinct = ascending_packed(ids)
+    repeats = repeated(ids, distinct)
+
+    def plan(txn: Txn) -> Planning[ClaimedParts]:
+        stream, group = group_of_key(txn, name, group_name)
+        bound, delivered_ms = idle_bound(txn, min_idle_ms), delivery_time(txn, time_ms)
+        rule = Claim(stream, consumer_name, bound, delivered_ms, retrycount, force, justid, repeats)
+        stepped = _SteppedClaim(group, rule, distinct)
+        txn = yield from stepped.plan(txn, _holds(name, stream, group), len(distinct))
+        consumer = consumer_of(txn, name, group, consumer_name)
+        advance(txn, group, last_id)
+        claimed = stepped.claim(txn, name, consumer)
+        if not claimed.parts or distinct is ids:
+            return claimed
+        rows = rule.in_order([row for part in claimed.parts for row in part.page], ids)
+        return claimed._replace(parts=[Rows(rows, len(stream.prefix))])
+
+    return plan
+
+
+def plan_autoclaim(
+    name: bytes,
+    group_name: bytes,
+    consumer_name: bytes,
+    min_idle_ms: int,
+    start: StreamID,
+    count: int,
+    justid: bool,
+) -> Plan[ClaimedParts]:
+    """Plan XAUTOCLAIM of very many entries; ``autoclaim`` has the meaning of the arguments."""
+    refuse_autoclaim_count(count)
+
+    def plan(txn: Txn) -> Planning[ClaimedParts]:
+        stream, group = group_of_key(txn, name, group_name)
+        rule = Claim(stream, consumer_name, idle_bound(txn, min_idle_ms), txn.now_ms, justid=justid)
+        stepped = _SteppedScan(group, rule, start.packed, count)
+        expected = min(count, txn.thresholds.long_autoclaim)
+        txn = yield from stepped.plan(txn, _holds(name, stream, group), expected)
+        consumer = consumer_of(txn, name, group, consumer_name)
+        return stepped.claim(txn, name, consumer)
+
+    return plan
+
+
+def _holds(name: bytes, stream: StreamMeta, group: GroupMeta) -> Callable[[Txn], bool]:
+    """Return whether a group is still there, and no entry of its stream was deleted."""
+    version = StreamVersion.of(stream)
+
+    def holds(txn: Txn) -> bool:
+        current, found = group_of_key(txn, name, group.name)
+        return version.is_current(current) and found is group
+
+    return holds
+
+
+class _SteppedClaim(SteppedPelChange[ClaimProgress]):
+    """The claim of very many IDs."""
+
+    def __init__(self, group: GroupMeta, rule: Claim, ids: Sequence[PackedID]) -> None:
+        super().__init__(rule.stream, group, ids)
+        self._rule = rule
+
+    def _decide(self, txn: Txn, ids: list[PackedID]) -> tuple[Change, ClaimProgress]:
+        progress = ClaimProgress(self._room())
+        asked = stretches(txn, self._group, ids)
+        change = _change_by(self._group, self._rule, self._reader(txn), progress, asked)
+        progress.rows.sort()
+        return change, progress
+
+    def _room(self) -> int | None:
+        """Return how many more entries may be claimed; None: any number."""
+        return None
+
+    def _reader(self, txn: Txn) -> Read:
+        return partial(live_rows, txn, self._stream)
+
+    def claim(self, txn: Txn, name: bytes, consumer: ConsumerMeta) -> ClaimedParts:
+        """Apply the change; return the claimed entries, in the order of their IDs."""
+        results, prefix = self.apply(txn), len(self._stream.prefix)
+        parts = [Rows(part.rows, prefix) for part in results if part.rows]
+        _note_claimed(txn, name, self._group, consumer, bool(parts))
+        gone = [eid for part in results for eid in part.gone]
+        return ClaimedParts(parts, gone, self._rule.justid, self._cursor(results))
+
+    def _cursor(self, results: list[ClaimProgress]) -> StreamID:
+        return MIN_ID
+
+
+class _SteppedScan(_SteppedClaim):
+    """The claim of entries that are found in steps, too."""
+
+    def __init__(self, group: GroupMeta, rule: Claim, start: PackedID, count: int) -> None:
+        super().__init__(group, rule, [])
+        self._count = self._left = count
+        self._attempts = count * ATTEMPTS_PER_COUNT
+        self._next_id = start
+        """The first ID that was not looked at."""
+        self._at_end = False
+        self._seen: dict[PackedID, Row | None] = {}
+        """Rows that this step has read."""
+
+    def _replan_changed(self) -> None:
+        self._seen = {}
+        super()._replan_changed()
+
+    def _find_more(self, txn: Txn) -> bool:
+        start, before = self._next_id, len(self._ids)
+        self._at_end = True
+        for run in runs_from(txn, self._group, start):
+            ids = ids_between(run, start, _LAST)
+            looked = 0
+            if len(self._ids) - before < txn.thresholds.step_rows:
+                looked = self._look(txn, run, ids[: self._attempts])
+                self._ids += ids[:looked]
+                self._attempts -= looked
+            if looked < len(ids):
+                self._next_id, self._at_end = ids[looked], False
+                break
+            if ids:
+                self._next_id = ids[-1] + b"\0"
+        return len(self._ids) > before
+
+    def _look(self, txn: Txn, run: Run, ids: Sequence[PackedID]) -> int:
+        """Return how many IDs of a run to look at, and count those that use up room."""
+        rows = live_rows(txn, self._stream, ids) if self._left else []
+        self._seen.update(zip(ids, rows, strict=False))
+        places: Sequence[int] = range(len(rows))
+        if not self._rule.may_take(run):
+            places = [at for at, row in enumerate(rows) if row is None]
+        looked = looked_at(self._left, len(rows), places)
+        self._left -= min(self._left, len(places))
+        return looked
+
+    def _room(self) -> int:
+        taken = [len(part.result.rows) + len(part.result.gone) for part in self._parts]
+        return max(0, self._count - sum(taken))
+
+    def _reader(self, txn: Txn) -> Read:
+        seen, others = self._seen, super()._reader(txn)
+
+        def read(ids: Sequence[PackedID]) -> Sequence[Row | None]:
+            try:
+                return [seen[eid] for eid in ids]
+            except KeyError:
+                return others(ids)
+
+        return read
+
+    def _cursor(self, results: list[ClaimProgress]) -> StreamID:
+        left = [part.next for part in results if part.next is not None]
+        if left:
+            return StreamID.unpack(min(left))
+        return MIN_ID if self._at_end else StreamID.unpack(self._next_id)
 
 
 # --- XPENDING -----------------------------------------------------------------------------------

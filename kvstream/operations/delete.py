@@ -1,9 +1,9 @@
 """XDEL and XDELEX, in one turn and in steps.
 
 ``delete`` and ``delete_with_policy`` decide what is deleted. They are given the function that finds
-the live entries among some IDs. In one turn it reads their rows. ``LongErasure`` reads the rows in
-steps, between which other commands run, and calls the operation in its last step with what it
-found, less what others have deleted (``meta/catalog.py``) or trimmed since.
+the live entries among some IDs. In one turn it reads their rows. ``plan_erasure`` reads the rows in
+steps and calls the operation in the last one with what it found, less what others have deleted
+(``meta/catalog.py``) or trimmed since.
 
 A stream that a long command has looked at changes in few ways: entries are appended, trimmed from
 its head, or deleted. ``StreamVersion`` tells whether entries were deleted, or the last ID was set
@@ -13,14 +13,17 @@ back.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Generic, Self, TypeVar
+from functools import partial
+from typing import Self, TypeAlias, TypeVar
 
 from kvstream.meta.catalog import DeletionWatch
 from kvstream.meta.key_events import XDEL
 from kvstream.meta.records import StreamMeta
+from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.entries import exists, live
+from kvstream.operations.plans import Plan, Planning, Progress
 from kvstream.operations.trim import drop_references, referenced, remove_entries
 from kvstream.types.ids import StreamID, ascending
 from kvstream.types.options import RefPolicy
@@ -38,9 +41,9 @@ class StreamVersion:
     def of(cls, stream: StreamMeta) -> Self:
         return cls(stream, stream.deletions)
 
-    def is_current(self, stream: StreamMeta) -> bool:
+    def is_current(self, key: Key | None) -> bool:
         """Return whether no entry was deleted, and the last ID not set back, since then."""
-        return stream is self.stream and stream.deletions == self.deletions
+        return key is self.stream and self.stream.deletions == self.deletions
 
 
 Live = Callable[[Txn, StreamMeta, list[StreamID]], list[StreamID]]
@@ -122,58 +125,48 @@ def erase(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
 
 
 T = TypeVar("T")
+Erasure: TypeAlias = Callable[[Txn, Live], T]
+"""An operation that deletes entries of a stream; its second argument finds the live ones."""
 
 
-class LongErasure(Generic[T]):
-    """An operation that deletes entries of one stream, in steps. It happens in its last step."""
+def plan_erasure(name: bytes, ids: Sequence[StreamID], operation: Erasure[T]) -> Plan[T]:
+    """Plan an operation that deletes some of ``ids``: find the live ones, then run it."""
+    wanted = ascending(ids)
 
-    def __init__(
-        self, name: bytes, ids: Sequence[StreamID], operation: Callable[[Txn, Live], T]
-    ) -> None:
-        """``operation`` does the work; its second argument finds the live entries."""
-        self._name, self._operation = name, operation
-        self._ids = ascending(ids)
-        self._watch: DeletionWatch | None = None
-        self._tries = 0
-
-    def step(self, txn: Txn) -> T | None:
-        """Read more rows; return the operation's result in the last step, None before."""
-        stream = txn.stream(self._name)
+    def plan(txn: Txn) -> Planning[T]:
+        stream = txn.stream(name)
         if stream is None:
-            return self._operation(txn, entries.live)
-        if self._watch is None or not self._watch.holds(stream):
-            self._begin(txn, stream)
-        if self._tries > txn.thresholds.tries:
-            return self._operation(txn, entries.live)
-        if self._read_rows(txn, stream):
-            return None
-        return self._operation(txn, self._found_live)
+            return operation(txn, entries.live)
+        watch = txn.catalog.deletions.watch(stream)
+        progress = Progress(lambda txn: watch.holds(txn.stream(name)))
+        found: list[StreamID] = []
+        at = 0
+        while True:
+            end = bisect_right(wanted, stream.last, at)
+            found += entries.live(txn, stream, wanted[at : min(end, at + txn.thresholds.step_rows)])
+            at += txn.thresholds.step_rows
+            if at >= end:
+                return operation(txn, partial(_find_live, watch, wanted, found))
+            txn = yield progress
 
-    def _begin(self, txn: Txn, stream: StreamMeta) -> None:
-        self._watch = txn.catalog.deletions.watch(stream)
-        self._tries += 1
-        self._next = 0
-        """The position of the first ID that was not looked at."""
-        self._found: list[StreamID] = []
+    return plan
 
-    def _read_rows(self, txn: Txn, stream: StreamMeta) -> bool:
-        """Read the rows of the next IDs; return whether there are more."""
-        end = bisect_right(self._ids, stream.last, self._next)
-        ids = self._ids[self._next : min(end, self._next + txn.thresholds.step_rows)]
-        self._found += entries.live(txn, stream, ids)
-        self._next += len(ids)
-        return self._next < end
 
-    def _found_live(self, txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[StreamID]:
-        """Return the live ones of ``ids``, all of which were looked at."""
-        assert self._watch is not None
-        if not stream.length:
-            return []
-        gone = self._watch.deleted()
-        live = self._found[bisect_left(self._found, stream.first) :]
-        if gone:
-            live = [eid for eid in live if eid not in gone]
-        if len(ids) == len(self._ids):
-            return live
-        wanted = set(ids)
-        return [eid for eid in live if eid in wanted]
+def _find_live(
+    watch: DeletionWatch,
+    wanted: list[StreamID],
+    found: list[StreamID],
+    txn: Txn,
+    stream: StreamMeta,
+    ids: list[StreamID],
+) -> list[StreamID]:
+    """Return the live ones of ``ids``, some of ``wanted``, of which ``found`` were live."""
+    if not stream.length:
+        return []
+    live, gone = found[bisect_left(found, stream.first) :], watch.deleted()
+    if gone:
+        live = [eid for eid in live if eid not in gone]
+    if len(ids) == len(wanted):
+        return live
+    asked = set(ids)
+    return [eid for eid in live if eid in asked]

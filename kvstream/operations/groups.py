@@ -1,8 +1,8 @@
 """XGROUP: create, move and delete groups and consumers, and find them for other commands.
 
 ``entries_read`` and ``lag`` follow the rules of Redis 7.0 with later corrections, and are sometimes
-unknown; ``nodes.live_after`` counts exactly. ``MemberLoader`` loads very many groups or consumers
-into memory in steps, so that commands that list them read no rows.
+unknown; ``nodes.live_after`` counts exactly. Very many groups or consumers are loaded in steps, so
+that commands that list them read no rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +23,7 @@ from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.operations import unique
+from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning
 from kvstream.operations.reply_limits import UNLIMITED, Budget
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MIN_ID, U64_MAX, StreamID
@@ -284,26 +285,8 @@ def delete_consumer(txn: Txn, name: bytes, group_name: bytes, consumer_name: byt
     return lost
 
 
-class MemberLoader:
-    """Loads the groups of a stream, or the consumers of a group, in steps."""
-
-    def __init__(self, tree: int, load: Callable[[Txn, bytes], object]) -> None:
-        self._load = load
-        self._from = tree_prefix(tree)
-        self._upper = successor(self._from)
-
-    def step(self, txn: Txn) -> bool:
-        """Load more; return whether all are loaded."""
-        page = txn.batch.page(Family.TREES, self._from, self._upper, txn.thresholds.step_members)
-        for row, _ in page:
-            self._load(txn, row[U64.size :])
-        if page:
-            self._from = page[-1][0] + b"\0"
-        return len(page) < txn.thresholds.step_members
-
-
-def group_loader(txn: Txn, name: bytes) -> MemberLoader | None:
-    """Return the loader of a stream's groups; None if they need no steps."""
+def plan_loading_groups(txn: Txn, name: bytes) -> Plan[bool] | None:
+    """Plan loading all groups of a stream into memory; None if that needs no steps."""
     stream = txn.stream(name)
     if stream is None or stream.groups_count < txn.thresholds.long_members:
         return None
@@ -316,11 +299,11 @@ def group_loader(txn: Txn, name: bytes) -> MemberLoader | None:
         if group is not None:
             pending_in(txn, group)
 
-    return MemberLoader(stream.groups_tree, load)
+    return _plan_loading(stream.groups_tree, load)
 
 
-def consumer_loader(txn: Txn, name: bytes, group_name: bytes) -> MemberLoader | None:
-    """Return the loader of a group's consumers; None if they need no steps."""
+def plan_loading_consumers(txn: Txn, name: bytes, group_name: bytes) -> Plan[bool] | None:
+    """Plan loading all consumers of a group into memory; None if that needs no steps."""
     if txn.stream(name) is None:
         return None
     _, group = existing_group(txn, name, group_name)
@@ -330,4 +313,22 @@ def consumer_loader(txn: Txn, name: bytes, group_name: bytes) -> MemberLoader | 
     def load(txn: Txn, name: bytes) -> None:
         txn.catalog.consumer(txn, group, name)
 
-    return MemberLoader(group.consumers_tree, load)
+    return _plan_loading(group.consumers_tree, load)
+
+
+def _plan_loading(tree: int, load: Callable[[Txn, bytes], object]) -> Plan[bool]:
+    """Plan loading the groups or consumers of a tree."""
+
+    def plan(txn: Txn) -> Planning[bool]:
+        lower = tree_prefix(tree)
+        upper = successor(lower)
+        while True:
+            page = txn.batch.page(Family.TREES, lower, upper, txn.thresholds.step_members)
+            for row, _ in page:
+                load(txn, row[U64.size :])
+            if len(page) < txn.thresholds.step_members:
+                return True
+            lower = page[-1][0] + b"\0"
+            txn = yield ALWAYS_HOLDS
+
+    return plan

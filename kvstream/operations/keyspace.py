@@ -1,28 +1,28 @@
 """Commands on whole keys: DEL, RENAME, EXISTS, TYPE, EXPIRE, DBSIZE, SCAN, FLUSHDB.
 
-DEL and EXISTS of very many keys run in steps, between which other commands run. Steps look up the
-keys; keys that others change meanwhile are looked up again. The last step of DEL records the
-generations of the keys (``meta/lazyfree.py``): with that commit all are gone, and their rows are
-deleted later.
+DEL and EXISTS of very many keys run in steps (``operations/plans.py``), which look up the keys. The
+last step of DEL records the generations of the keys (``meta/lazyfree.py``): with that commit all
+are gone, and their rows are deleted later.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from heapq import heappop, heappush
 from itertools import islice
 from random import randint
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from kvstream.errors import NoSuchKey, quoted
 from kvstream.layout.keys import U16, key_of, qualified, stream_row
 from kvstream.meta import lazyfree
 from kvstream.meta.key_events import DEL, EXPIRE, PERSIST, RENAME_FROM, RENAME_TO, Event
-from kvstream.meta.keyspace import Expiries, KeyWatch
+from kvstream.meta.keyspace import Expiries
 from kvstream.meta.lazyfree import ROW_KEYS
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, decode_key
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
+from kvstream.operations.plans import Plan, Planning, Progress, run_at_once
 from kvstream.storage.batch import Family
 from kvstream.types.ids import StreamID
 
@@ -271,71 +271,56 @@ def sweep(txn: Txn, limit: int) -> int:
 
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class LongKeys(Generic[T]):
-    """A command about very many keys of one database, in steps. It happens in its last step.
+class KeyLookup(Protocol[T_co]):
+    """What a command finds out about very many keys before it changes them."""
 
-    Steps look at the keys. A watch tells which of them other commands change meanwhile; these are
-    looked at again.
+    looked: int
+    """How many keys were looked at."""
+
+    def look_again(self, changed: Set[bytes]) -> None:
+        """Note that stored names were changed."""
+        ...
+
+    def look_on(self, txn: Txn) -> bool:
+        """Look at the next keys; return whether there are more."""
+        ...
+
+    def finish(self, txn: Txn) -> T_co:
+        """Look at keys that may have expired meanwhile, and do what the command does."""
+        ...
+
+
+def plan_lookup(keys: int, begin: Callable[[Txn], KeyLookup[T]]) -> Plan[T]:
+    """Plan a command about so many keys of one database.
+
+    Keys that others change meanwhile are looked at again, in the end without further steps.
     """
 
-    def __init__(self, db: int, keys: Sequence[bytes]) -> None:
-        self._db, self._keys = db, keys
-        self._watch: KeyWatch | None = None
-        self._tries = 0
+    def plan(txn: Txn) -> Planning[T]:
+        lookup = begin(txn)
+        watch = txn.catalog.index.watch()
+        progress = Progress(lambda txn: not watch.broken)
+        while lookup.look_on(txn):
+            if lookup.looked <= 2 * keys:
+                txn = yield progress
+                lookup.look_again(watch.changed)
+                watch.changed.clear()
+        return lookup.finish(txn)
 
-    def step(self, txn: Txn) -> T | None:
-        """Look at more keys; return the result in the last step, None before."""
-        if self._watch is None or self._watch.broken:
-            self._start(txn)
-            self._watch = txn.catalog.index.watch()
-        self._look_again(self._watch.changed)
-        self._watch.changed.clear()
-        while self._look_on(txn):
-            if self._tries <= txn.thresholds.tries and self._looked <= 2 * len(self._keys):
-                return None
-        self._watch = None
-        return self._finish(txn)
-
-    def at_once(self, txn: Txn) -> T:
-        """Do it in one step."""
-        self._start(txn)
-        while self._look_on(txn):
-            pass
-        return self._finish(txn)
-
-    def _start(self, txn: Txn) -> None:
-        self._tries += 1
-        self._looked = 0
-        """How many keys were looked at."""
-        self._begin(txn)
-
-    # --- what each command does -----------------------------------------------------------------
-
-    def _begin(self, txn: Txn) -> None:
-        """Forget what was found."""
-        raise NotImplementedError
-
-    def _look_again(self, changed: Set[bytes]) -> None:
-        """Note that stored names were changed."""
-        raise NotImplementedError
-
-    def _look_on(self, txn: Txn) -> bool:
-        """Look at the next keys; return whether there are more."""
-        raise NotImplementedError
-
-    def _finish(self, txn: Txn) -> T:
-        """Look at keys that may have expired meanwhile, and do what the command does."""
-        raise NotImplementedError
+    return plan
 
 
-class LongCount(LongKeys[int]):
-    """EXISTS."""
+class _Existing:
+    """The existing ones of some keys."""
 
-    def _begin(self, txn: Txn) -> None:
+    def __init__(self, txn: Txn, db: int, keys: Sequence[bytes]) -> None:
         txn.finish()  # so that every key has its record
-        self._stored_db = txn.catalog.databases.stored(txn, self._db)
+        self._db, self._keys = db, keys
+        self._stored_db = txn.catalog.databases.stored(txn, db)
+        self.looked = 0
         self._next = 0
         """The position of the first key that was not looked up."""
         self._pages: dict[bytes, dict[bytes, int]] = {}
@@ -349,10 +334,10 @@ class LongCount(LongKeys[int]):
         self._repeated: list[bytes] = []
         """Repeated names."""
 
-    def _look_again(self, changed: Set[bytes]) -> None:
+    def look_again(self, changed: Set[bytes]) -> None:
         self._again |= changed & self._pages.keys()
 
-    def _look_on(self, txn: Txn) -> bool:
+    def look_on(self, txn: Txn) -> bool:
         if self._again:
             count = min(txn.thresholds.step_keys, len(self._again))
             names = [self._again.pop() for _ in range(count)]
@@ -379,7 +364,7 @@ class LongCount(LongKeys[int]):
 
     def _look_up(self, txn: Txn, names: Sequence[bytes]) -> int:
         """Look up stored names; return the bytes of their records."""
-        self._looked += len(names)
+        self.looked += len(names)
         size = 0
         for at in range(0, len(names), txn.thresholds.keys_together):
             part = names[at : at + txn.thresholds.keys_together]
@@ -401,24 +386,23 @@ class LongCount(LongKeys[int]):
         if key.expire_at:
             heappush(self._expiring, (key.expire_at, name))
 
-    def _finish(self, txn: Txn) -> int:
-        self._look_up(txn, list(self._due(txn.expiry_ms)))
-        return self._done(txn)
+    def _look_at_expired(self, txn: Txn) -> None:
+        """Look up again the keys that may have expired since they were looked up."""
+        self._look_up(txn, [*take_expired(txn, self._expiring)])
 
-    def _done(self, txn: Txn) -> int:
+    def finish(self, txn: Txn) -> int:
+        """Return how many of the keys exist; a repeated key counts each time."""
+        self._look_at_expired(txn)
         again = sum([name in self._pages[name] for name in self._repeated])
         return sum(map(len, self._made)) + again
 
-    def _due(self, now_ms: int) -> Iterable[bytes]:
-        """Yield the names that may have expired since they were looked up."""
-        while self._expiring and self._expiring[0][0] <= now_ms:
-            yield heappop(self._expiring)[1]
 
+class _Deletion(_Existing):
+    """DEL of the existing ones of some keys."""
 
-class LongDelete(LongCount):
-    """DEL."""
-
-    def _done(self, txn: Txn) -> int:
+    def finish(self, txn: Txn) -> int:
+        """Delete the keys; return how many there were."""
+        self._look_at_expired(txn)
         pages = [page for page in self._made if page]
         if pages:
             txn.catalog.unlink(txn, self._stored_db, pages)
@@ -433,15 +417,31 @@ class LongDelete(LongCount):
                     txn.notify(DEL, qualified(self._db, key))
 
 
+def take_expired(txn: Txn, expiring: list[tuple[int, bytes]]) -> Iterator[bytes]:
+    """Take the names whose time has come from a heap of expiry times and names."""
+    while expiring and expiring[0][0] <= txn.expiry_ms:
+        yield heappop(expiring)[1]
+
+
+def plan_count(db: int, keys: Sequence[bytes]) -> Plan[int]:
+    """Plan EXISTS of very many keys of a database."""
+    return plan_lookup(len(keys), lambda txn: _Existing(txn, db, keys))
+
+
+def plan_delete(db: int, keys: Sequence[bytes]) -> Plan[int]:
+    """Plan DEL of very many keys of a database."""
+    return plan_lookup(len(keys), lambda txn: _Deletion(txn, db, keys))
+
+
 def delete_all(txn: Txn, db: int, keys: Sequence[bytes]) -> int:
     """Delete keys of a database, and return how many there were."""
     if len(keys) > txn.thresholds.long_keys:
-        return LongDelete(db, keys).at_once(txn)
+        return run_at_once(txn, plan_delete(db, keys))
     return sum([delete(txn, qualified(db, key)) for key in keys])
 
 
 def count_all(txn: Txn, db: int, keys: Sequence[bytes]) -> int:
     """Return how many keys of a database exist; a repeated key counts each time."""
     if len(keys) > txn.thresholds.long_keys:
-        return LongCount(db, keys).at_once(txn)
+        return run_at_once(txn, plan_count(db, keys))
     return sum([exists(txn, qualified(db, key)) for key in keys])

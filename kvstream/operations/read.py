@@ -18,6 +18,7 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations import range as ranges
+from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning
 from kvstream.operations.reply_limits import Budget, Room
 from kvstream.storage.batch import Family, Row, Seeks
 from kvstream.storage.reads import Snapshot
@@ -69,23 +70,22 @@ def begin_snapshot(txn: Txn) -> Seeks:
     return txn.batch.copied(partial(Snapshot, families=(Family.MESSAGES,))).seeks(Family.MESSAGES)
 
 
-class StreamLoader:
-    """Loads streams into memory in steps."""
+def plan_loading_streams(txn: Txn, names: Sequence[bytes]) -> Plan[bool] | None:
+    """Plan loading streams into memory; None if that needs no steps."""
+    known = txn.catalog.streams
+    left = [name for name in names if name not in known]
+    if len(names) <= txn.thresholds.long_read and len(left) <= txn.thresholds.long_loading:
+        return None
 
-    def __init__(self, txn: Txn, names: Sequence[bytes]) -> None:
-        known = txn.catalog.streams
-        self._left = [name for name in reversed(names) if name not in known]
-        self.is_long = (
-            len(names) > txn.thresholds.long_read or len(self._left) > txn.thresholds.long_loading
-        )
-
-    def step(self, txn: Txn) -> bool:
-        """Load more streams; return whether all are loaded."""
-        for name in self._left[-txn.thresholds.loaded_together :]:
+    def plan(txn: Txn) -> Planning[bool]:
+        for at, name in enumerate(left):
+            if at and not at % txn.thresholds.loaded_together:
+                txn = yield ALWAYS_HOLDS
             with suppress(WrongType):  # whoever reads it raises the error
                 txn.stream(name)
-        del self._left[-txn.thresholds.loaded_together :]
-        return not self._left
+        return True
+
+    return plan
 
 
 def part_of(name: bytes, stream: StreamMeta, after: StreamID) -> Part:

@@ -1,9 +1,7 @@
 """XREADGROUP: deliver new entries to a consumer, or show its pending ones again.
 
 The library's reads of new entries begin with those that were given back (XNACK), which XREADGROUP
-returns only with CLAIM. ``LongDelivery`` delivers very many entries in steps, between which other
-commands run. Steps read rows and change nothing. The last step leaves out what others have read,
-trimmed or deleted meanwhile, and delivers the rest in one commit.
+returns only with CLAIM. ``plan_delivery`` delivers very many entries in steps.
 """
 
 from bisect import bisect_left
@@ -33,10 +31,11 @@ from kvstream.operations import range as ranges
 from kvstream.operations.delete import StreamVersion
 from kvstream.operations.delivery import policy_delivery
 from kvstream.operations.groups import Reader, advance_over, consumer_of, group_of_key, lag
+from kvstream.operations.plans import Plan, Planning, Progress
 from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import UNLIMITED, Budget, Room
 from kvstream.storage.batch import Row
-from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending_packed
+from kvstream.types.ids import MAX_ID, PACKED, StreamID, ascending_packed
 from kvstream.types.images import PackedID
 from kvstream.types.records import DeletedEntry, Entry, HistoryEntry, delivered_first
 
@@ -419,53 +418,65 @@ def share_key(group_name: bytes, claim_ms: int | None, given_back: bool = False)
     return group_name if claim_ms is None else (group_name, claim_ms)
 
 
-class LongDelivery:
-    """XREADGROUP of new entries of one stream, in steps."""
+def plan_delivery(
+    name: bytes, group_name: bytes, consumer_name: bytes, count: int | None, noack: bool
+) -> Plan[Reply]:
+    """Plan XREADGROUP of very many new entries of one stream.
 
-    def __init__(
-        self, name: bytes, group_name: bytes, consumer_name: bytes, count: int | None, noack: bool
-    ) -> None:
-        self._name, self._group, self._consumer = name, group_name, consumer_name
-        self._count, self._noack = count, noack
-        self._seen: StreamVersion | None = None
-        self._after = MIN_ID
+    Steps read rows. The last one leaves out what others have read or trimmed, and delivers the
+    rest.
+    """
+
+    def plan(txn: Txn) -> Planning[Reply]:
+        stream, group = group_of_key(txn, name, group_name, WHERE)
+        new = _NewRows(stream, group)
+        while new.read(txn, count):
+            txn = yield Progress(lambda txn: new.holds(*group_of_key(txn, name, group_name, WHERE)))
+        rows, ids = new.take(txn.catalog.limits.reply_left)
+        consumer = consumer_of(txn, name, group, consumer_name)
+        if not ids:
+            return []
+        give(txn, stream, group, consumer, ids, noack)
+        return [(name, rows)]
+
+    return plan
+
+
+class _NewRows:
+    """The rows that a group has not delivered, read in steps."""
+
+    def __init__(self, stream: StreamMeta, group: GroupMeta) -> None:
+        self._stream, self._group, self._version = stream, group, StreamVersion.of(stream)
+        self._after = group.last_delivered
         """The group's last delivered ID in the last step."""
         self._rows: list[Row] = []
         self._ids: list[PackedID] = []
         self._size = 0
-        self._tries = 0
 
-    def step(self, txn: Txn) -> Reply | None:
-        """Read more rows; return the reply in the last step, None before."""
-        stream, group = group_of_key(txn, self._name, self._group, WHERE)
-        if self._seen is None or not self._holds(stream, group):
-            self._begin(stream)
-        if self._tries > txn.thresholds.tries:
-            wanted = [(self._name, NEW)]
-            return read_group(txn, self._group, self._consumer, wanted, self._count, self._noack)
-        self._after = group.last_delivered
-        self._cut(stream)
-        room = txn.catalog.limits.reply_left
-        if self._read(txn, stream, room):
-            return None
-        while room and self._size > room and len(self._rows) > 1:
-            self._size -= entries.memory_of([self._rows.pop()])
-            self._ids.pop()
-        consumer = consumer_of(txn, self._name, group, self._consumer)
-        rows = Rows(self._rows, len(stream.prefix))
-        if rows:
-            give(txn, stream, group, consumer, self._ids, self._noack)
-        return [(self._name, rows)] if rows else []
-
-    def _holds(self, stream: StreamMeta, group: GroupMeta) -> bool:
+    def holds(self, stream: StreamMeta, group: GroupMeta) -> bool:
         """Return whether nothing was deleted, and the group's last ID not moved back."""
-        assert self._seen is not None
-        return self._seen.is_current(stream) and group.last_delivered >= self._after
+        return (
+            self._version.is_current(stream)
+            and group is self._group
+            and group.last_delivered >= self._after
+        )
 
-    def _begin(self, stream: StreamMeta) -> None:
-        self._seen = StreamVersion.of(stream)
-        self._rows, self._ids, self._size = [], [], 0
-        self._tries += 1
+    def read(self, txn: Txn, count: int | None) -> bool:
+        """Read the next rows; return whether there may be more."""
+        stream, room = self._stream, txn.catalog.limits.reply_left
+        self._after = self._group.last_delivered
+        self._cut(stream)
+        left = txn.thresholds.step_rows if count is None else count - len(self._rows)
+        if left <= 0 or (room and self._size > room):
+            return False
+        after = StreamID.unpack(self._ids[-1]) if self._ids else self._after
+        if after >= stream.last:
+            return False
+        page = entries.rows(txn, stream, after.next(), MAX_ID, min(left, txn.thresholds.step_rows))
+        self._ids += Rows(page, len(stream.prefix)).packed_ids()  # or raises Corruption
+        self._rows += page
+        self._size += entries.memory_of(page)
+        return len(page) == txn.thresholds.step_rows
 
     def _cut(self, stream: StreamMeta) -> None:
         """Drop rows that were delivered to others or trimmed meanwhile."""
@@ -478,19 +489,12 @@ class LongDelivery:
             self._size -= entries.memory_of(self._rows[:gone])
             del self._rows[:gone], self._ids[:gone]
 
-    def _read(self, txn: Txn, stream: StreamMeta, room: int) -> bool:
-        """Read the next rows; return whether there may be more."""
-        left = txn.thresholds.step_rows if self._count is None else self._count - len(self._rows)
-        if left <= 0 or (room and self._size > room):
-            return False
-        after = StreamID.unpack(self._ids[-1]) if self._ids else self._after
-        if after >= stream.last:
-            return False
-        page = entries.rows(txn, stream, after.next(), MAX_ID, min(left, txn.thresholds.step_rows))
-        self._ids += Rows(page, len(stream.prefix)).packed_ids()  # or raises Corruption
-        self._rows += page
-        self._size += entries.memory_of(page)
-        return len(page) == txn.thresholds.step_rows
+    def take(self, room: int) -> tuple[Rows, list[PackedID]]:
+        """Return as many rows as fit into ``room`` bytes (0: all), at least one, and their IDs."""
+        while room and self._size > room and len(self._rows) > 1:
+            self._size -= entries.memory_of([self._rows.pop()])
+            self._ids.pop()
+        return Rows(self._rows, len(self._stream.prefix)), self._ids
 
 
 def delivers_many(txn: Txn, name: bytes, group_name: bytes, count: int | None) -> bool:

@@ -3,9 +3,9 @@
 Strings are for locks, cursors and results beside streams. Reading or changing a part of a large
 string touches only the pieces that hold it.
 
-MGET and MSET of very many keys run in steps, between which other commands run, and happen in their
-last step. DEBUG DIGEST covers what a client can read back: values, expiry, and of a stream its
-entries, IDs, groups and pending entries; neither times that pass nor how rows lie on disk.
+MGET and MSET of very many keys run in steps (``operations/plans.py``). DEBUG DIGEST covers what a
+client can read back: values, expiry, and of a stream its entries, IDs, groups and pending entries;
+neither times that pass nor how rows lie on disk.
 """
 
 import math
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha1
-from heapq import heappop, heappush
+from heapq import heappush
 from itertools import repeat
 from typing import TypeAlias, TypeVar
 
@@ -51,6 +51,7 @@ from kvstream.meta.strings import (
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.operations import keyspace, pages
+from kvstream.operations.plans import Plan
 from kvstream.storage.batch import Family
 from kvstream.types import long_double
 from kvstream.types.options import ENTRY_BYTES_MAX
@@ -369,12 +370,14 @@ def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
         _put_over(txn, name, find(txn, name), value, 0)
 
 
-class LongGet(keyspace.LongKeys[list[bytes | None]]):
-    """MGET."""
+class _Values:
+    """The values of strings, for MGET."""
 
-    def _begin(self, txn: Txn) -> None:
-        self._prefix = U16.pack(txn.catalog.databases.stored(txn, self._db))
-        self._left = [self._prefix + key for key in dict.fromkeys(self._keys)]
+    def __init__(self, txn: Txn, db: int, keys: Sequence[bytes]) -> None:
+        self._keys = keys
+        self._prefix = U16.pack(txn.catalog.databases.stored(txn, db))
+        self.looked = 0
+        self._left = [self._prefix + key for key in dict.fromkeys(keys)]
         """Stored names to read."""
         self._values: dict[bytes, bytes | None] = {}
         self._absent: set[bytes] = set()
@@ -384,13 +387,13 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
         self._size = 0
         """Bytes of the values."""
 
-    def _look_again(self, changed: Set[bytes]) -> None:
+    def look_again(self, changed: Set[bytes]) -> None:
         self._left += changed & self._values.keys()
 
-    def _finish(self, txn: Txn) -> list[bytes | None]:
-        while self._expiring and self._expiring[0][0] <= txn.expiry_ms:
-            self._left.append(heappop(self._expiring)[1])
-        while self._look_on(txn):
+    def finish(self, txn: Txn) -> list[bytes | None]:
+        """Return the values of the keys, in their order."""
+        self._left += keyspace.take_expired(txn, self._expiring)
+        while self.look_on(txn):
             pass
         prefix, values = self._prefix, self._values
         known = txn.catalog.streams  # a stream that was just made has no record yet
@@ -402,13 +405,13 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
         _bound(txn, sum([len(value) for value in in_order if value is not None]))
         return in_order
 
-    def _look_on(self, txn: Txn) -> bool:
+    def look_on(self, txn: Txn) -> bool:
         unlinked = txn.catalog.unlinked.known(txn)
-        until, size = self._looked + txn.thresholds.step_names, 0
-        while self._left and self._looked < until and size < txn.thresholds.step_bytes:
+        until, size = self.looked + txn.thresholds.step_names, 0
+        while self._left and self.looked < until and size < txn.thresholds.step_bytes:
             names = self._left[-RECORDS_TOGETHER:]
             del self._left[-RECORDS_TOGETHER:]
-            self._looked += len(names)
+            self.looked += len(names)
             for name, record in zip(names, read_records(txn.batch, names), strict=True):
                 self._absent.discard(name)
                 if record is None:
@@ -445,19 +448,15 @@ def _bound(txn: Txn, size: int) -> None:
         raise txn.catalog.limits.too_large()
 
 
-class LongPut(keyspace.LongKeys[bool]):
-    """MSET and MSETNX; the result is whether the keys were set."""
+class _Replacement:
+    """The new values of strings, for MSET and MSETNX."""
 
-    def __init__(self, db: int, values: Mapping[bytes, bytes], only_new: bool = False) -> None:
-        """``only_new``: none of the keys may exist."""
-        refuse_longer(max(map(len, values.values())))
-        super().__init__(db, list(values))
-        self._values, self._only_new = values, only_new
-
-    def _begin(self, txn: Txn) -> None:
-        self._stored_db = txn.catalog.databases.stored(txn, self._db)
+    def __init__(self, txn: Txn, db: int, values: Mapping[bytes, bytes], only_new: bool) -> None:
+        self._db, self._values, self._only_new = db, values, only_new
+        self._stored_db = txn.catalog.databases.stored(txn, db)
         prefix = U16.pack(self._stored_db)
-        self._left = [prefix + key for key in self._values]
+        self.looked = 0
+        self._left = [prefix + key for key in values]
         """Stored names to look at."""
         self._rows: dict[bytes, bytes] = {}
         """Rows to write."""
@@ -467,12 +466,13 @@ class LongPut(keyspace.LongKeys[bool]):
         self._others: set[bytes] = set()
         """Names of keys that are set one by one."""
 
-    def _look_again(self, changed: Set[bytes]) -> None:
+    def look_again(self, changed: Set[bytes]) -> None:
         for name in changed:
             if name in self._made or name in self._rewritten or name in self._others:
                 self._forget(name)
 
-    def _finish(self, txn: Txn) -> bool:
+    def finish(self, txn: Txn) -> bool:
+        """Set the keys; return whether that was done."""
         if self._only_new and self._has_any(txn):
             return False
         self._put(txn)
@@ -488,10 +488,10 @@ class LongPut(keyspace.LongKeys[bool]):
         self._others.discard(name)
         self._left.append(name)
 
-    def _look_on(self, txn: Txn) -> bool:
+    def look_on(self, txn: Txn) -> bool:
         names = self._left[-txn.thresholds.step_names :]
         del self._left[-txn.thresholds.step_names :]
-        self._looked += len(names)
+        self.looked += len(names)
         unlinked, new = txn.catalog.unlinked.known(txn), []
         for name, record in zip(names, read_records(txn.batch, names), strict=True):
             value = self._values[key_of(name)]
@@ -546,6 +546,20 @@ class LongPut(keyspace.LongKeys[bool]):
             else:
                 continue
             txn.notify(SET, name)
+
+
+def plan_get(db: int, keys: Sequence[bytes]) -> Plan[list[bytes | None]]:
+    """Plan MGET of very many keys of a database."""
+    return keyspace.plan_lookup(len(keys), lambda txn: _Values(txn, db, keys))
+
+
+def plan_put(db: int, values: Mapping[bytes, bytes], only_new: bool = False) -> Plan[bool]:
+    """Plan MSET of very many keys; its result is whether they were set.
+
+    ``only_new``: none of the keys may exist.
+    """
+    refuse_longer(max(map(len, values.values())))
+    return keyspace.plan_lookup(len(values), lambda txn: _Replacement(txn, db, values, only_new))
 
 
 EMPTY = bytes(sha1().digest_size)

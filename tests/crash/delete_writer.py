@@ -15,7 +15,8 @@ from itertools import count
 
 from kvstream import Store
 from kvstream.meta.lazyfree import GROUPS_TOGETHER
-from kvstream.operations.keyspace import LongDelete
+from kvstream.operations.keyspace import plan_delete
+from kvstream.operations.plans import Stepped
 from kvstream.types.thresholds import DEFAULT
 
 KEYS = DEFAULT.long_keys + 50
@@ -39,7 +40,7 @@ def main(directory: str) -> None:
             if number % 3 == 1:
                 continue
             print("try", number, flush=True)
-            work = LongDelete(0, names(number))
+            work = Stepped(plan_delete(0, names(number)))
             while store.engine.run(work.step) is None:
                 pass
             print("did", number, flush=True)

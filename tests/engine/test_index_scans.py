@@ -12,6 +12,7 @@ from kvstream.meta.catalog import Catalog
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, strings
+from kvstream.operations.plans import Stepped
 from kvstream.storage.batch import Batch, Row
 from tests.engine.waiting import add
 from tests.opening import Stores, change_thresholds
@@ -110,7 +111,7 @@ def test_scan_finds_keys_created_before_its_first_key(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_thresholds(store.engine, step_names=1)
-    values = strings.LongPut(0, {b"early": b"1", b"other": b"2"})
+    values = Stepped(strings.plan_put(0, {b"early": b"1", b"other": b"2"}))
     assert store.engine.run(values.step) is None
     monkeypatch.setattr("kvstream.bulkload.restore.DIRECT_ENTRIES", 0)
     add(store, b"source", "1-0", "2-0")

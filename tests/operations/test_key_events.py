@@ -9,6 +9,7 @@ from kvstream.errors import RequestError
 from kvstream.layout.keys import qualified
 from kvstream.meta.key_events import CHANNELS, flags_of
 from kvstream.operations import append, keyspace, strings
+from kvstream.operations.plans import Stepped
 from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores
 from tests.operations.queue_commands import error, ok, opened, step
@@ -179,7 +180,7 @@ def test_incremental_commands_publish_the_events_of_short_ones(quiet: Store, hea
     ok(quiet, "SET k2 old")
     quiet.engine.run(lambda txn: txn.catalog.create_stream(txn, qualified(0, b"k3")))
     heard()
-    put = strings.LongPut(0, {b"k%d" % n: b"v" for n in range(1, 5)})
+    put = Stepped(strings.plan_put(0, {b"k%d" % n: b"v" for n in range(1, 5)}))
     while quiet.engine.run(put.step) is None:
         pass
     assert sorted(heard()) == sorted(
@@ -188,7 +189,7 @@ def test_incremental_commands_publish_the_events_of_short_ones(quiet: Store, hea
             *("overwritten k3", "type_changed k3", "set k3"),
         ]
     )
-    delete = keyspace.LongDelete(0, [b"k1", b"none", b"k2", b"k1"])
+    delete = Stepped(keyspace.plan_delete(0, [b"k1", b"none", b"k2", b"k1"]))
     while quiet.engine.run(delete.step) is None:
         pass
     assert heard() == ["del k1", "del k2"]

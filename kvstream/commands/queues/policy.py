@@ -1,7 +1,6 @@
 """KVSTREAM.POLICY: the rules by which a consumer group delivers, repeats and gives up entries."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from kvstream.commands.args import Args, Argv, Option, integer, syntax_error
 from kvstream.commands.command import (
@@ -26,7 +25,6 @@ from kvstream.operations.queues import consumers, policy
 
 COMMANDS = Family("stream")
 COMMANDS.add_help("kvstream.policy", since=OURS)
-T = TypeVar("T")
 _BACKOFF = "BACKOFF must be a list of milliseconds, such as 1000,10000, or EXP base cap"
 
 
@@ -137,19 +135,8 @@ def policy_set(txn: Txn, session: Session, argv: Argv) -> Answer:
         return policy.set_policy(txn, name, group, rules)
 
     if session.steps and policy.ends_order(txn, name, group, rules):
-        return _in_steps(name, group, change, shown)
+        return in_steps(policy.plan_end_of_order(name, group, change), shown)
     return shown(change(txn))
-
-
-def _in_steps(
-    name: bytes, group: bytes, change: Callable[[Txn], T], answer: Callable[[T], Answer]
-) -> Answer:
-    """Change the order of a group in steps; all at once if the client leaves meanwhile."""
-
-    def rest(txn: Txn) -> None:
-        change(txn)
-
-    return in_steps(policy.LongChange(name, group, change).step, answer, rest)
 
 
 @COMMANDS.command("kvstream.policy|get", "key group", FAST_READ, SECOND, since=OURS)
@@ -168,7 +155,7 @@ def policy_del(txn: Txn, session: Session, argv: Argv) -> Answer:
         return policy.drop_policy(txn, name, group)
 
     if session.steps and policy.ends_order(txn, name, group, {"order_by": b""}):
-        return _in_steps(name, group, change, int)
+        return in_steps(policy.plan_end_of_order(name, group, change), int)
     return int(change(txn))
 
 
@@ -211,8 +198,7 @@ def policy_remove(txn: Txn, session: Session, argv: Argv) -> Answer:
     name, group, consumer = session.prefix + argv[2], argv[3], argv[4]
     if not session.steps:
         return consumers.pass_on(txn, name, group, consumer)
-    work = consumers.PassingOn(name, group, consumer)
-    return in_steps(work.step, lambda count: count)
+    return in_steps(consumers.plan_passing_on(name, group, consumer), int)
 
 
 def shown(found: GroupPolicy) -> Map:

@@ -116,7 +116,7 @@ def redrive_start(txn: Txn, session: Session, argv: Argv) -> Answer:
         return shown(redrive.start(txn, name, **asked))
     if not session.steps:
         return shown(redrive.dry_run(txn, name, **asked))
-    return in_steps(redrive.DryRun(txn, name, **asked).step, shown)
+    return in_steps(redrive.plan_dry_run(txn, name, **asked), shown)
 
 
 @COMMANDS.command("kvstream.redrive|status", "key", FAST_READ, SECOND, since=OURS)

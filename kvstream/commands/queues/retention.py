@@ -13,13 +13,14 @@ from kvstream.commands.command import (
     Answer,
     Family,
     Session,
-    Stepwise,
     flags,
 )
+from kvstream.commands.incremental import in_steps
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.policy import Retention
 from kvstream.meta.txn import Txn
+from kvstream.operations.plans import ALWAYS_HOLDS, Planning, run_at_once
 from kvstream.operations.queues import retention
 
 COMMANDS = Family("stream")
@@ -126,19 +127,18 @@ def retention_run(txn: Txn, session: Session, argv: Argv) -> Answer:
 
     Other clients are served between the steps. Inside MULTI, and in process, all happens in one go.
     """
-    removed = 0
+    name = session.prefix + argv[2]
 
-    def step(txn: Txn, session: Session, argv: Argv) -> Answer:
-        nonlocal removed
-        while True:
-            gone, more = retention.run(txn, session.prefix + argv[2])
+    def plan(txn: Txn) -> Planning[int]:
+        removed, more = 0, True
+        while more:
+            gone, more = retention.run(txn, name)
             removed += gone
-            if not more:
-                return removed
-            if session.steps:
-                return Stepwise(step)
+            if more:
+                txn = yield ALWAYS_HOLDS
+        return removed
 
-    return step(txn, session, argv)
+    return in_steps(plan, int) if session.steps else run_at_once(txn, plan)
 
 
 def shown(rules: Retention | None) -> Map:

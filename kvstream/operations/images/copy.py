@@ -1,8 +1,7 @@
 """COPY and MOVE.
 
-``copy`` copies a stream with its groups and producers in one commit. Its time and memory grow with
-the number of entries. ``LongCopy`` first copies entries and nodes in steps, one commit each, to a
-place that no reader sees, and makes the key in its last step.
+A stream is copied with its groups and producers. The time grows with the number of entries; that of
+the last step (``operations/plans.py``) grows with the groups and pending entries alone.
 """
 
 from kvstream.errors import InvalidArgument
@@ -10,71 +9,122 @@ from kvstream.layout.keys import successor, tree_prefix
 from kvstream.meta import pel, unfinished_loads
 from kvstream.meta.key_events import COPY_TO, MOVE_FROM, MOVE_TO
 from kvstream.meta.records import GroupMeta, StreamMeta
-from kvstream.meta.strings import Key, StringMeta
+from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.operations.delete import StreamVersion
-from kvstream.operations.images import load, staged_loads
-from kvstream.operations.images.staged_loads import LongLoad
+from kvstream.operations.images import staged_loads
 from kvstream.operations.keyspace import delete, exists, make_room
+from kvstream.operations.plans import Plan, Planning, run_at_once
 from kvstream.operations.queues import image as queue_image
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 
-PAGE_ROWS = 1000
-"""Rows that are read at once."""
-
 _REDRIVE = b"x"
 
 
-def copy(
-    txn: Txn,
-    source: bytes,
-    target: bytes,
-    replace: bool = False,
-    is_move: bool = False,
-) -> bool:
+def copy(txn: Txn, source: bytes, target: bytes, replace: bool = False) -> bool:
     """Copy a key, over an existing one only with ``replace``; return whether it was done."""
-    if source == target:
-        raise InvalidArgument("source and destination objects are the same")
-    key = txn.key(source)
-    if key is None or (not replace and exists(txn, target)):
-        return False
-    replaced = make_room(txn, target)
-    if isinstance(key, StringMeta):
-        string = txn.catalog.create_string(txn, target, key.read(txn.batch), key.expire_at)
-        string.in_parts = key.in_parts
-        txn.catalog.write(txn, string)
-    else:
-        _copy_stream(txn, key, target, is_move)
-    if not is_move:
-        txn.notify(COPY_TO, target)
-        txn.notify_overwritten(target, replaced, type(key))
-    txn.signal(target, Wake.REPLACED)
-    return True
+    return run_at_once(txn, plan_copy(source, target, replace))
 
 
 def move(txn: Txn, source: bytes, target: bytes) -> bool:
     """Move a key to a free name; return whether it was done."""
-    return copy(txn, source, target, is_move=True) and _leave(txn, source, target)
+    return run_at_once(txn, plan_copy(source, target, is_move=True))
 
 
-def _leave(txn: Txn, source: bytes, target: bytes) -> bool:
-    """Delete the source of a move, after it was copied."""
-    txn.notify(MOVE_FROM, source)
-    txn.notify(MOVE_TO, target)
-    return delete(txn, source, None)
+def plan_copy(
+    source: bytes, target: bytes, replace: bool = False, is_move: bool = False
+) -> Plan[bool]:
+    """Plan the copy of a key; its result is whether it was done.
+
+    Entries and nodes of a stream are copied in steps, one commit each, to a place that no reader
+    sees. The last step makes the key, and deletes the source of a move.
+    """
+    if source == target:
+        raise InvalidArgument("source and destination objects are the same")
+
+    def is_free(txn: Txn) -> bool:
+        return replace or not exists(txn, target)
+
+    def plan(txn: Txn) -> Planning[bool]:
+        key = txn.key(source)
+        if key is None or not is_free(txn):
+            return False
+        if isinstance(key, StreamMeta):
+            version, begun_at, copied = StreamVersion.of(key), _ends(key), dict[Family, bytes]()
+            load = staged_loads.begin(txn, target, replace=True)
+            progress = staged_loads.progress_of(
+                load, target, lambda txn: version.is_current(txn.key(source)) and is_free(txn)
+            )
+            while _copy_page(txn, key, load.stream, copied):
+                txn = yield progress
+            replaced = make_room(txn, target)
+            if _ends(key) != begun_at:
+                _trim(txn, key, load.stream)
+            _copy_rest(txn, key, _copy_record(txn, key, target, load.stream), is_move)
+            unfinished_loads.remove(txn, load)
+        else:
+            replaced = make_room(txn, target)
+            _copy_string(txn, key, target)
+        txn.signal(target, Wake.REPLACED)
+        if is_move:
+            txn.notify(MOVE_FROM, source)
+            txn.notify(MOVE_TO, target)
+            delete(txn, source, None)
+        else:
+            txn.notify(COPY_TO, target)
+            txn.notify_overwritten(target, replaced, type(key))
+        return True
+
+    return plan
 
 
-def _copy_stream(txn: Txn, stream: StreamMeta, name: bytes, is_move: bool) -> None:
-    copied = _copy_record(txn, stream, name, load.new_stream(txn, name))
-    if stream.length:
-        first = stream.prefix + stream.first.packed
-        _copy_rows(txn, Family.MESSAGES, stream.prefix, first, copied.prefix)
-        nodes = tree_prefix(stream.nodes_tree)
-        head, target = nodes + stream.head.packed, tree_prefix(copied.nodes_tree)
-        _copy_rows(txn, Family.TREES, nodes, head, target)
-    _copy_rest(txn, stream, copied, is_move)
+def _copy_string(txn: Txn, string: StringMeta, target: bytes) -> None:
+    made = txn.catalog.create_string(txn, target, string.read(txn.batch), string.expire_at)
+    made.in_parts = string.in_parts
+    txn.catalog.write(txn, made)
+
+
+def _ends(stream: StreamMeta) -> tuple[StreamID, StreamID]:
+    """Return the first entry and the first node of a stream, MAX_ID if it is empty."""
+    return (stream.first, stream.head) if stream.length else (MAX_ID, MAX_ID)
+
+
+def _copy_page(
+    txn: Txn, stream: StreamMeta, place: StreamMeta, copied: dict[Family, bytes]
+) -> bool:
+    """Copy the next rows of entries and nodes; return whether there may be more.
+
+    ``copied`` has the last row of each family that was copied, without its prefix.
+    """
+    first, head = _ends(stream)
+    for family, prefix, least, target in (
+        (Family.MESSAGES, stream.prefix, first, place.prefix),
+        (Family.TREES, tree_prefix(stream.nodes_tree), head, tree_prefix(place.nodes_tree)),
+    ):
+        lower = prefix + max(least.packed, copied.get(family, b"") + b"\0")
+        page, cut = (
+            txn.batch.page(family, lower, successor(prefix), txn.thresholds.step_rows),
+            len(prefix),
+        )
+        txn.batch.puts[family].update((target + key[cut:], value) for key, value in page)
+        if page:
+            copied[family] = page[-1][0][cut:]
+        if len(page) == txn.thresholds.step_rows:
+            return True
+    return False
+
+
+def _trim(txn: Txn, stream: StreamMeta, place: StreamMeta) -> None:
+    """Delete the rows of a copy that were trimmed from its source meanwhile."""
+    first, head = _ends(stream)
+    nodes, target = tree_prefix(stream.nodes_tree), tree_prefix(place.nodes_tree)
+    txn.batch.delete_range(Family.MESSAGES, place.prefix, place.prefix + first.packed)
+    txn.batch.delete_range(Family.TREES, target, target + head.packed)
+    row = txn.batch.get(Family.TREES, nodes + head.packed)
+    if row is not None:  # it may count fewer entries than when it was copied
+        txn.batch.put(Family.TREES, target + head.packed, row)
 
 
 def _copy_rest(txn: Txn, stream: StreamMeta, copy: StreamMeta, is_move: bool) -> None:
@@ -106,7 +156,7 @@ def _copy_rows(txn: Txn, family: Family, prefix: bytes, lower: bytes, target: by
     """Copy the rows of a prefix, from ``lower`` on, to another prefix."""
     copied: dict[bytes, bytes | None] = {}
     upper, cut = successor(prefix), len(prefix)
-    while page := txn.batch.page(family, lower, upper, PAGE_ROWS):
+    while page := txn.batch.page(family, lower, upper, txn.thresholds.step_rows):
         copied.update((target + key[cut:], value) for key, value in page)
         lower = page[-1][0] + b"\x00"
     txn.batch.puts[family].update(copied)
@@ -122,103 +172,6 @@ def _copy_group(txn: Txn, group: GroupMeta, copy: GroupMeta) -> None:
     copy.last_delivered, copy.entries_read = group.last_delivered, group.entries_read
     copy.nack_rank = group.nack_rank
     txn.member_changed(copy)
-
-
-class LongCopy(LongLoad):
-    """COPY of a long stream, in steps. It happens in its last step; no key changes before."""
-
-    _is_move = False
-
-    def __init__(self, source: bytes, target: bytes, replace: bool) -> None:
-        super().__init__(target)
-        self._source, self._replace = source, replace
-        self._seen: StreamVersion | None = None
-        self._first = MIN_ID
-        self._copied: dict[Family, bytes] = {}
-        """The last row of each family that was copied, without its prefix."""
-
-    def step(self, txn: Txn) -> bool | None:
-        """Copy more rows; return in the last step whether the key was copied, None before."""
-        stream = txn.key(self._source)
-        if stream is None or (not self._replace and exists(txn, self._target)):
-            self.undo(txn)
-            return False
-        if self._seen is None or not self._holds(txn, stream):
-            self.undo(txn)
-            self._tries += 1
-            if self._tries > txn.thresholds.tries or not isinstance(stream, StreamMeta):
-                return copy(txn, self._source, self._target, self._replace, self._is_move)
-            self._begin(txn, stream)
-        assert self._load is not None
-        assert isinstance(stream, StreamMeta)
-        place = self._load.stream
-        if self._copy_page(txn, Family.MESSAGES, stream.prefix, stream.first, place.prefix):
-            return None
-        nodes, target = tree_prefix(stream.nodes_tree), tree_prefix(place.nodes_tree)
-        if self._copy_page(txn, Family.TREES, nodes, stream.head, target):
-            return None
-        self._finish(txn, stream, place)
-        return True
-
-    def _holds(self, txn: Txn, key: Key) -> bool:
-        """Return whether the rows copied so far are still those of the key."""
-        assert self._seen is not None
-        assert self._load is not None
-        return (
-            isinstance(key, StreamMeta)
-            and self._seen.is_current(key)
-            and self._is_kept(txn, self._load)
-        )
-
-    def _begin(self, txn: Txn, stream: StreamMeta) -> None:
-        self._seen, self._copied, self._first = StreamVersion.of(stream), {}, stream.first
-        self._load = staged_loads.begin(txn, self._target, replace=True)
-
-    def _copy_page(
-        self, txn: Txn, family: Family, prefix: bytes, first: StreamID, target: bytes
-    ) -> bool:
-        """Copy the next rows from an ID on; return whether there may be more."""
-        lower = prefix + max(first.packed, self._copied.get(family, b"") + b"\0")
-        page = txn.batch.page(family, lower, successor(prefix), txn.thresholds.step_rows)
-        cut = len(prefix)
-        txn.batch.puts[family].update((target + key[cut:], value) for key, value in page)
-        if page:
-            self._copied[family] = page[-1][0][cut:]
-        return len(page) == txn.thresholds.step_rows
-
-    def _finish(self, txn: Txn, stream: StreamMeta, place: StreamMeta) -> None:
-        """Make the key, which differs from its source only in what was trimmed meanwhile."""
-        assert self._load is not None
-        replaced = make_room(txn, self._target)
-        copied = _copy_record(txn, stream, self._target, place)
-        nodes, target = tree_prefix(stream.nodes_tree), tree_prefix(place.nodes_tree)
-        first, head = (stream.first, stream.head) if stream.length else (MAX_ID, MAX_ID)
-        if first != self._first:
-            txn.batch.delete_range(Family.MESSAGES, place.prefix, place.prefix + first.packed)
-            txn.batch.delete_range(Family.TREES, target, target + head.packed)
-        row = txn.batch.get(Family.TREES, nodes + head.packed)
-        if row is not None:  # it may count fewer entries than when it was copied
-            txn.batch.put(Family.TREES, target + head.packed, row)
-        _copy_rest(txn, stream, copied, self._is_move)
-        unfinished_loads.remove(txn, self._load)
-        if not self._is_move:
-            txn.notify(COPY_TO, self._target)
-            txn.notify_overwritten(self._target, replaced, StreamMeta)
-        txn.signal(self._target, Wake.REPLACED)
-
-
-class LongMove(LongCopy):
-    """MOVE of a long stream, in steps. The last step deletes the source."""
-
-    _is_move = True
-
-    def __init__(self, source: bytes, target: bytes) -> None:
-        super().__init__(source, target, replace=False)
-
-    def step(self, txn: Txn) -> bool | None:
-        """Copy more rows; return in the last step whether the key was moved, None before."""
-        done = super().step(txn)
-        return _leave(txn, self._source, self._target) if done else done
 
 
 def is_long(txn: Txn, source: bytes) -> bool:

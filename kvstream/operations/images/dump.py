@@ -3,11 +3,12 @@
 A payload names its type and version, and a server refuses versions newer than its own. So a payload
 has the oldest form that loses nothing of the key, unless a target server is named.
 
-``LongDump`` and ``LongRestore`` do long streams in steps, between which other commands run. DUMP
-shows the stream as it is in the first step; RESTORE makes the key in the last one.
+``plan_dump`` and ``plan_restore`` do long streams in steps (``operations/plans.py``). DUMP shows a
+stream as it is in the first step; RESTORE makes the key in the last one.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 from kvstream.errors import BadPayload, InvalidArgument, StoreClosed
@@ -15,12 +16,12 @@ from kvstream.meta.key_events import RESTORE
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.meta.unfinished_loads import StagedLoad
 from kvstream.meta.wakeups import Wake
-from kvstream.operations.images import load, staged_loads
-from kvstream.operations.images.load import refuse_existing
-from kvstream.operations.images.staged_loads import LongLoad
+from kvstream.operations.images import load as loading
+from kvstream.operations.images import staged_loads
+from kvstream.operations.images.load import StreamImage, refuse_existing
 from kvstream.operations.keyspace import delete, make_room
+from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning
 from kvstream.rdb import payload as payloads
 from kvstream.rdb.streams import StreamReading
 from kvstream.rdb.versions import TARGETS, Target, format_losses, reduce, target
@@ -44,7 +45,7 @@ def dump(txn: Txn, name: bytes, wanted: str | None = None) -> bytes | None:
         return None
     if isinstance(key, StringMeta):
         return payloads.dump_string(chosen or _CANDIDATES[0], key.read(txn.batch))
-    image = load.image(txn, name)
+    image = loading.image(txn, name)
     if image is None:
         return None
     most = txn.catalog.limits.reply_left
@@ -64,12 +65,10 @@ def pieces_of_now(txn: Txn, name: bytes) -> Iterator[bytes]:
     """
     wanted = txn.catalog.limits.dump_target
     chosen = None if wanted == DUMP_TARGET_AUTO else target(wanted)
-    return _pieces_in_steps(load.image_in_steps(txn, name), chosen)
+    return _pieces_in_steps(loading.image_in_steps(txn, name), chosen)
 
 
-def _pieces_in_steps(
-    steps: Iterator[load.StreamImage | None], chosen: Target | None
-) -> Iterator[bytes]:
+def _pieces_in_steps(steps: Iterator[StreamImage | None], chosen: Target | None) -> Iterator[bytes]:
     for image in steps:
         if image is None:
             yield b""
@@ -77,7 +76,7 @@ def _pieces_in_steps(
             yield from _pieces(image, chosen)
 
 
-def _pieces(image: load.StreamImage, chosen: Target | None) -> Iterator[bytes]:
+def _pieces(image: StreamImage, chosen: Target | None) -> Iterator[bytes]:
     state = image.state()
     chosen = chosen or lossless(state)
     reduce(state, chosen)  # limits of producers that are the server's own count as no loss
@@ -100,7 +99,7 @@ def restate(txn: Txn, name: bytes, payload: bytes) -> None:
         raise BadPayload("the payload is of a plain string")
     state = value.state()
     txn.existing_stream(name)
-    load.restate(txn, name, state)
+    loading.restate(txn, name, state)
 
 
 def lossless(state: StreamState) -> Target:
@@ -124,7 +123,8 @@ def restore(
         if gone:
             value.state()
         else:
-            loaded = _loaded(txn, name, value, replace, expire_at)
+            with _bad_payloads():
+                loaded = loading.load(txn, name, value, replace, expire_at)
             return value.corrections + loaded.corrections
     elif not gone:
         replaced = make_room(txn, name)
@@ -136,15 +136,6 @@ def restore(
         delete(txn, name)
         txn.catalog.expired += 1
     return []
-
-
-def _loaded(
-    txn: Txn, name: bytes, source: StreamReading, replace: bool, expire_at: int
-) -> load.Loaded:
-    try:
-        return load.load(txn, name, source, replace, expire_at)
-    except InvalidArgument as error:  # a payload may be sound, and yet be no stream
-        raise BadPayload(str(error)) from None
 
 
 def checked_target(name: str) -> str:
@@ -162,76 +153,72 @@ def is_long(txn: Txn, name: bytes) -> bool:
     return key.length > txn.thresholds.long_rows or key.groups_count >= txn.thresholds.long_groups
 
 
-class LongDump:
-    """DUMP of a long stream as it is now, in steps; the transaction must have changed nothing."""
+def plan_dump(name: bytes) -> Plan[tuple[int, list[bytes]]]:
+    """Plan the payload of a long stream as it is in the first step.
 
-    def __init__(self, txn: Txn, name: bytes) -> None:
-        self._name = name
-        self._pieces = pieces_of_now(txn, name)
-        self._made: list[bytes] = []
-        self._size = 0
+    The result is its length and its pieces, of which there are none if the key is gone. If the
+    store is reopened meanwhile, the payload is made anew in one step.
+    """
 
-    def step(self, txn: Txn) -> tuple[int, list[bytes]] | None:
-        """Make more of the payload; return its length and pieces in the last step, None before.
+    def plan(txn: Txn) -> Planning[tuple[int, list[bytes]]]:
+        if not is_long(txn, name):
+            return _dump_whole(txn, name)
+        pieces = pieces_of_now(txn, name)
+        made, size = list[bytes](), 0
+        while True:
+            try:
+                some = list(islice(pieces, txn.thresholds.step_nodes))
+            except StoreClosed:
+                return _dump_whole(txn, name)
+            if not some:
+                return size, made
+            made += some
+            size += sum(map(len, some))
+            most = txn.catalog.limits.reply_left
+            if most and size > most:
+                raise txn.catalog.limits.too_large()
+            txn = yield ALWAYS_HOLDS
 
-        There are no pieces if the store was reopened meanwhile and the key is gone.
-        """
-        most = txn.catalog.limits.reply_left
-        try:
-            pieces = list(islice(self._pieces, txn.thresholds.step_nodes))
-        except StoreClosed:
-            whole = dump(txn, self._name)
-            return (0, []) if whole is None else (len(whole), [whole])
-        self._made += pieces
-        self._size += sum(map(len, pieces))
-        if most and self._size > most:
-            raise txn.catalog.limits.too_large()
-        return None if pieces else (self._size, self._made)
+    return plan
 
 
-class LongRestore(LongLoad):
-    """RESTORE of a long stream, in steps. It happens in its last step; no key changes before."""
+def _dump_whole(txn: Txn, name: bytes) -> tuple[int, list[bytes]]:
+    whole = dump(txn, name)
+    return (0, []) if whole is None else (len(whole), [whole])
 
-    def __init__(self, name: bytes, payload: bytes, replace: bool, expire_at: int) -> None:
-        super().__init__(name)
-        self._payload, self._replace, self._expire_at = payload, replace, expire_at
-        self._found: StreamReading | None = None
 
-    def step(self, txn: Txn) -> bool:
-        """Take more nodes; return whether the key has been made."""
-        refuse_existing(txn, self._target, self._replace)
-        if self._load is None or not self._is_kept(txn, self._load):
-            self.undo(txn)
-            self._tries += 1
-            if self._tries > txn.thresholds.tries or not self._begin(txn):
-                restore(txn, self._target, self._payload, self._replace, self._expire_at)
-                return True
-        assert self._load is not None
-        assert self._found is not None
-        try:
-            return self._take(txn, self._load, self._found)
-        except InvalidArgument as error:  # a payload may be sound, and yet be no stream
-            raise BadPayload(str(error)) from None
+def plan_restore(name: bytes, payload: bytes, replace: bool, expire_at: int) -> Plan[bool]:
+    """Plan the key of a long payload: load its nodes where nobody sees them, then make the key."""
 
-    def _begin(self, txn: Txn) -> bool:
-        """Start to read; return False if the payload is to be restored in one turn."""
-        source = reading(self._payload)
-        if source is None or 0 < self._expire_at <= txn.now_ms:
-            return False
-        self._found = source
-        self._load = staged_loads.begin(txn, self._target, replace=True)
+    def plan(txn: Txn) -> Planning[bool]:
+        refuse_existing(txn, name, replace)
+        source = reading(payload)
+        if source is None or 0 < expire_at <= txn.now_ms:
+            restore(txn, name, payload, replace, expire_at)
+            return True
+        load = staged_loads.begin(txn, name, replace=True)
+        progress = staged_loads.progress_of(load, name)
+        scratch, taken = loading.scratch_of(txn), 0
+        with _bad_payloads():
+            for node in source.nodes():
+                loading.take_node(scratch, load.stream, node)
+                taken += node.count
+                if taken >= txn.thresholds.step_rows:
+                    loading.merge(txn, scratch.batch)
+                    txn = yield progress
+                    refuse_existing(txn, name, replace)
+                    scratch, taken = loading.scratch_of(txn), 0
+            loading.seal(scratch, load.stream, source.state(), txn.allocate)
+        staged_loads.publish(txn, name, load, scratch.batch, replace, expire_at)
         return True
 
-    def _take(self, txn: Txn, under_way: StagedLoad, source: StreamReading) -> bool:
-        scratch, taken = load.scratch_of(txn), 0
-        for node in source.nodes():
-            load.take_node(scratch, under_way.stream, node)
-            taken += node.count
-            if taken >= txn.thresholds.step_rows:
-                load.merge(txn, scratch.batch)
-                return False
-        load.seal(scratch, under_way.stream, source.state(), txn.allocate)
-        staged_loads.publish(
-            txn, self._target, under_way, scratch.batch, self._replace, self._expire_at
-        )
-        return True
+    return plan
+
+
+@contextmanager
+def _bad_payloads() -> Iterator[None]:
+    """Raise BadPayload for InvalidArgument: a payload may be sound, and yet be no stream."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise BadPayload(str(error)) from None

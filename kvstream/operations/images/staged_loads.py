@@ -17,6 +17,7 @@ from kvstream.meta import unfinished_loads
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import StagedLoad
 from kvstream.operations.images import load as loading
+from kvstream.operations.plans import Progress
 from kvstream.storage.batch import Batch, Family
 from kvstream.types.records import UnfinishedLoad
 
@@ -80,24 +81,23 @@ def publish(
     unfinished_loads.remove(txn, load)
 
 
-class LongLoad:
-    """The steps of a command that loads a stream where nobody sees it, and makes the key last."""
+def progress_of(
+    load: StagedLoad, name: bytes, holds: Callable[[Txn], bool] = lambda txn: True
+) -> Progress:
+    """Return the progress of a plan that loads a stream and makes it the key of a name last.
 
-    def __init__(self, target: bytes) -> None:
-        self._target = target
-        self._load: StagedLoad | None = None
-        self._tries = 0
+    It holds as long as nobody has flushed or exchanged the database, and ``holds`` is true.
+    """
 
-    def undo(self, txn: Txn) -> None:
-        """Delete what was loaded so far."""
-        if self._load is not None and is_there(txn, self._load):
-            unfinished_loads.discard(txn, self._load)
-        self._load = None
+    def is_kept(txn: Txn) -> bool:
+        stored = txn.catalog.databases.stored_name(txn, name)
+        return load.stream.name == stored and is_there(txn, load) and holds(txn)
 
-    def _is_kept(self, txn: Txn, load: StagedLoad) -> bool:
-        """Return whether the load can go on: nobody has flushed or exchanged the database."""
-        stored = txn.catalog.databases.stored_name(txn, self._target)
-        return load.stream.name == stored and is_there(txn, load)
+    def undo(txn: Txn) -> None:
+        if is_there(txn, load):
+            unfinished_loads.discard(txn, load)
+
+    return Progress(is_kept, undo)
 
 
 def is_there(txn: Txn, load: StagedLoad) -> bool:

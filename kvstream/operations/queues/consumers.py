@@ -21,15 +21,16 @@ from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations.ack import note_released
 from kvstream.operations.groups import delete_consumer, existing_group
+from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning, run_at_once
 
 RUNS_TOGETHER = 250
-"""Runs that one step of ``PassingOn`` gives back: ten milliseconds of work."""
+"""Runs that one step of ``plan_passing_on`` gives back: ten milliseconds of work."""
 REAP_CONSUMERS, REAP_RUNS = 20, 500
 """Consumers that one step of ``fire`` removes, and runs of pending entries that it gives back."""
 
 
 def give_back(
-    txn: Txn, name: bytes, group: GroupMeta, member: ConsumerMeta, most: int | None
+    txn: Txn, name: bytes, group: GroupMeta, member: ConsumerMeta, most: int
 ) -> tuple[int, int]:
     """Make up to ``most`` runs of a consumer's entries ready; return how many, of how many entries.
 
@@ -43,37 +44,27 @@ def give_back(
     return len(runs), count
 
 
-class PassingOn:
-    """Gives the pending entries of a consumer back to its group, and deletes the consumer."""
+def plan_passing_on(name: bytes, group_name: bytes, consumer: bytes) -> Plan[int]:
+    """Plan ``pass_on``: each step gives some entries back, the last one deletes the consumer."""
 
-    def __init__(self, name: bytes, group: bytes, consumer: bytes) -> None:
-        self._name, self._group, self._consumer = name, group, consumer
-        self._count = 0
+    def plan(txn: Txn) -> Planning[int]:
+        total = 0
+        while True:
+            _, group = existing_group(txn, name, group_name)
+            member = txn.catalog.consumer(txn, group, consumer)
+            if member is None:
+                place = f"in group {quoted(group_name)}"
+                raise RequestError(f"there is no consumer {quoted(consumer)} {place}")
+            runs, count = give_back(txn, name, group, member, RUNS_TOGETHER)
+            total += count
+            if runs < RUNS_TOGETHER:
+                txn.frees = True
+                txn.catalog.drop_consumer(txn, group, member)
+                txn.notify(XGROUP_DELCONSUMER, name)
+                return total
+            txn = yield ALWAYS_HOLDS
 
-    def step(self, txn: Txn) -> int | None:
-        """Give back some entries; in the last step return how many there were, None before."""
-        return self._give_back(txn, RUNS_TOGETHER)
-
-    def whole(self, txn: Txn) -> int:
-        """Do all steps in one commit."""
-        count = self._give_back(txn, None)
-        assert count is not None
-        return count
-
-    def _give_back(self, txn: Txn, most: int | None) -> int | None:
-        _, group = existing_group(txn, self._name, self._group)
-        member = txn.catalog.consumer(txn, group, self._consumer)
-        if member is None:
-            place = f"in group {quoted(self._group)}"
-            raise RequestError(f"there is no consumer {quoted(self._consumer)} {place}")
-        runs, count = give_back(txn, self._name, group, member, most)
-        self._count += count
-        if runs == most:
-            return None
-        txn.frees = True
-        txn.catalog.drop_consumer(txn, group, member)
-        txn.notify(XGROUP_DELCONSUMER, self._name)
-        return self._count
+    return plan
 
 
 def pass_on(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int:
@@ -81,7 +72,7 @@ def pass_on(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int:
 
     They keep their delivery counts and are ready at once. Returns how many there were.
     """
-    return PassingOn(name, group, consumer).whole(txn)
+    return run_at_once(txn, plan_passing_on(name, group, consumer))
 
 
 def watch(txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:

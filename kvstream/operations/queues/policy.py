@@ -1,7 +1,7 @@
 """Set, show and drop the policies of consumer groups."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of
@@ -11,8 +11,8 @@ from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.operations.delivery.ordering import follow_policy, release_some
 from kvstream.operations.groups import existing_group
+from kvstream.operations.plans import Plan, Planning, Progress
 from kvstream.operations.queues import consumers
-from kvstream.types.images import PackedID
 from kvstream.types.options import KEY_BYTES_MAX
 
 BACKOFF_MAX = 64
@@ -55,24 +55,22 @@ def ends_order(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) 
 T = TypeVar("T")
 
 
-class LongChange(Generic[T]):
-    """A change that ends the order of a group: held entries are made ready in steps before it.
+def plan_end_of_order(name: bytes, group: bytes, change: Callable[[Txn], T]) -> Plan[T]:
+    """Plan a change that ends the order of a group: make held entries ready in steps before it.
 
-    Readers see the steps one by one. What is held meanwhile becomes ready with the change itself.
+    Readers see the steps one by one. What is held meanwhile becomes ready with the change itself,
+    which is also made if the plan is abandoned.
     """
 
-    def __init__(self, name: bytes, group: bytes, change: Callable[[Txn], T]) -> None:
-        self._name, self._group, self._change = name, group, change
-        self._last: PackedID | None = None
+    def plan(txn: Txn) -> Planning[T]:
+        _, meta = existing_group(txn, name, group)
+        last = meta.last_delivered.packed
+        while release_some(txn, meta, last):
+            txn = yield Progress(undo=change)
+            _, meta = existing_group(txn, name, group)
+        return change(txn)
 
-    def step(self, txn: Txn) -> T | None:
-        """Make some entries ready; return what the change does in the last step, None before."""
-        _, meta = existing_group(txn, self._name, self._group)
-        if self._last is None:
-            self._last = meta.last_delivered.packed
-        if release_some(txn, meta, self._last):
-            return None
-        return self._change(txn)
+    return plan
 
 
 def policy_of(txn: Txn, name: bytes, group: bytes) -> GroupPolicy | None:

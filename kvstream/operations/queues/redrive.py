@@ -28,6 +28,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import append, entries
 from kvstream.operations.delete import erase
 from kvstream.operations.delivery import dead
+from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning, run_at_once
 from kvstream.operations.trim import drop_references
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending
 from kvstream.types.records import Entry
@@ -200,34 +201,29 @@ def job_of(txn: Txn, stream: StreamMeta) -> Job | None:
     return None if value is None else Job.decode(value)
 
 
-class DryRun:
-    """What a redrive would move, found in steps that change nothing."""
+def plan_dry_run(txn: Txn, name: bytes, **asked: Unpack[Asked]) -> Plan[Job]:
+    """Plan what ``start`` would move; the steps change nothing."""
+    job, wanted = _new(name, **asked)
+    job.rate_count = 0
+    found = txn.stream(name)
+    job.end = MIN_ID.packed if found is None else found.last.packed
 
-    def __init__(self, txn: Txn, name: bytes, **asked: Unpack[Asked]) -> None:
-        self._name = name
-        self._job, self._wanted = _new(name, **asked)
-        self._job.rate_count = 0
-        stream = txn.stream(name)
-        self._job.end = MIN_ID.packed if stream is None else stream.last.packed
-
-    def step(self, txn: Txn) -> Job | None:
-        """Look at more letters; return the result in the last step, None before."""
-        stream, job = txn.stream(self._name), self._job
-        if stream is not None:
-            for key, letters in _choose(txn, self._name, stream, job, self._wanted).items():
+    def plan(txn: Txn) -> Planning[Job]:
+        while (stream := txn.stream(name)) is not None:
+            for key, letters in _choose(txn, name, stream, job, wanted).items():
                 job.note(key, len(letters))
-        if stream is not None and job.state == State.RUNNING:
-            return None
+            if job.state != State.RUNNING:
+                break
+            txn = yield ALWAYS_HOLDS
         job.state = State.DRY_RUN
         return job
+
+    return plan
 
 
 def dry_run(txn: Txn, name: bytes, **asked: Unpack[Asked]) -> Job:
     """Return what ``start`` would move with these arguments, in the end, and to which streams."""
-    run = DryRun(txn, name, **asked)
-    while (job := run.step(txn)) is None:
-        pass
-    return job
+    return run_at_once(txn, plan_dry_run(txn, name, **asked))
 
 
 # --- one step -----------------------------------------------------------------------------------

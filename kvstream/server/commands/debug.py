@@ -5,13 +5,12 @@ Subcommands that crash the server or damage its data are left out.
 
 import time
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import NamedTuple
 
 from kvstream.commands import dump
 from kvstream.commands.args import Argv, at_least, bad_subcommand, integer, syntax_error, text
 from kvstream.commands.command import Answer, Family, flags
-from kvstream.commands.incremental import behind_steps
+from kvstream.commands.incremental import in_steps
 from kvstream.commands.replies import (
     OK,
     Attributed,
@@ -29,6 +28,7 @@ from kvstream.commands.replies import (
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.operations import info, keyspace, strings
+from kvstream.operations.plans import ALWAYS_HOLDS, Planning, run_at_once
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import server_of
 from kvstream.types.glob import matcher
@@ -112,21 +112,18 @@ def _populate(txn: Txn, client: Client, argv: Argv) -> Answer:
     words = argv[2], (argv[4] if len(argv) > 4 else b"0")
     count, size = (at_least(0, raw, "value is out of range, must be positive") for raw in words)
     txn.keeps_expired = txn.read_only  # although a pause does not hold it
-    head, prefix, numbers = argv[3] if len(argv) > 3 else b"key", client.prefix, iter(range(count))
+    head, prefix = argv[3] if len(argv) > 3 else b"key", client.prefix
 
-    def step(txn: Txn) -> bool:
-        some = list(islice(numbers, POPULATED_TOGETHER))
-        for number in some:
+    def plan(txn: Txn) -> Planning[Reply]:
+        for number in range(count):
+            if number and not number % POPULATED_TOGETHER:
+                txn = yield ALWAYS_HOLDS
             name, value = prefix + b"%b:%d" % (head, number), b"value:%d" % number
             if not keyspace.exists(txn, name):
                 strings.put(txn, name, value[:size].ljust(size, b"\0") if size else value)
-        return not some
+        return OK
 
-    if client.steps:
-        return behind_steps(step, lambda txn, session: OK)
-    while not step(txn):
-        pass
-    return OK
+    return in_steps(plan, lambda done: done) if client.steps else run_at_once(txn, plan)
 
 
 def _set_active_expire(txn: Txn, client: Client, argv: Argv) -> Reply:

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from kvstream.errors import StoreFull
+from kvstream.operations.plans import Stepped
 from kvstream.server.runtime.executor import server_of
 from kvstream.storage import reads
 from kvstream.types.clock import ManualClock
@@ -556,9 +557,8 @@ def test_a_pause_of_writes_holds_running_writes_and_no_read(
 # --- memory -------------------------------------------------------------------------------------
 
 
-def of_steps() -> list[Any]:
-    """Return the handlers in memory that run a command in steps."""
-    return [each for each in gc.get_objects() if type(each).__name__ == "_Steps"]
+def plans_in_memory() -> list[Stepped[Any]]:
+    return [each for each in gc.get_objects() if type(each) is Stepped]
 
 
 @pytest.mark.parametrize(
@@ -582,16 +582,17 @@ def test_a_finished_long_command_leaves_no_garbage(
     ann.ask(*READ, "COUNT", "200", "STREAMS", "s", ">")
     gc.disable()
     try:
-        before = {*map(id, of_steps())}  # other tests may have left some
+        before = {*map(id, plans_in_memory())}  # other tests may have left some
         worker.begin(*words)
-        steps = [each for each in of_steps() if id(each) not in before]
-        assert len(steps) == 1
-        held = weakref.ref(steps.pop().step.__self__)
+        (begun,) = [each for each in plans_in_memory() if id(each) not in before]
+        assert begun._run is not None
+        held: list[weakref.ref[Any]] = [weakref.ref(begun), weakref.ref(begun._run)]
+        del begun
         if leaves:
             worker.leave()
             server.turn()
         else:
             worker.end()
-        assert held() is None
+        assert [each() for each in held] == [None, None]
     finally:
         gc.enable()

@@ -10,8 +10,9 @@ from kvstream.layout.keys import U64, successor, tree_prefix
 from kvstream.meta import lazyfree, trees
 from kvstream.operations import keyspace
 from kvstream.operations.checks import check
-from kvstream.operations.keyspace import LongCount, LongDelete
-from kvstream.operations.strings import LongPut
+from kvstream.operations.keyspace import plan_count, plan_delete
+from kvstream.operations.plans import Stepped
+from kvstream.operations.strings import plan_put
 from kvstream.storage.batch import Family
 from kvstream.types.clock import ManualClock
 from kvstream.types.thresholds import Thresholds
@@ -102,7 +103,7 @@ def test_it_deletes_the_keys_of_its_last_step(
     for _ in range(6):
         others.fill()
         keys = [key.encode() for key in others.draw.sample(KEYS, 30) * 2]
-        works: list[LongCount] = [LongCount(0, [*keys, keys[0]]), LongDelete(0, keys)]
+        works = [Stepped(plan_count(0, [*keys, keys[0]])), Stepped(plan_delete(0, keys))]
         counted, done = None, None
         while counted is None:
             others.change()
@@ -292,7 +293,7 @@ def test_a_key_of_that_name_may_be_about_to_be_set(
     monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
     taken = make_many_groups(server, ann)
     if steps:
-        work = LongPut(0, {b"t": b"v", taken: b"v"})
+        work = Stepped(plan_put(0, {b"t": b"v", taken: b"v"}))
         assert server.engine.run(work.step) is None
         assert reply_to(ann, "DEL", "s") == 1
         while server.engine.run(work.step) is None:

@@ -11,7 +11,8 @@ from kvstream.layout.keys import qualified
 from kvstream.meta import strings as stored_strings
 from kvstream.operations import keyspace, strings
 from kvstream.operations.checks import check
-from kvstream.operations.strings import LongGet, LongPut
+from kvstream.operations.plans import Stepped
+from kvstream.operations.strings import plan_get, plan_put
 from kvstream.types.clock import ManualClock
 from tests.server.runtime.test_incremental_del import CHANGES, KEYS, WHOLE, Others
 from tests.server.talking import Other, Server, Worker, sound
@@ -61,7 +62,7 @@ def test_strings_have_the_values_of_the_last_step(
     for _ in range(6):
         others.fill()
         keys = [key.encode() for key in others.draw.sample(KEYS, 30)]
-        work, found = LongGet(0, [*keys, keys[0], b"none"]), None
+        work, found = Stepped(plan_get(0, [*keys, keys[0], b"none"])), None
         while found is None:
             for _ in range(others.draw.randint(0, 5)):
                 others.ask(*others.draw.choice(MORE))
@@ -111,7 +112,7 @@ def test_strings_are_set_in_the_last_step(
             others.ask("FLUSHDB")
         keys = [key.encode() for key in draw.sample(KEYS, draw.choice([5, 30]))]
         values = {key: draw.choice([b"", b"v%d" % number, LARGE.encode()]) for key in keys}
-        work, done = LongPut(0, values, only_new), None
+        work, done = Stepped(plan_put(0, values, only_new)), None
         while done is None:
             for _ in range(draw.randint(0, 5)):
                 others.ask(*draw.choice(MORE))

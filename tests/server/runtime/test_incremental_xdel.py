@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kvstream.operations import ack, delete
-from kvstream.operations.delete import Live, LongErasure
+from kvstream.operations.delete import Live, plan_erasure
+from kvstream.operations.plans import Stepped
 from kvstream.types.clock import ManualClock
 from kvstream.types.ids import StreamID
 from kvstream.types.options import RefPolicy
@@ -67,7 +68,7 @@ def test_the_effect_happens_in_the_last_step(server: Server, seed: int) -> None:
                 return delete.delete_with_policy(txn, name, ids, how, live)
             return ack.acknowledge_and_delete(txn, name, b"g", ids, how, live)
 
-        work = LongErasure(b"\0\0s", ids, operation)
+        work = Stepped(plan_erasure(b"\0\0s", ids, operation))
         for _ in range(1000):
             twins.change(rarely=at >= len(COMMANDS))
             wrong_type = twins.ask("TYPE", "s") == b"string"
