@@ -16,9 +16,17 @@ from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import example
 from kvstream.cli.session import DirectorySession, ServerSession, Session
 from kvstream.cli.tables import printable
-from kvstream.errors import ClientMissing, IDTooSmall, KVStreamError, naming_stream
+from kvstream.errors import (
+    ClientMissing,
+    IDTooSmall,
+    InvalidArgument,
+    KVStreamError,
+    RequestError,
+    naming_stream,
+)
 
 if TYPE_CHECKING:
+    from kvstream.remote.connection import Connection
     from kvstream.store import Store
 
 
@@ -44,7 +52,7 @@ def cmd(session: Session, out: Output, /, words: tuple[str, ...]) -> None:
     _refuse_more_than_a_reply(words)
     try:
         if isinstance(session, ServerSession):
-            reply = session.connection().do(*argv)
+            reply = _ask_server(session.connection(), argv)
         else:
             reply = _ask_store(session, argv)
     except IDTooSmall as error:
@@ -69,7 +77,8 @@ _REFUSED: Mapping[str, str] = {
         f"{_CONNECTION}: {_CLIENT}, or transaction() of the library",
     ),
     **dict.fromkeys(
-        ("RESET", "QUIT", "CLIENT REPLY", "READONLY", "READWRITE"), f"{_CONNECTION}: {_CLIENT}"
+        ("RESET", "QUIT", "CLIENT REPLY", "KVSTREAM.ERRORS", "READONLY", "READWRITE"),
+        f"{_CONNECTION}: {_CLIENT}",
     ),
     "HELLO": f"{_CONNECTION}: cmd INFO server describes a server; for its protocol {_CLIENT}",
     "SELECT": f"{_CONNECTION}: give --db N",
@@ -99,13 +108,25 @@ def _naming_the_stream(error: IDTooSmall, session: Session, argv: Sequence[bytes
     return error
 
 
+def _ask_server(connection: "Connection", argv: Sequence[bytes]) -> Any:
+    try:
+        return connection.do(*argv)
+    except InvalidArgument as error:
+        raise _error_reply(error) from None
+
+
+def _error_reply(error: KVStreamError) -> KVStreamError:
+    """Return the error for an error reply: an argument that it refuses is no wrong usage."""
+    return RequestError(str(error)) if isinstance(error, InvalidArgument) else error
+
+
 def _ask_store(session: DirectorySession, argv: Sequence[bytes]) -> Any:
     """Run a command on a directory, or by the process that shares it."""
     from kvstream.commands.table import COMMANDS, command_of
 
     if (engine := session.shared_engine()) is not None:
         with closing(engine):
-            return engine.connection().do(*argv)
+            return _ask_server(engine.connection(), argv)
     command = command_of(argv, COMMANDS)
     if command is not None and not command.writes:
         with session.reading() as store:
@@ -120,15 +141,15 @@ def _run(store: "Store", argv: Sequence[bytes]) -> Any:
     except ModuleNotFoundError:
         raise ClientMissing("this needs redis-py: pip install 'kvstream[server]'") from None
     from kvstream.inprocess import connect
-    from kvstream.remote.connection import error_of
+    from kvstream.remote.connection import error_of, name_classes
 
-    with connect(store, db=store.db) as client:
+    with connect(store, db=store.db, redis_connect_func=name_classes) as client:
         connection = client.connection_pool.get_connection()
         try:
             connection.send_command(*argv)
             return connection.read_response(disable_decoding=True)
         except redis.RedisError as error:
-            raise error_of(error, writing=True) from None
+            raise _error_reply(error_of(error, writing=True)) from None
         finally:
             client.connection_pool.release(connection)
 

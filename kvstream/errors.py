@@ -484,6 +484,11 @@ class UnknownLayout(DataError):
     """Another version of kvstream, with another layout, wrote the store."""
 
 
+def public_name(kind: type[KVStreamError]) -> str:
+    """Return the name of a class of errors; of one that is not in this module, that of its base."""
+    return next(each.__name__ for each in kind.__mro__ if each.__module__ == __name__)
+
+
 @contextmanager
 def part_done(what: str) -> Iterator[None]:
     """Raise UnknownOutcome if no server answers inside: ``what``, a part of the call, is done."""

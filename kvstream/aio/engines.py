@@ -31,7 +31,15 @@ from kvstream.engine.lease_renewal import every_in_thread
 from kvstream.engine.waiters import Signal, Waiter
 from kvstream.errors import InvalidArgument, StoreClosed, UnknownOutcome
 from kvstream.meta.wakeups import Wake
-from kvstream.remote.connection import CONNECT_S, REPLY_S, Connection, Link, mark_unsent
+from kvstream.remote.connection import (
+    CONNECT_S,
+    NAME_CLASSES,
+    REPLY_S,
+    Connection,
+    Link,
+    known_by_ours,
+    mark_unsent,
+)
 from kvstream.remote.engine import RemoteEngine
 from kvstream.types.clock import Clock, call_later
 from kvstream.types.options import StoreOptions
@@ -460,6 +468,14 @@ class LoopEngine(Engine):
 # --- servers --------------------------------------------------------------------------------------
 
 
+async def _begin(connection: Any) -> None:
+    """Log in on a new connection, and make errors name their class."""
+    await connection.on_connect()
+    await connection.send_command(*NAME_CLASSES)
+    with known_by_ours():
+        await connection.read_response()
+
+
 class LoopLink(Link):
     """One connection to a server, whose replies a task awaits; redis.asyncio connects and frames.
 
@@ -474,7 +490,11 @@ class LoopLink(Link):
         from redis.backoff import NoBackoff
 
         pool = client.connection_pool
-        settings = pool.connection_kwargs | {"protocol": 2, "retry": Retry(NoBackoff(), 0)}
+        settings = pool.connection_kwargs | {
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+            "redis_connect_func": _begin,
+        }
         self._reply_s = settings.get("socket_timeout")
         # ``_replied`` keeps this timeout. redis.asyncio's own would be 5 seconds, as long as a
         # blocked read waits, and makes it send by ``wait_for``, which before Python 3.12 loses

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Final, TypeAlias, TypeVar
 
 from kvstream.commands.args import Argv
-from kvstream.commands.replies import NULL_ARRAY, RESP2, Reply, Simple
+from kvstream.commands.replies import NULL_ARRAY, RESP2, RESP3, Reply, Simple
 from kvstream.layout.keys import U16
 from kvstream.meta.txn import Txn
 
@@ -82,6 +82,11 @@ class Session:
         self.protocol = RESP2
         """Of its replies."""
         self.select(0)
+
+    @property
+    def resp(self) -> int:
+        """The version of RESP."""
+        return RESP3 if self.protocol == RESP3 else RESP2
 
     @property
     def steps(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from kvstream.errors import KVStreamError
+from kvstream.errors import KVStreamError, RequestError, public_name
 from kvstream.layout.rows import EncodedEntries as EncodedEntries
 from kvstream.layout.rows import Rows as Rows
 from kvstream.logs import DeferredLogger, Throttle
@@ -38,11 +38,13 @@ class ErrorReply:
 
     code: str
     text: str
+    kind: type[KVStreamError] = field(default=RequestError, compare=False)
+    """The class of the exception, which KVSTREAM.ERRORS shows."""
 
     @classmethod
     def of(cls, error: KVStreamError) -> "ErrorReply":
         """Return the reply for an exception."""
-        return cls(error.code, error.reply.removeprefix(f"{error.code} "))
+        return cls(error.code, error.reply.removeprefix(f"{error.code} "), type(error))
 
     @property
     def line(self) -> bytes:
@@ -50,6 +52,12 @@ class ErrorReply:
         words = f"{self.code} {self.text}" if self.text else self.code
         text = words.encode("utf-8", "surrogateescape")
         return text.rstrip(b"\r\n").replace(b"\r", b" ").replace(b"\n", b" ")
+
+    def encoded(self, protocol: int) -> bytes:
+        """Return the error as it is sent."""
+        if protocol != RESP2_WITH_CLASSES or self.code != KVStreamError.code:
+            return b"-%b\r\n" % self.line
+        return b"-ERR %b: %b\r\n" % (public_name(self.kind).encode(), self.line[4:])
 
 
 def internal_error(error: Exception) -> ErrorReply:
@@ -225,3 +233,5 @@ OK: Final = Simple("OK")
 NULL_ARRAY: Final = NullArray()
 
 RESP2, RESP3 = 2, 3
+RESP2_WITH_CLASSES: Final = 20
+"""RESP2 in which errors with the code ERR name their class: see KVSTREAM.ERRORS."""

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from kvstream import errors
 from kvstream.errors import (
     AccessDenied,
     BadPayload,
@@ -35,6 +36,7 @@ from kvstream.errors import (
     ServerLoading,
     ServerUnavailable,
     StoreClosed,
+    StoreError,
     Unblocked,
     UnknownOutcome,
     WrongType,
@@ -98,37 +100,27 @@ _BY_CODE: dict[str, type[KVStreamError]] = {
     "BUSY": ServerUnavailable,
     "NOREPLICAS": ServerUnavailable,
 }
-"""Errors by the first word of a reply; any other word is a RequestError."""
+"""Errors by the first word of a reply; any other word than ERR is a RequestError."""
 
-_BY_TEXT: tuple[tuple[str, Callable[[str], KVStreamError]], ...] = (
+_OF_REDIS: tuple[tuple[str, type[KVStreamError]], ...] = (
     ("no such key", NoSuchKey),
-    ("no such schedule", NoSuchKey),
     ("The ID specified in XADD", IDTooSmall),
-    ("the ID ", IDTooSmall),  # these two: of a bulk load
-    ("an ID for stream", IDTooSmall),
     ("The stream has exhausted", IDsExhausted),
     ("Invalid stream ID", InvalidID),
     ("Protocol error: unauthenticated", AccessDenied),
-    ("the log cannot be made durable", UnknownOutcome),
-    ("IO error: ", UnknownOutcome),
-    ("Bad data format", lambda text: BadPayload("refused by the server", message=text)),
-    ("DUMP payload version", lambda text: BadPayload("refused by the server", message=text)),
+    ("Bad data format", BadPayload),
+    ("DUMP payload version", BadPayload),
+    *(
+        (start, InvalidArgument)
+        for start in (
+            *("At least one parameter", "COUNT must", "Elements are too", "IDMP-", "Invalid TTL"),
+            *("Invalid RETRYCOUNT", "The ID specified in XSETID", "The entries_added"),
+            *("entries_added", "invalid expire time", "source and destination"),
+            "value for ENTRIESREAD",
+        )
+    ),
 )
-"""Errors with the code ERR, by the beginning of their text."""
-
-_INVALID = (
-    *("At least one parameter", "COUNT must", "DEBOUNCE needs", "Elements are too"),
-    *("IDMP-", "Invalid RETRYCOUNT", "Invalid TTL", "MAXAGE, ", "MISFIRE ALL"),
-    *("The ID specified in XSETID", "The entries_added", "a backoff has", "a cron expression"),
-    *("a delay must", "a policy has", "a rate needs", "a redrive takes", "a schedule needs"),
-    *("a time of Unix", "a unique ID has", "a window must", "an entry of", "entries_added"),
-    *("invalid expire time", "max_per_key", "set at least one", "source and destination"),
-    *("the count of a redrive", "the cron expression", "the dead letters of", "the delays of"),
-    *("the field ", "the jitter must", "the key of the dead", "the name of a schedule"),
-    *("the rate of a redrive", "the rule ", "the target of a redrive", "the time "),
-    "value for ENTRIESREAD",
-)
-"""The beginnings of errors that are InvalidArgument in a directory, too."""
+"""Errors of Redis and Valkey with the code ERR, by the beginning of their text."""
 
 _UNREACHED = re.compile(
     r"Error (?P<all>.*?) connecting to (?P<place>\S+?)\.?(?: (?P<why>.*?)\.?)?", re.DOTALL
@@ -176,13 +168,14 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
         return NotSent(f"no connection to {refused['place']}: {why}")
     if message.startswith(_CROWDED):  # the first words of a server that serves no more clients
         return NotSent(f"the server takes no more clients: {message}")
-    if getattr(error, "is_unsent", False):
-        return NotSent(f"the server does not answer: {message}")
     if isinstance(error, exceptions.InvalidResponse):  # the connection is of no use any more
         message = f"the answer is not one of a Redis server: {message}"
         if not writing:
             return NoReply(message)
     in_time = not isinstance(error, exceptions.TimeoutError)
+    if getattr(error, "is_unsent", False):
+        unsent = NotSent if in_time else ServerUnavailable
+        return unsent(f"the server does not answer: {message}")
     if writing:
         unknown = ReplyLost if in_time else UnknownOutcome
         return unknown(f"the server may or may not have done it: {message}")
@@ -218,8 +211,21 @@ def _refusal(error: "redis.ResponseError", message: str) -> KVStreamError:
     if kind is not None:
         return kind(rest)
     text = message.removeprefix("ERR ")
-    errors = (error_type for start, error_type in _BY_TEXT if text.startswith(start))
-    return next(errors, InvalidArgument if text.startswith(_INVALID) else RequestError)(text)
+    name, colon, rest = text.partition(": ")
+    named = vars(errors).get(name) if colon else None
+    if isinstance(named, type) and issubclass(named, KVStreamError):
+        return _remote(named, rest)
+    kinds = (kind for start, kind in _OF_REDIS if text.startswith(start))
+    return _remote(next(kinds, RequestError), text)
+
+
+def _remote(kind: type[KVStreamError], text: str) -> KVStreamError:
+    """Return the error here for one of a class that a server has raised."""
+    if kind is BadPayload:
+        return BadPayload("refused by the server", message=text)
+    if issubclass(kind, StoreError) and kind not in (AccessDenied, UnknownOutcome):
+        return ServerUnavailable(text)  # the state of its store is not that of the connection
+    return kind(text)
 
 
 Word = bytes | str | int
@@ -245,6 +251,30 @@ def require_client() -> None:
     """Raise ClientMissing if redis-py is not installed, without importing it."""
     if find_spec("redis") is None:
         raise ClientMissing(CLIENT_MISSING)
+
+
+NAME_CLASSES = ("KVSTREAM.ERRORS", "ON")
+"""Makes kvstream's server name the class of each error."""
+
+
+@contextmanager
+def known_by_ours() -> Iterator[None]:
+    """Ignore that a server does not know a command, unless it refuses the connection."""
+    from redis import ResponseError
+
+    try:
+        yield
+    except ResponseError as error:
+        if str(error).startswith("DENIED"):
+            raise
+
+
+def name_classes(connection: Any) -> None:
+    """Log in on a new connection, and make errors name their class."""
+    connection.on_connect()
+    connection.send_command(*NAME_CLASSES)
+    with known_by_ours():
+        connection.read_response()
 
 
 def connect(
@@ -276,7 +306,7 @@ def connect(
         _check(url)
         client = redis.Redis.from_url(url, **times, retry=retry)
         settings = client.connection_pool.connection_kwargs
-        settings |= {"protocol": 2, "decode_responses": False}
+        settings |= {"protocol": 2, "decode_responses": False, "redis_connect_func": name_classes}
         # A handshake would swallow the words with which a server refuses a client.
         named = ("driver_info",) if hasattr(redis, "DriverInfo") else ("lib_name", "lib_version")
         settings |= dict.fromkeys(named)

@@ -260,7 +260,7 @@ cdef class Burst:
         return len(self.replies) + sum([len(row) for row, _ in self.entries])
 
     def fail(self, error):
-        self.replies = b"-%b\r\n" % error.line * len(self.entries)
+        self.replies = error.encoded(self.client.protocol) * len(self.entries)
 
 
 def take_burst(object client, bytes data not None, Py_ssize_t limit, object read_trim):

@@ -192,7 +192,7 @@ _LEAVES: dict[type, _Leaf] = {
     type(None): _null,
     NullArray: _null_array,
     Simple: _simple,
-    ErrorReply: lambda reply, _: b"-%b\r\n" % reply.line,
+    ErrorReply: ErrorReply.encoded,
     BigNumber: _big_number,
     Double: _double,
     Boolean: _boolean,

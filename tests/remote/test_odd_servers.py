@@ -12,6 +12,7 @@ import kvstream
 import kvstream.aio
 from kvstream import (
     AccessDenied,
+    Corruption,
     KVStreamError,
     RequestError,
     ServerLoading,
@@ -29,6 +30,7 @@ FINE = {
     b"MULTI": b"+OK\r\n",
     b"WATCH": b"+OK\r\n",
     b"COMMAND": b"*1\r\n$-1\r\n",
+    b"KVSTREAM.ERRORS": b"-ERR unknown command\r\n",
 }
 REFUSALS: dict[str, type[KVStreamError]] = {
     "LOADING Redis is loading the dataset in memory": ServerLoading,
@@ -46,8 +48,10 @@ REFUSALS: dict[str, type[KVStreamError]] = {
     "DENIED Redis is running in protected mode": AccessDenied,
     "ERR Protocol error: unauthenticated multibulk length": AccessDenied,
     "NOPERM this user has no permissions to run the command": RequestError,
-    "ERR the log cannot be made durable: IO error": UnknownOutcome,
-    "ERR IO error: While appending to file": UnknownOutcome,
+    "ERR UnknownOutcome: the log cannot be made durable: IO error": UnknownOutcome,
+    "ERR StoreClosed: the store is closed": ServerUnavailable,
+    "ERR Corruption: a row is damaged": Corruption,
+    "ERR KVStreamer: no class of ours": RequestError,
 }
 """What a server may answer to any command, and the error of the library."""
 CALLS: dict[str, Callable[[Store], Any]] = {
@@ -136,6 +140,8 @@ def test_an_add_that_may_be_repeated_tells_when_the_second_try_is_refused() -> N
         asked: list[bytes] = []
 
         def answer(request: list[bytes]) -> bytes:
+            if request[0] in FINE:
+                return FINE[request[0]]
             asked.append(request[0])
             if asked.count(b"XADD") == 1:
                 raise ConnectionResetError  # ends the connection

@@ -7,7 +7,7 @@ from kvstream.commands import keyspace
 from kvstream.commands.args import Args, Argv, integer, syntax_error, text, wrong_arity
 from kvstream.commands.command import EVERY, FIRST, OURS, Family, flags
 from kvstream.commands.keyspace import PONG
-from kvstream.commands.replies import OK, RESP2, RESP3, Map, Reply, Simple
+from kvstream.commands.replies import OK, RESP2, RESP2_WITH_CLASSES, RESP3, Map, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.operations.watch import Guard, Watched
@@ -52,17 +52,17 @@ class NoProtocol(RequestError):
     code = "NOPROTO"
 
 
-class NoAuthForHello(RequestError):
-    """HELLO without AUTH although a password is needed."""
+class NoAuth(RequestError):
+    """The client has not authenticated, although a password is needed."""
 
     code = "NOAUTH"
 
-    def __init__(self) -> None:
-        super().__init__(
-            "HELLO must be called with the client already authenticated, otherwise the HELLO "
-            "<proto> AUTH <user> <pass> option can be used to authenticate the client and select "
-            "the RESP protocol version at the same time"
-        )
+
+_HELLO_NEEDS_AUTH = (
+    "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH "
+    "<user> <pass> option can be used to authenticate the client and select the RESP protocol "
+    "version at the same time"
+)
 
 
 @COMMANDS.command(
@@ -75,7 +75,7 @@ def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
     AUTH: Log in first.
     SETNAME: Set the name of the connection.
     """
-    protocol = client.protocol
+    protocol = client.resp
     if len(argv) > 1:
         protocol = integer(argv[1], "Protocol version is not an integer or out of range")
         if protocol not in (RESP2, RESP3):
@@ -84,7 +84,7 @@ def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
     if user is not None:
         _log_in(client, *user)
     if not client.authenticated:
-        raise NoAuthForHello
+        raise NoAuth(_HELLO_NEEDS_AUTH)
     if name is not None:
         client.name = name
     client.protocol = protocol
@@ -118,12 +118,35 @@ def _hello_options(args: Args) -> tuple[Argv | None, bytes | None]:
     return user, name
 
 
+@COMMANDS.command("kvstream.errors", "ON|OFF", _NO_AUTH, since=OURS)
+def kvstream_errors(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Name the class of each error on this connection, or not.
+
+    ON: The text of an error with the code ERR begins with its class in kvstream.errors, as in
+    `-ERR NoSuchKey: no such key`.
+    OFF: Errors are as in Redis: the default.
+
+    The library calls it on each of its connections, to raise the same errors as in a directory.
+    It needs RESP2; HELLO and RESET end it. Scripts see errors without their class. Every user may
+    call it.
+    """
+    word = argv[1].lower()
+    if word not in (b"on", b"off"):
+        raise syntax_error()
+    if not client.authenticated:
+        raise NoAuth("Authentication required.")
+    if client.protocol == RESP3:
+        raise RequestError("KVSTREAM.ERRORS needs RESP2: call HELLO 2 first")
+    client.protocol = RESP2_WITH_CLASSES if word == b"on" else RESP2
+    return OK
+
+
 @COMMANDS.override(keyspace.CONNECTION.commands["ping"])
 def ping(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return PONG, or the message; a subscribed RESP2 client gets it like a message."""
     if len(argv) > 2:
         raise wrong_arity("ping")
-    if client.subscriptions is not None and client.protocol == RESP2:
+    if client.subscriptions is not None and client.protocol != RESP3:
         return [b"pong", argv[1] if len(argv) == 2 else b""]
     return argv[1] if len(argv) == 2 else PONG
 

@@ -12,7 +12,7 @@ from math import inf
 
 from kvstream.commands.args import text
 from kvstream.commands.command import LATER, Answer, Command, Flag, Stepwise, Table
-from kvstream.commands.replies import RESP2, ErrorReply, internal_error
+from kvstream.commands.replies import RESP3, ErrorReply, internal_error
 from kvstream.commands.table import command_of
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.logs import NOTICE, DeferredLogger, Throttle
@@ -268,7 +268,7 @@ class Dispatcher:
             return self.read_only
         if (
             client.subscriptions is not None
-            and client.protocol == RESP2
+            and client.protocol != RESP3
             and Flag.SUBSCRIBED not in command.flags
         ):
             return ErrorReply("ERR", _SUBSCRIBED.format(command.name))
@@ -473,7 +473,7 @@ def listed(client: Client, tracking: Tracking | None, asking: int = 0) -> str:
         *(len(client.watched), unread, queued, pending > 0, pending, unread + queued + pending),
         *("rw" if pending else "r", client.last_command or "NULL", text(client.user.name)),
         -1 if tracking is None else tracking.redirect,
-        *(client.protocol, text(client.lib_name), text(client.lib_version)),
+        *(client.resp, text(client.lib_name), text(client.lib_version)),
         *(client.bytes_in, client.bytes_out, client.commands_run),
     )
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, cast
 
-from kvstream.commands.replies import RESP2, RESP3
+from kvstream.commands.replies import RESP3
 from kvstream.layout.keys import database_of, key_of
 from kvstream.meta.key_events import CHANNELS, EXPIRED, KEYEVENT, KEYMISS, KEYSPACE, Event
 from kvstream.meta.txn import Txn
@@ -227,8 +227,8 @@ class PubSub:
         groups = self._groups.get((kind, name))
         if groups is None:
             heads = (
-                (sign, tuple([client for client in subscribers if client.protocol == protocol]))
-                for sign, protocol in ((b"*", RESP2), (b">", RESP3))
+                (sign, tuple([each for each in subscribers if (each.protocol == RESP3) is pushes]))
+                for sign, pushes in ((b"*", False), (b">", True))
             )
             groups = self._groups[kind, name] = [group for group in heads if group[1]]
         return [(sign + begin, clients) for sign, clients in groups]

@@ -31,7 +31,7 @@ from kvstream.commands.replies import (
     Shared,
 )
 from kvstream.commands.table import command_of
-from kvstream.errors import RequestError
+from kvstream.errors import KVStreamError, RequestError
 from kvstream.logs import NOTICE, DeferredLogger, Throttle
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode
@@ -99,6 +99,8 @@ class Scripts:
         self._client: Client | None = None
         """The client whose script runs."""
         self._txn: Txn | None = None
+        self._error_of_call: ErrorReply | None = None
+        """The last error that a command of the script has returned."""
         self._is_read_only = self._allows_oom = False
         self.busy = Busy(lambda: server.options.busy_reply_ms)
         dispatcher.prepare_scripts = self.busy.prepare
@@ -250,6 +252,7 @@ class Scripts:
         tracking = dispatcher.trackers.clients.get(client)
         self._caching = None if tracking is None else tracking.caching
         self._running, self._client, self._txn = interpreter, client, txn
+        self._error_of_call = None
         self.busy.begin(name, kill)
         db, in_exec, pages = client.db, client.in_exec, client.pages
         self._protocol = RESP2
@@ -287,9 +290,11 @@ class Scripts:
         statistics.of(command).failed += 1
         if not failure.counted:
             statistics.count_error(_code(message))
+        called = self._error_of_call
+        kind = called.kind if called is not None and called.line == message else RequestError
         if failure.position is not None:
             message += b" script: %b, on %b." % (name, failure.position)
-        return _error_reply(message)
+        return _error_reply(message, kind)
 
     # --- what scripts call ----------------------------------------------------------------------
 
@@ -375,6 +380,7 @@ class Scripts:
         if reply is OK:
             return True
         if type(reply) is ErrorReply:
+            self._error_of_call = reply
             return reply.line, _FAILED
         wire = encode(reply, self._protocol)
         if len(wire) > SMALL and not interpreter.has_room(8 * len(wire)):
@@ -439,9 +445,9 @@ def _code(line: bytes) -> str:
     return line.partition(b" ")[0].decode("utf-8", "surrogateescape")
 
 
-def _error_reply(line: bytes) -> ErrorReply:
+def _error_reply(line: bytes, kind: type[KVStreamError]) -> ErrorReply:
     code, space, rest = line.decode("utf-8", "surrogateescape").partition(" ")
-    return ErrorReply(code if rest else code + space, rest)  # Redis keeps a space at the end
+    return ErrorReply(code if rest else code + space, rest, kind)  # Redis keeps a space at the end
 
 
 def reply_of(result: Any, protocol: int, resp: int) -> Reply:

@@ -20,8 +20,6 @@ from kvstream.commands.command import (
 )
 from kvstream.commands.replies import (
     NULL_ARRAY,
-    RESP2,
-    RESP3,
     ErrorReply,
     Paged,
     Reply,
@@ -112,7 +110,7 @@ def queue_plain(client: Client, commands: Mapping[bytes, Command], most: int) ->
 def queued(client: Client, count: int) -> PendingReply:
     """Return the replies to ``count`` queued requests, which depend on no commit."""
     replies = b"+QUEUED\r\n" * count
-    shared = Shared(QUEUED, {RESP2: replies, RESP3: replies})
+    shared = Shared(QUEUED, {client.protocol: replies})
     return PendingReply(client, shared, protocol=client.protocol, depends=False, is_sent=True)
 
 

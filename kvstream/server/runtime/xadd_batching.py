@@ -81,7 +81,7 @@ class PythonXaddBatch:
 
     def fail(self, error: ErrorReply) -> None:
         """Answer every request with an error."""
-        self.replies = b"-%b\r\n" % error.line * len(self.entries)
+        self.replies = error.encoded(self.client.protocol) * len(self.entries)
 
 
 XaddBatch = PythonXaddBatch

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kvstream.commands.append import plain_trim
 from kvstream.commands.replies import ErrorReply
-from kvstream.errors import StoreFull
+from kvstream.errors import StoreFull, UnknownOutcome
 from kvstream.layout.values import encode_flat
 from kvstream.operations.checks import check
 from kvstream.resp import twins
@@ -280,11 +280,16 @@ def test_each_request_of_a_burst_gets_the_error_of_the_commit(server: Server) ->
 
 
 @pytest.mark.parametrize("kind", [PythonXaddBatch, xadd_batching.XaddBatch])
-def test_each_request_of_a_burst_gets_the_error_of_the_fsync(kind: type[PythonXaddBatch]) -> None:
-    batch = kind(None, b"s", [encode_flat([b"f", b"v"])] * 2, b"")  # type: ignore[arg-type]
+def test_each_request_of_a_burst_gets_the_error_of_the_fsync(
+    ann: Talker, kind: type[PythonXaddBatch]
+) -> None:
+    batch = kind(ann.client, b"s", [encode_flat([b"f", b"v"])] * 2, b"")
     batch.replies = b"$3\r\n1-1\r\n"
-    batch.fail(ErrorReply("ERR", "lost"))
-    assert batch.encoded() == b"-ERR lost\r\n-ERR lost\r\n"
+    batch.fail(ErrorReply("ERR", "lost", UnknownOutcome))
+    assert batch.encoded() == b"-ERR lost\r\n" * 2
+    ann.ask("KVSTREAM.ERRORS", "ON")
+    batch.fail(ErrorReply("ERR", "lost", UnknownOutcome))
+    assert batch.encoded() == b"-ERR UnknownOutcome: lost\r\n" * 2
 
 
 @compiled
