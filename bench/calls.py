@@ -193,14 +193,17 @@ def excesses(counts: Counts, expected: Counts) -> list[str]:
     return found
 
 
-def read_expected() -> Counts:
+def read_expected(file: Path = EXPECTED) -> Counts:
     """Return the expected counts."""
-    return {name: Calls(*each) for name, each in json.loads(EXPECTED.read_text()).items()}
+    return {name: Calls(*each) for name, each in json.loads(file.read_text()).items()}
 
 
 @click.command()
-@click.option("--write", is_flag=True, help="Write the counts into bench/calls.json.")
-def calls(write: bool) -> None:
+@click.option("--write", is_flag=True, help="Write the counts as the expected ones.")
+@click.option(
+    "--file", default=EXPECTED, type=click.Path(path_type=Path), help="The expected counts."
+)
+def calls(write: bool, file: Path) -> None:
     """Count the calls of Python functions on hot paths; fail if there are many more than before."""
     if twins is None:
         raise click.ClickException("the counts need the compiled twins: set up with a C compiler")
@@ -208,8 +211,8 @@ def calls(write: bool) -> None:
         counts = measure(Path(folder))
     if write:
         lines = [f"  {json.dumps(name)}: {list(each)}" for name, each in counts.items()]
-        EXPECTED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    expected = read_expected()
+        file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    expected = read_expected(file)
     click.echo(f"{'':36} {'calls':>6} {'expected':>9} {'modules':>8} {'expected':>9}")
     for name, (found, modules) in counts.items():
         known = expected.get(name, Calls(0, 0))

@@ -217,7 +217,7 @@ def lines_of(sample: Sample, sort: str) -> list[Line]:
     return lines
 
 
-FIRST_SCAN_S, SCAN_S = 2.0, 0.1
+SCAN_S = (2.0, 0.1)
 """How long the first sample scans the keys for streams, and each later one."""
 STREAMS_PER_TRIP = 50
 """Streams in one round trip to the server."""
@@ -237,8 +237,10 @@ class Sampler:
         place: str,
         match: bytes = b"*",
         most: int = 100,
+        scan_s: tuple[float, float] = SCAN_S,
     ) -> None:
         """``place`` is shown; of the streams whose names match, the first ``most`` are sampled."""
+        self._scan_s = scan_s
         self._opened = opened
         self._place, self._match, self._most = place, match, most
         self._engine: object = None
@@ -273,7 +275,7 @@ class Sampler:
 
     def _scan(self, store: Store) -> None:
         """Scan the keys for streams for a while; start again after the last key."""
-        until = monotonic() + (SCAN_S if self._whole else FIRST_SCAN_S)
+        until = monotonic() + self._scan_s[self._whole]
         key_pages, self._key_pages = self._key_pages or _stream_pages(store, self._match), None
         for page in key_pages:
             for name in page:

@@ -74,8 +74,8 @@ def client(url: str) -> Iterator["redis.Redis"]:
     client.close()
 
 
-def sampler_of(engine: RemoteEngine, match: bytes = b"*", most: int = 100) -> Sampler:
-    return Sampler(lambda: nullcontext(Store(engine, engine.db)), "here", match, most)
+def sampler_of(engine: RemoteEngine, **options: Any) -> Sampler:
+    return Sampler(lambda: nullcontext(Store(engine, engine.db)), "here", **options)
 
 
 @pytest.fixture
@@ -223,11 +223,9 @@ def test_a_scan_over_many_keys_continues_with_the_next_sample(
     engine: RemoteEngine, client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "KEYS_PAGE", 10)
-    monkeypatch.setattr(taken, "FIRST_SCAN_S", 0.0)
-    monkeypatch.setattr(taken, "SCAN_S", 0.0)
     for number in range(95):
         client.xadd(f"s{number:02}", {"f": "v"})
-    looking = sampler_of(engine, most=3)
+    looking = sampler_of(engine, most=3, scan_s=(0.0, 0.0))
     samples = [looking.sample()]
     assert not samples[0].whole
     assert "still being scanned" in "".join(view.head(samples[0]))
@@ -374,9 +372,7 @@ def test_the_store_of_a_server_is_read_by_its_url(orders: Program) -> None:
     assert "if it is a server, use --url" in result.stderr
 
 
-def test_a_store_of_many_streams_shows_some(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_of_many_streams_shows_some(tmp_path: Path) -> None:
     with Store.open(tmp_path / "many") as store:
         for number in range(7):
             store.stream(f"s{number}").add({"f": "v"})
@@ -385,9 +381,9 @@ def test_a_store_of_many_streams_shows_some(
     )
     shown = json.loads(result.stdout)
     assert (len(shown["streams"]), shown["left_out"], shown["whole"]) == (3, 4, True)
-    monkeypatch.setattr(taken, "FIRST_SCAN_S", 0.0)
-    result = CliRunner().invoke(main, ["--store", str(tmp_path / "many"), "top", "--once"])
-    assert "still being scanned" in result.stdout
+    session = DirectorySession(tmp_path / "many")
+    sample = Sampler(session.reading, "many", scan_s=(0.0, 0.0)).sample()
+    assert "still being scanned" in "".join(view.head(sample))
 
 
 def test_the_examples_run_unchanged(served: Served) -> None:

@@ -18,6 +18,7 @@ from kvstream.engine.engine import Engine
 from kvstream.operations.checks import check
 from kvstream.server.commands import TABLE
 from kvstream.server.metrics.endpoint import metered
+from kvstream.server.metrics.sample import LIMITS
 from kvstream.server.net.asyncio_server import Listener, listen
 from kvstream.server.net.tls import SecuredServer, listen_secured, load
 from kvstream.server.options import ServerOptions
@@ -44,9 +45,10 @@ class Served:
         directory: Path,
         tls: bool = False,
         thresholds: Any = DEFAULT,
+        limits: Any = LIMITS,
         **options: Any,
     ) -> None:
-        self._tls = tls
+        self._tls, self._limits = tls, limits
         self.tls_port = 0
         self.engine = Engine(directory, StoreOptions(), thresholds=thresholds)
         self.executor = Executor(self.engine, TABLE, ServerOptions(port=0, **options))
@@ -68,7 +70,7 @@ class Served:
         tls = load(self.executor.options) if self._tls else None
         self.listener = listener = Listener(self.executor, tls)
         measuring = ExitStack()
-        self.metrics_url = measuring.enter_context(metered(listener))
+        self.metrics_url = measuring.enter_context(metered(listener, self._limits))
         server = await listen(listener, "127.0.0.1", 0)
         self.port = self.executor.options.port = server.sockets[0].getsockname()[1]
         servers: list[asyncio.Server | SecuredServer] = [server]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstream.errors import InvalidArgument
 from kvstream.server.metrics.metric import ServerHistograms, View
-from kvstream.server.metrics.sample import Sampler
+from kvstream.server.metrics.sample import LIMITS, Limits, Sampler
 from kvstream.server.net.asyncio_server import Listener, listening
 from kvstream.types.clock import monotonic
 
@@ -34,8 +34,6 @@ REQUESTS_MAX = 8
 """Pages that are made at once; another request gets 503. A scraper asks for one at a time."""
 CONNECTIONS_MAX = 64
 """Maximum number of connections; a new one replaces an old one."""
-REQUEST_S = 10.0
-"""Time of a client from its connection to the end of the response; then it is disconnected."""
 REQUEST_BYTES_MAX = 16 << 10
 BACKLOG = 128
 NO_DESCRIPTORS_PAUSE_S = 0.1
@@ -127,13 +125,18 @@ class Endpoint:
     """An HTTP server that answers GET on some paths."""
 
     def __init__(
-        self, host: str, port: int, pages: Mapping[str, Page], quick: Collection[str] = ()
+        self,
+        host: str,
+        port: int,
+        pages: Mapping[str, Page],
+        quick: Collection[str] = (),
+        request_s: float = LIMITS.request_s,
     ) -> None:
         """Start to serve; ``port`` 0: any free port. Raises OSError.
 
         Pages in ``quick`` do not wait for anything, so they are made by the serving thread itself.
         """
-        self._pages = pages
+        self._pages, self._request_s = pages, request_s
         self._immediate_pages = {
             path: page if path in quick else _busy for path, page in pages.items()
         }
@@ -212,7 +215,7 @@ class Endpoint:
         if len(self._connections) >= CONNECTIONS_MAX:
             self._make_room()
         accepted.setblocking(False)
-        connection = _Connection(accepted, monotonic() + REQUEST_S)
+        connection = _Connection(accepted, monotonic() + self._request_s)
         self._connections[connection] = None
         read = partial(self._safely, self._read, connection)
         self._selector.register(accepted, selectors.EVENT_READ, read)
@@ -316,13 +319,11 @@ class Endpoint:
             self._drop(connection)
 
 
-HUNG_S = 10.0
-"""A loop that has not run for this time counts as hanging."""
 _NOT_INSTALLED = "metrics need prometheus-client: pip install 'kvstream[server]'"
 
 
 @contextmanager
-def metered(listener: Listener) -> Iterator[str | None]:
+def metered(listener: Listener, limits: Limits = LIMITS) -> Iterator[str | None]:
     """Serve metrics and health inside the block; yield the URL, None if metrics are off.
 
     Call it in the thread of the loop. Raises InvalidArgument without prometheus-client, OSError if
@@ -332,7 +333,7 @@ def metered(listener: Listener) -> Iterator[str | None]:
     if options.metrics_port is None:
         yield None
         return
-    service = Service(listener)
+    service = Service(listener, limits)
     try:
         yield service.start(options.metrics_host, options.metrics_port)
     finally:
@@ -342,14 +343,14 @@ def metered(listener: Listener) -> Iterator[str | None]:
 class Service:
     """The pages /metrics and /healthz of a server."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, limits: Limits = LIMITS) -> None:
         try:
             from kvstream.server.metrics.exposition import Exposition
         except ModuleNotFoundError as error:
             if error.name is None or not error.name.startswith("prometheus_client"):
                 raise
             raise InvalidArgument(_NOT_INSTALLED) from None
-        self._listener = listener
+        self._listener, self._limits = listener, limits
         self._executor: Executor = listener.executor
         self._histograms = ServerHistograms()
         self._sampler: Sampler | None = None
@@ -360,8 +361,9 @@ class Service:
         """Start to serve; return the URL of the metrics."""
         pages = {"/metrics": self._metrics, "/healthz": self._health}
         with listening(f"{host}:{port}"):
-            self._endpoint = Endpoint(host, port, pages, quick={"/healthz"})
-        self._sampler = Sampler(self._executor.engine, self._executor.options.metrics_streams)
+            self._endpoint = Endpoint(host, port, pages, {"/healthz"}, self._limits.request_s)
+        most = self._executor.options.metrics_streams
+        self._sampler = Sampler(self._executor.engine, most, self._limits)
         self._histograms.start(self._listener)
         self._executor.options.metrics_port = self._endpoint.address[1]
         return f"{self._endpoint.url}/metrics"
@@ -387,7 +389,7 @@ class Service:
         if self._listener.stopping:
             return plain(HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping")
         silence = self._histograms.silence()
-        if silence > HUNG_S:
+        if silence > self._limits.hung_s:
             text = f"the event loop has not run for {silence:.0f} seconds"
             return plain(HTTPStatus.SERVICE_UNAVAILABLE, text)
         refusal = self._executor.engine.database.refusal()

@@ -5,10 +5,11 @@ A test compares the file with this output.
 
 from collections.abc import Iterator
 
-from kvstream.server.metrics.endpoint import CONNECTIONS_MAX, REQUEST_S, REQUESTS_MAX
-from kvstream.server.metrics.sample import GROUPS_MAX, SAMPLE_S
+from kvstream.server.metrics.endpoint import CONNECTIONS_MAX, REQUESTS_MAX
+from kvstream.server.metrics.sample import GROUPS_MAX, LIMITS
 from kvstream.server.metrics.table import SECTIONS
 
+REQUEST_S, SAMPLE_S = int(LIMITS.request_s), int(LIMITS.sample_s)
 INTRODUCTION = f"""\
 # Metrics
 
@@ -22,7 +23,7 @@ read the names of streams and groups.
 - `/healthz`: 200 while the store takes writes; otherwise 503 with the reason, such as a full
   disk, a failed write, a hanging event loop, or a server that is stopping.
 
-A client has {REQUEST_S:.0f} seconds from its connection to the end of the response. If there are
+A client has {REQUEST_S} seconds from its connection to the end of the response. If there are
 more than {CONNECTIONS_MAX} connections, an old one is closed. At most {REQUESTS_MAX} scrapes are
 answered at once, another one gets 503; `/healthz` is answered in any case.
 
@@ -37,7 +38,7 @@ scrape_configs:
 
 Counters start at 0 with the server; CONFIG RESETSTAT resets those of commands, errors, clients
 and bytes. Streams, groups and RocksDB are sampled when a scrape finds a sample older than
-{SAMPLE_S:.0f} seconds. Sampling holds the store for about a millisecond at a time. The oldest
+{SAMPLE_S} seconds. Sampling holds the store for about a millisecond at a time. The oldest
 streams have metrics, as many as `--metrics-streams`, with {GROUPS_MAX} groups each; the metrics
 `_left_out` count the others. In names, bytes that are not UTF-8 are written `\\xff`, and
 backslashes are doubled; a long name is cut and gets a hash appended.

@@ -20,17 +20,29 @@ from kvstream.operations.info import GroupFigures, StreamFigures
 from kvstream.storage.batch import Family
 from kvstream.types.clock import monotonic
 
-SAMPLE_S = 5.0
-"""The age at which a sample is replaced."""
-WAIT_S = 2.0
-"""How long a scrape waits for a new sample; Prometheus gives up after ten seconds."""
-SLICE_S = 0.001
-"""How long the lock of the store is held, plus one step."""
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of samples and pages; times are in seconds."""
+
+    sample_s: float = 5.0
+    """The age at which a sample is replaced."""
+    wait_s: float = 2.0
+    """How long a scrape waits for a new sample; Prometheus gives up after ten seconds."""
+    slice_s: float = 0.001
+    """How long the lock of the store is held, plus one step."""
+    keys_per_sample: int = 5000
+    """Keys that one sample scans for streams; the next one continues there."""
+    request_s: float = 10.0
+    """Time of a client from its connection to the end of the response; then it is disconnected."""
+    hung_s: float = 10.0
+    """A loop that has not run for this time counts as hanging."""
+
+
+LIMITS = Limits()
 PAUSE_S = 0.001
 """Pause between two slices: the lock is not fair, so waiting threads get it only then."""
 KEYS_PER_STEP = 50
-KEYS_PER_SAMPLE = 5000
-"""Keys that one sample scans for streams; the next one continues there."""
 GROUPS_MAX = 100
 """Groups of one stream that have metrics."""
 
@@ -125,7 +137,8 @@ class SampledStreams:
 class Sampler:
     """Takes samples on demand, in a thread."""
 
-    def __init__(self, engine: Engine, most_streams: int) -> None:
+    def __init__(self, engine: Engine, most_streams: int, limits: Limits = LIMITS) -> None:
+        self.limits = limits
         self.failures = 0
         """Samples that failed."""
         self._engine = engine
@@ -140,12 +153,12 @@ class Sampler:
     def latest(self) -> Sample:
         """Return a recent sample; an older one if no new one is ready in time."""
         with self._changed:
-            taken = self._taken
-            if taken and monotonic() - self._sample.taken < SAMPLE_S:
+            taken, limits = self._taken, self.limits
+            if taken and monotonic() - self._sample.taken < limits.sample_s:
                 return self._sample
             self._wanted = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._taken != taken or self._stopping, WAIT_S)
+            self._changed.wait_for(lambda: self._taken != taken or self._stopping, limits.wait_s)
             return self._sample
 
     def stop(self) -> None:
@@ -153,7 +166,7 @@ class Sampler:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        self._thread.join(WAIT_S)
+        self._thread.join(self.limits.wait_s)
 
     def _work(self) -> None:
         while True:
@@ -196,7 +209,7 @@ class Sampler:
         done = False
         while not done and not self._stopping:
             self._txn = txn = self._engine.begin_turn()
-            until = monotonic() + SLICE_S
+            until = monotonic() + self.limits.slice_s
             try:
                 while True:
                     done = next(steps, self) is self
@@ -221,7 +234,7 @@ class Sampler:
                 sample.keys[db] = count
         yield
         scanned, complete = 0, False
-        while scanned < KEYS_PER_SAMPLE and not complete:
+        while scanned < self.limits.keys_per_sample and not complete:
             count, complete = self._streams.step(self._now)
             scanned += max(count, 1)
             yield

@@ -26,6 +26,7 @@ from kvstream.server.metrics.endpoint import (
     Service,
     plain,
 )
+from kvstream.server.metrics.sample import LIMITS
 from tests.patience import PATIENCE_S, until
 from tests.server.conftest import Serve, Served
 from tests.server.metrics.scraping import Scrape, ask
@@ -131,9 +132,8 @@ def test_hanging_pages_do_not_block_the_health_page() -> None:
         until(lambda: b" 200 " in _get(server, "/slow").splitlines()[0])
 
 
-def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "REQUEST_S", 0.5)
-    with _endpoint({}) as server, ExitStack() as stack:
+def test_silent_connections_are_closed() -> None:
+    with _endpoint({}, request_s=0.5) as server, ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(server.address)) for _ in range(9)]
         for each in silent:
             each.settimeout(PATIENCE_S)
@@ -170,8 +170,10 @@ def test_the_body_of_a_request_does_not_change_the_response() -> None:
 
 
 @contextmanager
-def _endpoint(pages: Mapping[str, Page], quick: Collection[str] = ()) -> Iterator[Endpoint]:
-    server = Endpoint("127.0.0.1", 0, pages, quick)
+def _endpoint(
+    pages: Mapping[str, Page], quick: Collection[str] = (), request_s: float = LIMITS.request_s
+) -> Iterator[Endpoint]:
+    server = Endpoint("127.0.0.1", 0, pages, quick, request_s)
     try:
         yield server
     finally:
@@ -193,9 +195,8 @@ def _place(measured: Served) -> tuple[str, int]:
     return found.hostname, found.port
 
 
-def test_a_client_that_sends_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "REQUEST_S", 0.5)
-    server = Endpoint("127.0.0.1", 0, {})
+def test_a_client_that_sends_slowly_is_closed() -> None:
+    server = Endpoint("127.0.0.1", 0, {}, request_s=0.5)
     try:
         with socket.create_connection(server.address, timeout=0.1) as slow:
             slow.sendall(b"GET / HTTP/1.0\r\n")

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 import redis
 
 from kvstream.errors import StoreFull, StoreReadOnly
-from kvstream.server.metrics import endpoint, sample
 from kvstream.server.metrics.metric import Kind, ServerHistograms
 from kvstream.server.metrics.reference import reference
+from kvstream.server.metrics.sample import GROUPS_MAX, Limits
 from kvstream.server.metrics.table import METRICS
 from kvstream.storage.directory import Directory
 from tests.patience import PATIENCE_S, until
@@ -25,16 +26,15 @@ ROOT = Path(__file__).resolve().parents[3]
 ODD = b'caf\xc3\xa9 \xff\\\n"'
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each scrape takes a new sample, however long that takes."""
-    monkeypatch.setattr(sample, "SAMPLE_S", 0.0)
-    monkeypatch.setattr(sample, "WAIT_S", PATIENCE_S)
+FRESH = Limits(sample_s=0.0, wait_s=PATIENCE_S)
+"""Each scrape takes a new sample, however long that takes."""
+ORDERS = {"db": "0", "stream": "orders"}
+HASTY = Limits(sample_s=0.0, wait_s=0.5, hung_s=0.5)
 
 
 @pytest.fixture
 def measured(serve: Serve) -> Served:
-    return serve(metrics_port=0)
+    return serve(metrics_port=0, limits=FRESH)
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_names_of_any_bytes_are_labels_of_their_own(measured: Served) -> None:
 
 
 def test_streams_beyond_the_limit_are_counted_not_shown(serve: Serve) -> None:
-    served = serve(metrics_port=0, metrics_streams=3)
+    served = serve(metrics_port=0, metrics_streams=3, limits=FRESH)
     client = served.client()
     for number in range(120):
         client.xadd(f"s{number}", {"f": "v"})
@@ -189,10 +189,9 @@ def test_streams_beyond_the_limit_are_counted_not_shown(serve: Serve) -> None:
 
 
 def test_a_scan_over_many_keys_continues_with_the_next_sample(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
+    serve: Serve,
 ) -> None:
-    monkeypatch.setattr(sample, "KEYS_PER_SAMPLE", 100)
-    served = serve(metrics_port=0)
+    served = serve(metrics_port=0, limits=replace(FRESH, keys_per_sample=100))
     client = served.client()
     for number in range(150):
         client.set(f"string{number}", "v")
@@ -207,12 +206,12 @@ def test_a_scan_over_many_keys_continues_with_the_next_sample(
 def test_groups_beyond_a_hundred_are_counted_not_shown(measured: Served) -> None:
     client = measured.client()
     client.xadd("s", {"f": "v"})
-    for number in range(sample.GROUPS_MAX + 4):
+    for number in range(GROUPS_MAX + 4):
         client.xgroup_create("s", f"g{number:03}")
     scraped = scrape(measured)
-    assert len(scraped.all("kvstream_group_lag")) == sample.GROUPS_MAX
+    assert len(scraped.all("kvstream_group_lag")) == GROUPS_MAX
     assert scraped.one("kvstream_groups_left_out") == 4
-    assert scraped.one("kvstream_stream_groups") == sample.GROUPS_MAX + 4
+    assert scraped.one("kvstream_stream_groups") == GROUPS_MAX + 4
 
 
 def test_a_sample_deletes_nothing_and_has_no_expired_keys(measured: Served) -> None:
@@ -270,11 +269,8 @@ def test_metrics_leave_the_hooks_of_latency_in_place(served: Served) -> None:
     assert histograms.commit_seconds.sum == 0.5
 
 
-def test_a_hanging_loop_is_reported_while_it_hangs(
-    measured: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sample, "WAIT_S", 0.1)
-    monkeypatch.setattr(endpoint, "HUNG_S", 0.5)
+def test_a_hanging_loop_is_reported_while_it_hangs(serve: Serve) -> None:
+    measured = serve(metrics_port=0, limits=HASTY)
     goes_on = threading.Event()
     measured._loop.call_soon_threadsafe(goes_on.wait, PATIENCE_S)
     until(lambda: scrape(measured).one("kvstream_loop_silence_seconds") > 1.1)
@@ -292,11 +288,12 @@ def test_a_hanging_loop_is_reported_while_it_hangs(
     )
 
 
-def test_the_last_sample_of_a_locked_store_is_shown(
-    measured: Served, busy: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scrape(measured)
-    monkeypatch.setattr(sample, "WAIT_S", 0.1)
+def test_the_last_sample_of_a_locked_store_is_shown(serve: Serve) -> None:
+    measured = serve(metrics_port=0, limits=HASTY)
+    client = measured.client()
+    for number in range(5):
+        client.xadd("orders", {"n": number})
+    until(lambda: scrape(measured).all("kvstream_stream_length") == [(ORDERS, 5)])
     with measured.engine.transaction():
         scraped = scrape(measured)
         assert ask(measured, "/healthz")[0].status == 200

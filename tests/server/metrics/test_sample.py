@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,14 @@ from kvstream.engine.engine import Engine
 from kvstream.layout.keys import qualified, tree_prefix
 from kvstream.meta.txn import Txn
 from kvstream.operations.info import group_figures
-from kvstream.server.metrics import sample
-from kvstream.server.metrics.sample import Sampler
+from kvstream.server.metrics.sample import Limits, Sampler
 from kvstream.storage.batch import Batch, Family
 from kvstream.store import Store
 from kvstream.types.ids import StreamID
 from kvstream.types.thresholds import DEFAULT
 from tests.patience import PATIENCE_S, until
+
+FRESH = Limits(sample_s=0.0)
 
 
 @pytest.fixture
@@ -31,9 +33,8 @@ def engine(store: Store) -> Engine:
 
 
 @pytest.fixture
-def sampler(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sampler]:
-    monkeypatch.setattr(sample, "SAMPLE_S", 0.0)
-    sampler = Sampler(engine, 100)
+def sampler(engine: Engine) -> Iterator[Sampler]:
+    sampler = Sampler(engine, 100, FRESH)
     yield sampler
     sampler.stop()
 
@@ -51,20 +52,18 @@ def test_the_lock_is_released_between_slices(
         slices += 1
         return begin_turn()
 
-    monkeypatch.setattr(sample, "SLICE_S", 0.0)  # a slice for each step
+    sampler.limits = replace(FRESH, slice_s=0.0)  # a slice for each step
     monkeypatch.setattr(store.engine, "begin_turn", counted)
     assert len(sampler.latest().streams) == 60
     assert slices > 60
 
 
-def test_a_sample_is_kept_for_some_seconds(
-    store: Store, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sample, "SAMPLE_S", 60.0)
+def test_a_sample_is_kept_for_some_seconds(store: Store, sampler: Sampler) -> None:
+    sampler.limits = replace(FRESH, sample_s=60.0)
     first = sampler.latest()
     store.stream("s").add({"f": "v"})
     assert sampler.latest() is first
-    monkeypatch.setattr(sample, "SAMPLE_S", 0.0)
+    sampler.limits = FRESH
     assert [row.name for row in sampler.latest().streams] == [qualified(0, b"s")]
 
 
@@ -88,9 +87,7 @@ def test_writers_continue_during_a_sample(store: Store, sampler: Sampler) -> Non
     assert sampler.failures == 0
 
 
-def test_the_other_groups_are_shown_beside_a_damaged_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_other_groups_are_shown_beside_a_damaged_one(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store") as store:
         for name in ("bad", "good"):
             store.stream(name).add({"f": "v"})
@@ -109,12 +106,10 @@ def test_the_other_groups_are_shown_beside_a_damaged_one(
     assert seen.unreadable == 1
 
 
-def test_a_failed_sample_is_counted_and_the_last_one_stays(
-    store: Store, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_sample_is_counted_and_the_last_one_stays(store: Store, sampler: Sampler) -> None:
     store.stream("s").add({"f": "v"})
     before = sampler.latest()
-    monkeypatch.setattr(sample, "WAIT_S", 0.2)
+    sampler.limits = replace(FRESH, wait_s=0.2)
     store.engine.close()
     assert sampler.latest() is before
     until(lambda: sampler.failures)
