@@ -482,9 +482,13 @@ class Acl:
         password: str = "",
         file: Path | None = None,
         all_channels: bool = False,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Load the users of the file, which overrides ``password``."""
-        self._table = table
+        """Load the users of the file, which overrides ``password``.
+
+        ``changed`` is called after each change of rules.
+        """
+        self._table, self._changed = table, changed
         self.all_channels = all_channels
         """A new set of rules allows every channel."""
         self.users: dict[bytes, User] = {}
@@ -522,8 +526,10 @@ class Acl:
         user.compute_permissions(self._table)
         if existing is None:
             self.users[name] = user
-            return user
-        return _assign(existing, user)
+        else:
+            user = _assign(existing, user)
+        self._changed()
+        return user
 
     def delete_users(self, names: Argv) -> list[User]:
         """Delete users, all but the default one, and return those that existed."""
@@ -552,6 +558,7 @@ class Acl:
             self.users[name] = _assign(self.users.get(name, user), user)
         for user in gone:
             del self.users[user.name]
+        self._changed()
         return gone
 
     def _read(self, path: Path) -> "Acl":

@@ -12,7 +12,8 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.operations.watch import Guard, Watched
 from kvstream.server.acl import DEFAULT, WrongPassword
-from kvstream.server.runtime.client import Client, MultiQueue
+from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.client_state import Event
 from kvstream.server.runtime.executor import server_of
 from kvstream.server.runtime.scripts import REDIS_VERSION
 from kvstream.types.ids import StreamID
@@ -161,7 +162,7 @@ def valid_name(name: bytes) -> bytes:
 @COMMANDS.command("quit", "", _END, since="1.0.0", arity=-1)
 def quit_(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Close the connection."""
-    client.closing = True
+    client.handle(Event.CLOSE)
     return OK
 
 
@@ -185,7 +186,7 @@ def multi(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Queue the commands that follow until EXEC, which runs them in one commit."""
     if client.queue is not None:
         raise RequestError("MULTI calls can not be nested")
-    client.queue = MultiQueue()
+    client.begin_queue()
     return OK
 
 

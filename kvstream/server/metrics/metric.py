@@ -80,13 +80,14 @@ class ServerHistograms:
         engine.committer.on_fsync = both(engine.committer.on_fsync, self.fsync_seconds.add)
         statistics, run = executor.statistics, listener.run_turn
 
-        def timed_turn() -> None:
+        def timed_turn() -> bool:
             before, begun = statistics.requests, perf_counter()
-            run()
+            more = run()
             requests = statistics.requests - before
             if requests > 0:  # none in an empty turn, or after CONFIG RESETSTAT
                 self.turn_seconds.add(perf_counter() - begun)
                 self.turn_requests.add(requests)
+            return more
 
         listener.run_turn = timed_turn
         self._schedule(asyncio.get_running_loop())

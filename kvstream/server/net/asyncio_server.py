@@ -221,7 +221,7 @@ class Listener:
 
     def __init__(self, executor: Executor, tls: ssl.SSLContext | None = None) -> None:
         self.executor = executor
-        self.run_turn: Callable[[], object] = executor.run
+        self.run_turn: Callable[[], bool] = executor.run
         self.stopping = False
         """The server accepts no connections any more."""
         self.tls = tls
@@ -312,10 +312,13 @@ class Listener:
         self._loop.call_soon(self._posted, function)
 
     def schedule(self) -> None:
-        """Run a turn after all reads of this iteration of the loop."""
-        if not self.scheduled and (self.executor.pending or self._has_pages):
-            self.scheduled = True
-            self._loop.call_soon(self.turn)
+        """Run a turn after all reads of this iteration of the loop, if there is work for it."""
+        if not self.scheduled and (self._has_pages or self.executor.pending):
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self.scheduled = True
+        self._loop.call_soon(self.turn)
 
     def write_pages(self) -> None:
         """Schedule the next pages of streamed replies."""
@@ -334,10 +337,14 @@ class Listener:
     def turn(self) -> None:
         """Run the requests that have arrived, and write the next pages of streamed replies."""
         self.scheduled = False
-        self.run_turn()
-        streaming = self.executor.streaming
-        self._has_pages = bool(streaming.under_way) and streaming.write()
-        self.schedule()
+        more, streaming = self.run_turn(), self.executor.streaming
+        if streaming.under_way:
+            self._has_pages = streaming.write()
+            more = self._has_pages or self.executor.pending  # of clients whose replies are complete
+        else:
+            self._has_pages = False
+        if more and not self.scheduled:
+            self._schedule()
         self._set_timer()
         if deferred and self._thread not in self.executor.engine.entered:
             emit_deferred()

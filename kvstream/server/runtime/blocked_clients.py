@@ -20,6 +20,7 @@ from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.server.acl import NoPermission
 from kvstream.server.runtime.client import Argv, Block, Client, Server
+from kvstream.server.runtime.client_state import Event
 from kvstream.server.runtime.dispatch import Dispatcher
 
 Entry: TypeAlias = tuple[float, int, Client, Block]
@@ -124,7 +125,8 @@ class BlockedClients:
         )
         now = self._server.clock()
         until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
-        client.block = block = Block(wait, waiter, now, until)
+        block = Block(wait, waiter, now, until)
+        client.wait_for(block)
         self.blocked[client] = None
         self._deadlines.add(client, block, until)
         self._set_retry(turn.txn, client, block)
@@ -163,12 +165,10 @@ class BlockedClients:
         if isinstance(error, NoPermission):
             self._dispatcher.deny(client, error.kind, error.object, client.user.name)
         self._server.answer_blocked(client, reply)
-        if not client.reply_unfinished and client not in self._server.ready:
-            client.update_direct()
 
     def end(self, client: Client) -> None:
         """End a client's wait; the caller has removed its waiter."""
-        client.block = None
+        client.handle(Event.RESUME)
         client.last_used = self._server.clock()
         self.blocked.pop(client, None)
         if client.has_work and not client.closing:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from typing import Final, Protocol
 
 from kvstream.commands.command import Blocked, Command, Session
@@ -20,6 +21,15 @@ from kvstream.operations.watch import Watched
 from kvstream.resp.requests import ARGUMENT_BYTES, QUERY_LIMIT, RequestReader
 from kvstream.server.acl import Acl, User
 from kvstream.server.options import ServerOptions
+from kvstream.server.runtime.client_state import (
+    CLOSED,
+    UNFINISHED,
+    UNWRITTEN,
+    ClientState,
+    ConnectionState,
+    Event,
+    follow,
+)
 from kvstream.server.stats import Statistics
 
 PIECE: Final = 16 << 10
@@ -78,7 +88,8 @@ class ReplyMode(Enum):
     SKIP = "skip"
 
 
-_ON = ReplyMode.ON
+_ON, _OPEN = ReplyMode.ON, ConnectionState.OPEN
+_BLOCKED, _RUNNABLE = ClientState.BLOCKED, ClientState.RUNNABLE
 
 
 @dataclass(slots=True)
@@ -170,25 +181,27 @@ class Client(Session):
         "close",
         "closing",
         "commands_run",
+        "connection",
         "created",
         "descriptor",
-        "direct",
         "fault",
         "id",
         "is_local",
+        "is_plain",
         "is_unix",
         "last_command",
         "last_used",
-        "leaving",
         "lib_name",
         "lib_version",
         "local_address",
         "look_at",
         "lost",
+        "may_run",
         "monitors",
         "name",
         "no_evict",
         "no_touch",
+        "on_short_path",
         "output_over_since",
         "pause",
         "pending_output",
@@ -200,6 +213,7 @@ class Client(Session):
         "resume",
         "send",
         "server",
+        "state",
         "subscriptions",
         "unread",
         "user",
@@ -244,8 +258,6 @@ class Client(Session):
         """Read from it again."""
         self.look_at = READ_AHEAD if server.acl.is_open else STRANGER_AHEAD
         """The value of ``bytes_in`` at which the read-ahead limit is checked next."""
-        self.lost = False
-        """It was disconnected: its replies are not written."""
         self.is_local = False
         """It is on this machine."""
         self.become(server.acl.default, server.acl.is_open)
@@ -259,21 +271,72 @@ class Client(Session):
         """Keys under WATCH."""
         self.subscriptions: Subscriptions | None = None
         """None: it is subscribed to nothing. ``PubSub`` changes it."""
-        self.block: Block | None = None
-        self.reply_unfinished = False
-        """Its reply is streamed, or its command is in steps or put off to the next turn: its other
-        requests wait."""
         self.reply_mode = ReplyMode.ON
-        self.direct = False
-        """It is in no special state, and all received bytes are in ``requests``: plain requests
-        take the short way (``Pipelines``), and its next bytes may be an XADD batch."""
-        self.closing = False
-        """Nothing more is read; the connection closes after the last reply."""
-        self.leaving = False
-        """Its peer has closed its side: the connection closes after the pending requests."""
         self.no_evict = self.no_touch = self.monitors = False
         self.last_command = ""
         self.commands_run = 0
+        self.state, self.connection = _RUNNABLE, _OPEN
+        self.block: Block | None = None
+        """What it waits for while it is BLOCKED."""
+        # What follows from the two states, for those who ask for it with every request.
+        self.may_run = True
+        """Its next request may run."""
+        self.reply_unfinished = False
+        """Its command is put off, in steps, or has a streamed reply: its other requests wait."""
+        self.closing = False
+        """Nothing more is read or run; the connection closes after the last reply."""
+        self.lost = False
+        """Its replies are not written."""
+        self.is_plain = self.on_short_path = False
+        self.update_path()
+
+    # --- states ---------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> None:
+        """Change the states by an event; ImpossibleEvent if they do not allow it."""
+        self.state, self.connection = state, connection = follow(event, self.state, self.connection)
+        self.closing = connection in CLOSED
+        self.lost = connection in UNWRITTEN
+        self.reply_unfinished = state in UNFINISHED
+        self.may_run = state is _RUNNABLE and not self.closing
+        if state is not _BLOCKED:
+            self.block = None
+        self.update_path()
+
+    def wait_for(self, block: Block) -> None:
+        """Block the client."""
+        self.handle(Event.BLOCK)
+        self.block = block
+
+    def update_path(self) -> None:
+        """Decide anew whether the client's requests may take the short path.
+
+        Called after each of its requests on the general path, which alone change its session, after
+        a change of users, and by each event.
+        """
+        self.is_plain = is_plain = (
+            self.reply_mode is _ON
+            and self.queue is None
+            and self.authenticated
+            and self.user.free
+            and not self.no_touch
+            and self.subscriptions is None
+        )
+        """Its session has no special state: plain requests may run in a pipeline or XADD batch."""
+        self.on_short_path = (
+            is_plain
+            and self.may_run
+            and self.connection is _OPEN
+            and self.fault is None
+            and not self.unread.size
+            and self.reader.is_empty
+        )
+        """Besides, all received bytes are in ``requests``: the next bytes may be an XADD batch, and
+        nothing is to be done after the requests."""
+
+    direct = property(attrgetter("on_short_path"))  # as compiled modules of before name it
+
+    # --- requests -------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
@@ -282,12 +345,8 @@ class Client(Session):
 
     def receive(self, data: bytes) -> None:
         """Take received bytes; parse them if they are few and nothing is before them."""
-        waits = (
-            self.block is not None
-            or self.reply_unfinished
-            or self.unread.size
-            or self.reader.is_cut
-        )
+        self.on_short_path = False  # until its requests have run
+        waits = self.state is not _RUNNABLE or self.unread.size or self.reader.is_cut
         if waits or len(data) > PIECE:
             self.unread.add(data)
             return
@@ -332,6 +391,10 @@ class Client(Session):
         self.user = user
         self.authenticated = self.reader.trusted = authenticated
 
+    def begin_queue(self) -> None:
+        """Begin MULTI."""
+        self.queue = MultiQueue()
+
     def end_queue(self) -> None:
         """End MULTI and WATCH."""
         self.queue, self.watched = None, Watched()
@@ -347,28 +410,6 @@ class Client(Session):
         self.no_evict = self.no_touch = self.monitors = False
         self.become(self.server.acl.default, self.server.acl.is_open)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether its plain requests may take the short way."""
-        return (
-            self.reply_mode is _ON
-            and self.queue is None
-            and self.authenticated
-            and self.user.free
-            and not self.no_touch
-            and self.subscriptions is None
-        )
-
-    def update_direct(self) -> None:
-        """Update ``direct`` after the client's requests have run."""
-        self.direct = (
-            self.is_plain
-            and self.block is None
-            and self.fault is None
-            and not (self.closing or self.unread.size)
-            and self.reader.is_empty
-        )
-
     def wants_next(self) -> bool:
         """Return whether the next reply is written; count it for CLIENT REPLY SKIP."""
         if self.reply_mode is _ON:
@@ -377,6 +418,7 @@ class Client(Session):
             self.reply_mode = ReplyMode.SKIP
         elif self.reply_mode is ReplyMode.SKIP:
             self.reply_mode = ReplyMode.ON
+            self.update_path()
         return False
 
 

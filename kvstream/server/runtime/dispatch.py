@@ -86,6 +86,8 @@ class Lookups:
             self._usage.record_use(names, now_ms)
 
 
+TIMED_S = 0.001
+"""If the slow log has a lower threshold, each XADD runs and is timed on its own."""
 _US = 1_000_000
 _SIGNS = {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t", 7: "\\a", 8: "\\b"}
 _SIGNS |= {ord('"'): '\\"', ord("\\"): "\\\\"}
@@ -233,19 +235,31 @@ class Dispatcher:
         self.ended = 0.0
         """When the last call ended; a turn uses it to look at the clock less often."""
         self.set_slow()
+        self.needs_general_path = False
+        """Every request takes the general path: MONITOR, HOTKEYS, tracking, notifications, a pause,
+        maxmemory or a failed store."""
+        self.batches_xadds = True
+        """XADDs may be batched: as above, but tracking matters only for its keys, and a low
+        threshold of the slow log times each call."""
+        self.update_path()
 
-    @property
-    def is_odd(self) -> bool:
-        """Whether calls are watched, held or refused by anything but the client's rights."""
-        return bool(
+    def update_path(self) -> None:
+        """Decide anew whether requests may take the short path.
+
+        Called when a turn begins and after each request on the general path: nothing else changes
+        this within a turn.
+        """
+        hot_keys = self.hot_keys
+        alone = bool(
             self.monitors
-            or (self.hot_keys is not None and self.hot_keys.is_active)
-            or self.trackers.clients
+            or (hot_keys is not None and hot_keys.is_active)
             or self.notifications.of_calls
             or self.paused
             or self.over_maxmemory
             or self.read_only is not None
         )
+        self.needs_general_path = alone or bool(self.trackers.clients)
+        self.batches_xadds = not alone and self.noted_s >= TIMED_S
 
     @property
     def counts_hot_keys(self) -> bool:

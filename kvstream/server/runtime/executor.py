@@ -28,6 +28,7 @@ from kvstream.server.runtime import transactions
 from kvstream.server.runtime.blocked_clients import BlockedClients
 from kvstream.server.runtime.checkpoints import Checkpoints
 from kvstream.server.runtime.client import PIECE, Argv, Client, PendingReplies, ReplyMode
+from kvstream.server.runtime.client_state import ClientState, ConnectionState, Event
 from kvstream.server.runtime.dispatch import Dispatcher, name_of
 from kvstream.server.runtime.functions import Functions
 from kvstream.server.runtime.incremental_commands import IncrementalCommands
@@ -87,8 +88,11 @@ class Executor:
         self.started_at = int(time.time())
         self.memory_at_start = resident_bytes()
 
-        self.acl = Acl(commands, self.options.requirepass, self.options.aclfile)
         self.clients: dict[int, Client] = {}
+        self.acl = Acl(
+            *(commands, self.options.requirepass, self.options.aclfile),
+            changed=self._update_paths,
+        )
         self.ready: dict[Client, None] = {}
         """Clients with requests to run, in the order of arrival."""
         self.xadd_batches: list[XaddBatch] = []
@@ -120,8 +124,6 @@ class Executor:
         self._turn: Turn | None = None
         self._until = 0.0
         """When the turn takes no new request any more."""
-        self._is_odd = False
-        """The server is in a special state: no request is plain."""
         self._runner = 0
         self._replies: list[PendingReplies] = []
         self._pipelines = Pipelines(dispatcher, commands)
@@ -141,7 +143,11 @@ class Executor:
         self.statistics.connections += 1
         client.reader.bulk_max = self.options.bulk_max
         client.reader.query_max = self.options.query_max
-        client.update_direct()
+
+    def _update_paths(self) -> None:
+        """Decide anew, after a change of users, which clients may take the short path."""
+        for client in self.clients.values():
+            client.update_path()
 
     def received(self, client: Client, data: bytes) -> None:
         """Take bytes from a client; whole requests run in the next turn."""
@@ -149,7 +155,7 @@ class Executor:
         client.bytes_in += len(data)
         if client.bytes_in > client.look_at:
             self.limits.pause_if_ahead(client)
-        if client.direct and not client.requests:
+        if client.on_short_path and not client.requests:
             batch = batch_of(client, data)
             if batch is not None:
                 self.xadd_batches.append(batch)
@@ -162,14 +168,16 @@ class Executor:
                 return
         elif client.closing:
             return
-        client.direct, client.last_used = False, self.clock()
+        client.last_used = self.clock()
         client.receive(data)
-        if client.block is not None:
+        if client.state is ClientState.BLOCKED:
             if client.unread.size > client.reader.query_max:
                 self.statistics.input_disconnections += 1
                 self.drop(client)
         elif client.has_work:
             self.ready[client] = None
+        else:
+            client.update_path()
 
     def end_subscriptions(self, client: Client) -> None:
         """End MONITOR, CLIENT TRACKING and the subscriptions of a client."""
@@ -184,13 +192,13 @@ class Executor:
         the next turn adds must not be delivered to it.
         """
         asked = client.has_work or any(each.client is client for each in self.xadd_batches)
-        if client.block is not None:
-            client.closing = True
+        if client.state is ClientState.BLOCKED:
+            client.handle(Event.CLOSE)
             self.blocking.cancel(client)
             return False
         if not (asked or client.reply_unfinished or self.reply_queue.is_waiting):
             return False
-        client.direct, client.leaving = False, True
+        client.handle(Event.END_INPUT)
         self.ready[client] = None
         return True
 
@@ -198,14 +206,14 @@ class Executor:
         """Forget a client whose connection has ended."""
         if client.id in self.clients:
             _log.debug("client %d of %s is gone", client.id, client.address)
-        client.closing, client.direct = True, False
         client.requests.clear()
         client.unread.clear()
         self.end_subscriptions(client)
         self.pubsub.forget(client)
-        self.ready.pop(client, None)
         self.clients.pop(client.id, None)
         self.blocking.cancel(client)
+        client.handle(Event.DISCONNECT)
+        self.ready.pop(client, None)
         self.streaming.forget(client)
         if client in self.first:
             self.first.remove(client)
@@ -269,7 +277,7 @@ class Executor:
         if self._guard.is_shut is (self.dispatcher.read_only is None):
             self.dispatcher.note_failure(self._guard.failure if self._guard.is_shut else None)
         left = TURN_REQUESTS
-        self._is_odd = self.dispatcher.is_odd
+        self.dispatcher.update_path()
         self._runner = get_ident()
         try:
             self._turn = turn = Turn(self.engine)
@@ -319,9 +327,8 @@ class Executor:
         suspended, self._replies = self._replies, []
         waiting = {pending.client for pending in suspended}
         for client in list(self.ready):
-            if client not in waiting and client.block is None and not client.reply_unfinished:
+            if client not in waiting and client.state is ClientState.RUNNABLE:
                 del self.ready[client]
-                client.direct = False
                 self._after_requests(client, self._answer_busy(turn, client))
         replies, self._replies = self._replies, suspended
         if replies:
@@ -361,7 +368,7 @@ class Executor:
         while ready and left > 0 and dispatcher.ended < self._until:
             client = next(iter(ready))
             del ready[client]
-            if client.direct and client.user.free and not self._is_odd:
+            if client.on_short_path and not dispatcher.needs_general_path:
                 try:
                     if self._xadds.waiting and pipelines.has_next(client):
                         self._xadds.flush(turn)
@@ -389,7 +396,7 @@ class Executor:
         count = 0
         for _ in range(len(self.first)):
             client = self.first.pop(0)
-            client.reply_unfinished = False
+            client.handle(Event.RESUME)
             count += self._run_requests(turn, client, 1)
         return count
 
@@ -405,7 +412,6 @@ class Executor:
         for batch in reversed(batches):
             client = batch.client
             if not client.closing:
-                client.direct = False  # its next requests run after these
                 client.requests.extendleft(reversed(requests_of(batch)))
                 self.ready[client] = None
 
@@ -419,33 +425,34 @@ class Executor:
 
     def _run_requests(self, turn: Turn, client: Client, most: int) -> int:
         """Run a client's requests until it blocks or has none; return how many ran."""
-        if client.reply_unfinished:  # it becomes ready again
-            return 0
-        client.direct = False
         try:
             count, more = self._run_some(turn, client, most)
         except TurnFailed:
             self.ready[client] = None  # for the requests after the failed one
             raise
-        if not client.reply_unfinished:
-            self._after_requests(client, more)
+        self._after_requests(client, more)
         return count
 
     def _after_requests(self, client: Client, more: bool) -> None:
-        """Queue a client whose requests have run again if it has more, or close it if it must."""
-        if client.block is None and not client.closing:
-            if more:
-                self.ready[client] = None
-            elif client.fault is not None:
-                self._replies.append(PendingReply(client, ErrorReply.of(client.fault)))
-                client.closing = True
-            elif client.leaving:
-                self._replies.append(PendingReply(client, None, is_sent=False))  # closes the client
-                client.closing = True
-            else:
-                client.update_direct()
-        elif client.block is not None and client.leaving:
-            self.drop(client)
+        """Queue a client again if it has more requests; close it if its input has ended.
+
+        A client that waits becomes ready when it resumes.
+        """
+        if not client.may_run:
+            return
+        if more:
+            self.ready[client] = None
+        elif client.fault is not None:
+            self._close(client, ErrorReply.of(client.fault))
+        elif client.connection is ConnectionState.HALF_CLOSED:
+            self._close(client)
+        else:
+            client.update_path()
+
+    def _close(self, client: Client, error: ErrorReply | None = None) -> None:
+        """Close a client after the replies so far, and the error if there is one."""
+        self._replies.append(PendingReply(client, error, is_sent=None if error else False))
+        client.handle(Event.CLOSE)
 
     def _run_some(self, turn: Turn, client: Client, most: int) -> tuple[int, bool]:
         """Run requests until the turn is over; return how many ran, and whether there may be more.
@@ -455,21 +462,17 @@ class Executor:
         """
         requests, pipelines = client.requests, self._pipelines
         count = 0
-        while (
-            count < most
-            and client.block is None
-            and not client.closing
-            and not client.reply_unfinished
-        ):
+        while count < most and client.may_run:
             may_go_on = False
             if requests:
                 ran, unanswered = 0, None
-                if not self._is_odd and client.is_plain and pipelines.has_next(client):
+                general = self.dispatcher.needs_general_path
+                if not general and client.is_plain and pipelines.has_next(client):
                     if self._xadds.waiting:
                         self._xadds.flush(turn)
                     room = min(most - count, CLIENT_REQUESTS - count % CLIENT_REQUESTS)
                     ran, unanswered = pipelines.run(turn, client, room, self._until, self._replies)
-                elif client.queue is not None and not self._is_odd:
+                elif client.queue is not None and not general:
                     ran = self._queue(
                         client, min(most - count, CLIENT_REQUESTS - count % CLIENT_REQUESTS)
                     )
@@ -479,7 +482,8 @@ class Executor:
                 elif not ran:
                     pipelines.record(turn.txn)
                     self._attempt(turn, client, requests.popleft())
-                    self._is_odd = self.dispatcher.is_odd
+                    self.dispatcher.update_path()
+                    client.update_path()
                 count += ran or 1
                 may_go_on = count % CLIENT_REQUESTS > 0 and client.authenticated
             elif not client.take_in():
@@ -576,26 +580,27 @@ class Executor:
     def _suspend(self, turn: Turn, pending: PendingReply) -> None:
         """Block a client, put its command off, run it in steps, or stream its reply."""
         client, reply = pending.client, pending.reply
-        client.direct = False
         if isinstance(reply, Blocked):
-            if not client.closing:  # nor gone
+            if client.connection is ConnectionState.OPEN:
                 assert isinstance(pending.unit, partial)  # of Dispatcher.answer
                 self.blocking.begin(turn, client, reply, pending.unit.args[1:])
+            elif client.may_run:  # its peer has closed its side: nobody would read the reply
+                self._close(client)
             return
         if reply is LATER:
             pending.reply = None
             client.requests.appendleft(Requeued(pending))
             self._replies.remove(pending)
             self.first.append(client)
-            client.reply_unfinished = True
+            client.handle(Event.PUT_OFF)
             return
         if isinstance(reply, Stepwise):
             self._replies.remove(pending)
             self.incremental.add(pending, reply)
-            client.reply_unfinished = True
             return
         assert isinstance(reply, Paged)
-        client.reply_unfinished = pending.is_wanted()
+        if pending.is_wanted():
+            client.handle(Event.STREAM)
 
     def run_step(self, pending: PendingReply) -> None:
         """Run the next step of a command in a turn of its own; the last step answers."""
@@ -605,11 +610,8 @@ class Executor:
             sequence, replies = self.run_again(pending, pending.unit)
         finally:
             self._turn = None
-        if not isinstance(pending.reply, Stepwise):
-            if not (isinstance(pending.reply, Paged) and pending.is_sent):
-                pending.client.reply_unfinished = False
-            if not pending.client.reply_unfinished and pending.client.block is None:
-                self.ready[pending.client] = None
+        if pending.client.state is ClientState.RUNNABLE:
+            self.ready[pending.client] = None
         if replies:
             self.reply_queue.send(sequence, replies)
 
@@ -676,6 +678,7 @@ class Executor:
             sequence, self._replies = self.engine.seen_sequence, [pending]
         finally:
             client.select(db)
+            client.update_path()
         replies, self._replies = self._replies, []
         return sequence, replies
 
@@ -687,8 +690,8 @@ class Executor:
     def _reply_to(self, client: Client, reply: Reply, depends: bool = False) -> PendingReply:
         # Pushes are sent in every mode of CLIENT REPLY.
         is_sent, protocol = client.wants_next() or type(reply) is Pushes, client.protocol
-        if type(reply) is Paged:
-            client.reply_unfinished = is_sent
+        if type(reply) is Paged and is_sent:
+            client.handle(Event.STREAM)
         return PendingReply(client, reply, None, 0, protocol, depends, is_sent)
 
     def _deliver(self, replies: PendingReplies) -> None:
@@ -754,6 +757,6 @@ def server_of(client: Client) -> Executor:
 def disconnect(client: Client, other: Client) -> None:
     """Close a connection for the command of a client: its own one after the reply."""
     if other is client:
-        client.closing = True
+        client.handle(Event.CLOSE)
     else:
         server_of(client).drop(other)

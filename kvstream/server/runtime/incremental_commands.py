@@ -15,6 +15,7 @@ from kvstream.errors import KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.server.runtime.blocked_clients import Pause
 from kvstream.server.runtime.client import Client, Server
+from kvstream.server.runtime.client_state import Event
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import PendingReply, Requeued
 
@@ -70,6 +71,7 @@ class IncrementalCommands:
         again = PendingReply(
             client, None, following, pending.db, pending.protocol, reads=pending.reads
         )
+        client.handle(Event.STEP)
         self._under_way[client] = IncrementalCommand(again, command, reply.undo)
 
     def forget(self, client: Client) -> None:
@@ -83,7 +85,6 @@ class IncrementalCommands:
         work = self._under_way.pop(client, None)
         if work is not None:
             client.requests.appendleft(Requeued(work.pending))
-            client.reply_unfinished = False
 
     def run(self) -> None:
         """Run steps for the time that they have between two turns."""
@@ -93,6 +94,7 @@ class IncrementalCommands:
             self._undo(self._undos.pop())
         while (client := self._next()) is not None:
             work = self._under_way.pop(client)
+            client.handle(Event.RESUME)  # to run the step
             client.last_used = clock()
             self._run_step(work.pending)
             if work.undo is not None and isinstance(work.pending.reply, ErrorReply):

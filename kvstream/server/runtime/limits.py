@@ -20,6 +20,7 @@ from kvstream.logs import DeferredLogger, Throttle
 from kvstream.resp.replies import encode
 from kvstream.server.options import OutputLimit
 from kvstream.server.runtime.client import READ_AHEAD, STRANGER_AHEAD, Client, Server
+from kvstream.server.runtime.client_state import ClientState, Event
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.pubsub import PubSub
 from kvstream.server.runtime.reply_queue import ReplyStreaming
@@ -206,7 +207,7 @@ class Limits:
             self._server.statistics.output_disconnections += 1
             text = "%s is cut off: it has not read %d bytes of replies"
             self._cuts.log(_log, logging.WARNING, text, client.address, pending)
-            client.lost = True
+            client.handle(Event.CUT_OFF)
             return False
         return True
 
@@ -307,7 +308,6 @@ class Limits:
     def _note_evicted(self, client: Client, size: int, total: int, most: int) -> None:
         server = self._server
         server.statistics.evicted_clients += 1
-        client.lost = True
         if server.clock() - self._evicted_at >= WARN_S:
             self._evicted_at = server.clock()
             _log.warning(
@@ -382,7 +382,7 @@ class Limits:
         age = now - client.created
         if 0 < options.authentication_s <= age and _is_stranger(client, age):
             return True
-        if client.block is not None or client.reply_unfinished or client.monitors:
+        if client.state is not ClientState.RUNNABLE or client.monitors:
             return False
         if client.subscriptions is not None:
             return False

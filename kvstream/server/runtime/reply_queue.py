@@ -33,6 +33,7 @@ from kvstream.meta.txn import Txn
 from kvstream.resp import twins
 from kvstream.resp.replies import CHUNK, encode, encode_pages
 from kvstream.server.runtime.client import Client, PendingReplies, Server
+from kvstream.server.runtime.client_state import ClientState, Event
 from kvstream.server.runtime.pubsub import Message, PubSub
 from kvstream.storage.durability import Committer
 from kvstream.types.clock import monotonic
@@ -217,10 +218,13 @@ class ReplyStreaming:
         return 0 if reply is None else reply.memory
 
     def release(self, client: Client) -> None:
-        """Allow a client to run its next request."""
-        if client.reply_unfinished:
-            client.reply_unfinished = False
-            self._server.ready[client] = None
+        """Let a client run its next request if its reply was streamed."""
+        if client.state is ClientState.STREAMED:
+            client.handle(Event.RESUME)
+            if client.closing:
+                client.close()
+            else:
+                self._server.ready[client] = None
 
     def forget(self, client: Client) -> None:
         """Stop streaming to a client and release the snapshot."""
@@ -275,7 +279,6 @@ class ReplyStreaming:
         for client, reply in list(self.under_way.items()):
             if reply.moved < over:
                 self._server.statistics.output_disconnections += 1
-                client.lost = True
                 self._server.drop(client)
 
 
@@ -373,7 +376,8 @@ class ReplyQueue:
         else:
             write_replies(replies, self._begin_pages, LONG)
         for client in closing:
-            client.close()
+            if client.state is not ClientState.STREAMED:
+                client.close()
 
     def _write_with_messages(self, replies: list[PendingReplies]) -> None:
         """Send replies, in order with the messages to the same clients.

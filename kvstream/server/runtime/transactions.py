@@ -34,7 +34,6 @@ from kvstream.operations.watch import Watched
 from kvstream.server.runtime.client import Argv, Client, MultiQueue, ReplyMode
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import PendingReply
-from kvstream.server.runtime.xadd_batching import TIMED_S
 
 SMALL = 1 << 10
 """Bytes: smaller replies are never refused."""
@@ -185,7 +184,8 @@ def _add_together(
 
     None are returned, and nothing is added, if they have to run one by one.
     """
-    if not client.user.free or dispatcher.is_odd or dispatcher.noted_s < TIMED_S:
+    dispatcher.update_path()  # commands before them in the queue may change it
+    if not (client.user.free and dispatcher.batches_xadds) or dispatcher.trackers.clients:
         return []
     begun = dispatcher.clock()
     try:

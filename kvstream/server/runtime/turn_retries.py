@@ -7,16 +7,15 @@ was rolled back has blocked clients, put requests off and begun replies: that is
 from typing import Protocol
 
 from kvstream.commands.command import Blocked
-from kvstream.commands.replies import Paged
 from kvstream.errors import UnknownOutcome
 from kvstream.server.runtime.blocked_clients import BlockedClients, Pause
 from kvstream.server.runtime.client import Argv, Client, PendingReplies, Server
+from kvstream.server.runtime.client_state import ClientState, Event
 from kvstream.server.runtime.incremental_commands import IncrementalCommands
 from kvstream.server.runtime.pipelines import Pipeline, Pipelines
 from kvstream.server.runtime.reply_queue import (
     Operation,
     PendingReply,
-    ReplyStreaming,
     Requeued,
     error_of,
 )
@@ -30,7 +29,6 @@ class RetryingServer(Server, Protocol):
     first: list[Client]
     incremental: IncrementalCommands
     pause: Pause
-    streaming: ReplyStreaming
 
     def run_again(self, pending: PendingReply, unit: Operation) -> tuple[int, list[PendingReplies]]:
         """Run a unit in a turn of its own; return the sequence number, and the replies."""
@@ -58,7 +56,7 @@ class Retries:
         sequence, replies = server.engine.seen_sequence, list[PendingReplies]()
         for pending in self._take_apart(failed):
             client = pending.client
-            if client.block is not None or client.reply_unfinished:  # by its request before
+            if client.state is not ClientState.RUNNABLE:  # because of its request before
                 behind.setdefault(client, []).append(Requeued(pending))
             elif pending.unit is None:
                 replies.append(pending)
@@ -71,7 +69,7 @@ class Retries:
                 sequence = max(sequence, written)
                 replies += answers
         for client, requests in behind.items():
-            if client in server.first:
+            if client.state is ClientState.PUT_OFF:
                 requests.insert(0, client.requests.popleft())
             client.requests.extendleft(reversed(requests))
         return sequence, replies
@@ -97,39 +95,45 @@ class Retries:
 
     def _take_back(self, client: Client) -> PendingReply:
         """Return the request of a client that was to run first in the next turn."""
-        self._server.first.remove(client)
-        client.reply_unfinished = False
-        self._server.ready[client] = None  # for the requests after it
+        self._roll_back(client)
         again = client.requests.popleft()
         assert isinstance(again, Requeued)
         return again.pending
 
     def _release(self, pending: PendingReply) -> None:
-        """Release a client that was held by a turn that was rolled back.
+        """Release the client of a request that runs again."""
+        block = pending.client.block
+        if isinstance(pending.reply, Blocked) and (
+            block is None or block.wait is not pending.reply
+        ):
+            pending.unit = None  # the wait has ended: another one has its reply
+        self._roll_back(pending.client)
 
-        Its unanswered request becomes its next one.
+    def _roll_back(self, client: Client) -> None:
+        """Restore the state in which a client began its turn: RUNNABLE.
+
+        A request that was put off or held, or runs in steps, becomes its next one.
         """
-        client, server = pending.client, self._server
-        server.incremental.put_back(client)
-        server.pause.release(client)
+        server, state = self._server, client.state
+        if state is ClientState.BLOCKED:
+            if server.pause.has(client):
+                server.pause.release(client)
+            else:  # its waiter went with the turn
+                server.blocking.end(client)
+        elif state is ClientState.PUT_OFF:
+            server.first.remove(client)
+        elif state is ClientState.STEPPED:
+            server.incremental.put_back(client)
+        client.handle(Event.ROLL_BACK)
         if client.requests:
             server.ready[client] = None
-        if isinstance(pending.reply, Blocked):
-            if client.block is not None and client.block.wait is pending.reply:
-                server.blocking.end(client)  # its waiter went with the turn
-            else:  # the wait has ended: another one has its reply
-                pending.unit = None
-        elif type(pending.reply) is Paged:
-            server.streaming.release(client)
 
     def give_up(self, pending: PendingReply, failure: Exception) -> None:
         """Answer a request with the failure of its own turn, which was rolled back."""
-        client, server = pending.client, self._server
-        if client.block is not None:
-            server.blocking.end(client)
-        if client in server.first:
-            self._take_back(client)
-        server.incremental.forget(client)
-        server.streaming.release(client)
+        client, is_put_off = pending.client, pending.client.state is ClientState.PUT_OFF
+        self._server.incremental.forget(client)
+        self._roll_back(client)
+        if is_put_off:
+            client.requests.popleft()
         pending.reply = error_of(failure)
         pending.is_wanted()

@@ -31,7 +31,7 @@ from kvstream.resp import twins
 from kvstream.resp.replies import encode
 from kvstream.resp.requests import Request, RequestReader
 from kvstream.server.options import ServerOptions
-from kvstream.server.runtime.client import Argv, Client, ReplyMode
+from kvstream.server.runtime.client import Argv, Client
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import PendingReply
 from kvstream.types.clock import perf_counter
@@ -127,7 +127,7 @@ def gather_in_python(
         at += 1
         entries += len(batch.entries)
         client = batch.client
-        if client.direct and client.user.free:
+        if client.on_short_path:
             batch.prefix = client.prefix
             name = batch.prefix + batch.key
             waiting.setdefault(name, []).append(batch)
@@ -172,8 +172,6 @@ WORDS_MIN = 5
 _OPTIONS = (b"MAXLEN", b"MINID", b"maxlen", b"minid")
 LARGE = 64 << 10
 """Bytes: of a larger entry only the packed row is kept, not the request."""
-TIMED_S = 0.001
-"""If the slow log has a lower threshold, each XADD runs and is timed on its own."""
 
 
 class BatchedXadds:
@@ -239,12 +237,10 @@ class BatchedXadds:
 
     def take(self, client: Client, argv: Argv) -> XaddBatch | None:
         """Batch a request of at least WORDS_MIN words if it is a plain XADD; return its batch."""
-        if argv[0] not in _NAMES:
-            return None
-        if client.queue is not None or client.reply_mode is not ReplyMode.ON:
+        if argv[0] not in _NAMES or not client.is_plain:
             return None
         name = client.prefix + argv[1]
-        if not (client.authenticated and client.user.free and self._may_wait(name)):
+        if not self._may_wait(name):
             return None
         plain = _plain(argv, self._engine.catalog.limits.entry_max_bytes)
         if plain is None:
@@ -262,18 +258,10 @@ class BatchedXadds:
         return batch
 
     def _may_wait(self, name: bytes) -> bool:
-        trackers = self._dispatcher.trackers
-        slower_than_us = self._options.slower_than_us
-        return (
-            not (
-                self._dispatcher.monitors
-                or self._dispatcher.paused
-                or self._dispatcher.over_maxmemory
-            )
-            and not self._dispatcher.counts_hot_keys
-            and not self._dispatcher.notifications.of_calls
-            and not (trackers.clients and trackers.is_tracked(key_of(name)))
-            and not 0 <= slower_than_us < TIMED_S * 1e6
+        """Return whether XADDs to a stream may be batched."""
+        dispatcher, trackers = self._dispatcher, self._dispatcher.trackers
+        return dispatcher.batches_xadds and not (
+            trackers.clients and trackers.is_tracked(key_of(name))
         )
 
     def _is_long(self, name: bytes, batches: list[XaddBatch], before: int = 0) -> bool:

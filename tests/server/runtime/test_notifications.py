@@ -62,11 +62,11 @@ def test_expired_events_do_not_prevent_batches_and_pipelines(
     server: Server, ann: Talker, cyd: Talker
 ) -> None:
     ann.ask("CONFIG", "SET", "notify-keyspace-events", "KEx")
-    assert not server.executor.dispatcher.is_odd
+    assert not server.executor.dispatcher.needs_general_path
     ann.ask("CONFIG", "SET", "notify-keyspace-events", "KExt")
-    assert server.executor.dispatcher.is_odd
+    assert server.executor.dispatcher.needs_general_path
     ann.ask("CONFIG", "SET", "notify-keyspace-events", "xt")
-    assert not server.executor.dispatcher.is_odd
+    assert not server.executor.dispatcher.needs_general_path
     ann.ask(*XADD)
     assert cyd.heard() == b""
 

@@ -296,7 +296,7 @@ def test_each_request_of_a_burst_gets_the_error_of_the_fsync(
 @pytest.mark.parametrize("clients", [1, 3])
 def test_both_twins_gather_and_answer_alike(server: Server, clients: int) -> None:
     talkers = [server.client().client for _ in range(clients)]
-    talkers[-1].direct = clients == 1
+    talkers[-1].on_short_path = clients == 1
     entry = encode_flat([b"f", b"v"])
     trim = plain_trim([b"MAXLEN", b"5"])
     found: list[Any] = []
