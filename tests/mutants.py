@@ -27,18 +27,20 @@ import click
 
 ROOT = Path(__file__).resolve().parent.parent
 SCOPE = ("kvstream/operations", "meta", "kvstream/server/runtime")
+FOLDERS = ("operations", "meta", "commands", "engine", "library", "queues", "server")
+"""The folders below ``tests`` whose tests run in one process."""
+NEAREST = 8
+"""How many files of FOLDERS run first for a mutant."""
 GENERAL = (
-    *("commands/test_as_redis.py", "commands/test_conversation.py", "queues/test_queue.py"),
-    *("operations/checks/test_random_walk.py", "operations/test_redis_74_session.py"),
-    "server/runtime/test_pipelines.py",
+    *("operations/test_*.py", "operations/checks/test_random_walk.py", "commands/test_*.py"),
+    *("library/test_groups.py", "library/test_consumers.py", "library/test_streams.py"),
+    *(
+        "server/runtime/test_pipelines.py",
+        "server/runtime/test_executor.py",
+        "queues/test_queue.py",
+    ),
 )
-"""Test files below ``tests`` that run much of all modules: they come after the nearest ones."""
-FOLDERS = (
-    *("operations", "meta", "commands", "engine", "library"),
-    *("server/runtime", "server/commands"),
-)
-NEAREST = 6
-"""How many files of FOLDERS run for a mutant."""
+"""Files below ``tests`` that run much of all modules: they come after the nearest ones."""
 SECONDS_MAX = 600
 """Tests of a mutant that take longer have found it: it loops."""
 OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -169,7 +171,8 @@ def stages(tree: Path, mutant: Mutant) -> Iterator[list[str]]:
         for file in (tree / "tests" / folder).rglob("test_*.py")
     }
     yield sorted(filter(scores.get, scores), key=lambda file: (-scores[file], file))[:NEAREST]
-    yield [f"tests/{each}" for each in GENERAL]
+    general = (file for each in GENERAL for file in tree.glob(f"tests/{each}"))
+    yield [file.relative_to(tree).as_posix() for file in general]
 
 
 def _nearness(file: Path, mutant: Mutant) -> int:
@@ -185,6 +188,7 @@ def _nearness(file: Path, mutant: Mutant) -> int:
         + 4 * bool(re.search(imports, text))
         + 2 * (len(name) > 4 and name in text)
         + 2 * any(len(word) > 3 and word in file.stem for word in stem.split("_"))
+        + 2 * (stem.rstrip("s") in file.stem)
         + (path.parent.name == file.parent.name)
     )
 

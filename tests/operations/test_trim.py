@@ -50,6 +50,8 @@ def adds(count: int) -> list[object]:
         *adds(5),
         "XTRIM s MINID 99", 5,
         "XTRIM s MINID 99", 0,
+        "XADD s 50-0 f v", "50-0",
+        "XTRIM s MINID 99", 1,
     ),
     case(
         "MINID of an entry that is not there ends, with newer ones kept",
