@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from typing import TypedDict
 
 from kvstream.commands.args import (
     Args,
@@ -24,7 +23,7 @@ from kvstream.commands.reply_pages import is_long, is_put_off, paged
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
 from kvstream.operations import claim
-from kvstream.operations.claim import ClaimedParts
+from kvstream.operations.claim import ClaimedParts, ClaimOptions
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.plans import Plan
 from kvstream.types.ids import UNPACKED, StreamID
@@ -91,16 +90,6 @@ def _claimed(entries: Sequence[AnyEntry], justid: bool) -> Reply:
     return entries if type(entries) is Rows else Entries(entries)
 
 
-class _ClaimOptions(TypedDict, total=False):
-    """The options of XCLAIM, named as the arguments of the operation."""
-
-    time_ms: int | None
-    retrycount: int | None
-    force: bool
-    justid: bool
-    last_id: StreamID | None
-
-
 @COMMANDS.command(
     "xclaim",
     "key group consumer min-idle-time id [id ...] [IDLE milliseconds] "
@@ -124,7 +113,7 @@ def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     if len(argv) > txn.thresholds.long_rows and are_many(txn, session, len(argv) - 5):
         return about_ids(argv[5:], partial(_plan, session, argv, min_idle_ms), _parts, True)
     ids = _claimed_ids(argv[5:])
-    asked: _ClaimOptions = {}
+    asked: ClaimOptions = {}
     if len(argv) > 5 + len(ids):
         asked = _claim_options(txn, Args(argv, 5 + len(ids)))
     return _claim(txn, session, argv, min_idle_ms, ids, asked)
@@ -136,7 +125,7 @@ def _claim(
     argv: Argv,
     min_idle_ms: int,
     ids: Sequence[StreamID],
-    asked: _ClaimOptions,
+    asked: ClaimOptions,
 ) -> Reply:
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
     entries = claim.claim(txn, name, group, consumer, min_idle_ms, ids, **asked)
@@ -173,8 +162,8 @@ def _claimed_ids(words: Argv) -> list[StreamID]:
         return leading(words, stream_id)
 
 
-def _claim_options(txn: Txn, args: Args) -> _ClaimOptions:
-    options: _ClaimOptions = {}
+def _claim_options(txn: Txn, args: Args) -> ClaimOptions:
+    options: ClaimOptions = {}
     while args:
         word = args.next()
         option = word.upper()
@@ -192,7 +181,7 @@ def _claim_options(txn: Txn, args: Args) -> _ClaimOptions:
     return options
 
 
-def _claim_number(txn: Txn, options: _ClaimOptions, option: bytes, value: int) -> None:
+def _claim_number(txn: Txn, options: ClaimOptions, option: bytes, value: int) -> None:
     if option == b"RETRYCOUNT":
         options["retrycount"] = value if value >= 0 else None
         return

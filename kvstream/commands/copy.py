@@ -11,12 +11,10 @@ from kvstream.commands.command import (
     Session,
     flags,
 )
-from kvstream.commands.incremental import in_steps
+from kvstream.commands.incremental import run_plan
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations.images import copy
-from kvstream.operations.keyspace import exists
-from kvstream.operations.plans import run_at_once
 
 COMMANDS = Family("generic")
 
@@ -50,7 +48,8 @@ def copy_(txn: Txn, session: Session, argv: Argv) -> Answer:
         else:
             raise syntax_error()
     source, target = session.prefix + argv[1], qualified(db, argv[2])
-    return _run(txn, session, source, target, replace)
+    plan = copy.plan_copy(source, target, replace)
+    return run_plan(txn, session, plan, int, copy.is_long(txn, source))
 
 
 @COMMANDS.command(
@@ -65,18 +64,5 @@ def move(txn: Txn, session: Session, argv: Argv) -> Answer:
     """
     db = database(argv[2], session.databases)
     source, target = session.prefix + argv[1], qualified(db, argv[1])
-    return _run(txn, session, source, target, is_move=True)
-
-
-def _run(
-    txn: Txn,
-    session: Session,
-    source: bytes,
-    target: bytes,
-    replace: bool = False,
-    is_move: bool = False,
-) -> Answer:
-    plan = copy.plan_copy(source, target, replace, is_move)
-    if session.steps and copy.is_long(txn, source) and (replace or not exists(txn, target)):
-        return in_steps(plan, int)
-    return int(run_at_once(txn, plan))
+    plan = copy.plan_copy(source, target, is_move=True)
+    return run_plan(txn, session, plan, int, copy.is_long(txn, source))

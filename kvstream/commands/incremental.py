@@ -13,7 +13,7 @@ from kvstream.commands.command import Answer, Session, Stepwise
 from kvstream.errors import InvalidID
 from kvstream.meta.txn import Txn
 from kvstream.operations import delete, entries
-from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning, Stepped
+from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning, Stepped, run_at_once
 from kvstream.types.ids import StreamID
 
 T = TypeVar("T")
@@ -42,6 +42,19 @@ class _Steps(Generic[T]):
 def in_steps(plan: Plan[T], answer: Callable[[T], Answer]) -> Stepwise:
     """Run a plan in steps; ``answer`` turns its result into a reply."""
     return Stepwise(_Steps(Stepped(plan), lambda done, txn, session: answer(done)))
+
+
+def run_plan(
+    txn: Txn,
+    session: Session,
+    plan: Plan[T],
+    answer: Callable[[T], Answer],
+    is_long: bool = True,
+) -> Answer:
+    """Run a plan, in steps if it is long and the client takes them."""
+    if session.steps and is_long:
+        return in_steps(plan, answer)
+    return answer(run_at_once(txn, plan))
 
 
 def behind_steps(plan: Plan[bool], answer: Callable[[Txn, Session], Answer]) -> Stepwise:

@@ -1,6 +1,6 @@
 """XACK, XACKDEL and XNACK: acknowledge entries, delete them too, or give them back."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +19,7 @@ from kvstream.meta.runs import HELD_MS, Run
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.operations.claim import refuse_retrycount
-from kvstream.operations.delete import Live, StreamVersion, delete_but
+from kvstream.operations.delete import Live, delete_but
 from kvstream.operations.delivery.backoff import GivenBack
 from kvstream.operations.entries import live, live_rows
 from kvstream.operations.groups import group_of_key
@@ -116,7 +116,7 @@ class Nack:
         return self.mode is NackMode.FATAL and self.retrycount is None
 
     def decide(
-        self, txn: Txn, stream: StreamMeta, rank: int, run: Run | None, ids: Sequence[PackedID]
+        self, stream: StreamMeta, rank: int, txn: Txn, run: Run | None, ids: Sequence[PackedID]
     ) -> Targets:
         """Return what becomes of IDs of a run, or of IDs that are not pending."""
         if run is None:
@@ -138,7 +138,7 @@ class Nack:
     ) -> Targets:
         """Return what becomes of IDs in a group with a policy: they may wait, or be given up."""
         if run is None:
-            return self.decide(txn, stream, rank, run, ids)
+            return self.decide(stream, rank, txn, run, ids)
         if run.time_ms == HELD_MS:  # it was never delivered
             return {}
         count = run.deliveries if self.gives_up else self._count_after(run.deliveries)
@@ -166,7 +166,7 @@ def negative_acknowledge(
         return _nack_by_policy(txn, name, stream, group, ascending_packed(packed), nack)
     for part in ascending_parts(packed):  # an ID may be given again
         rank = group.nack_rank + 1
-        decide = partial(nack.decide, txn, stream, rank)
+        decide = partial(nack.decide, stream, rank, txn)
         change = pel.plan(group, stretches(txn, group, part), decide)
         change.apply(txn, group)
         note_released(txn, name, group, rank, change.count)
@@ -181,37 +181,17 @@ def plan_ack(name: bytes, group_name: bytes, ids: Sequence[PackedID]) -> Plan[in
         found = stream_and_group(txn, name, group_name)
         if found is None:
             return 0
-        group = found[1]
-
-        def holds(txn: Txn) -> bool:
-            found = stream_and_group(txn, name, group_name)
-            return found is not None and found[1] is group
-
-        stepped = _SteppedRule(*found, ids, _drop)
-        txn = yield from stepped.plan(txn, holds, len(ids))
-        count = sum(stepped.apply(txn))
+        stepped = _SteppedRule(name, *found, ids, _drop)
+        txn = yield from stepped.plan(txn, len(ids))
+        count = stepped.apply(txn)
         txn.frees = True
-        signal_freed(txn, name, group)
+        signal_freed(txn, name, found[1])
         return count
 
     return plan
 
 
-class _SteppedRule(SteppedPelChange[int]):
-    """The change of very many IDs by a rule; it counts those that have a target."""
-
-    def __init__(
-        self, stream: StreamMeta, group: GroupMeta, ids: Sequence[PackedID], rule: pel.Decide
-    ) -> None:
-        super().__init__(stream, group, ids)
-        self._rule = rule
-
-    def _decide(self, txn: Txn, ids: list[PackedID]) -> tuple[Change, int]:
-        change = pel.plan(self._group, stretches(txn, self._group, ids), self._rule)
-        return change, change.count
-
-
-def _drop(run: Run | None, ids: Sequence[PackedID]) -> Targets:
+def _drop(txn: Txn, run: Run | None, ids: Sequence[PackedID]) -> Targets:
     return {} if run is None else dict.fromkeys(ids)
 
 
@@ -226,20 +206,39 @@ def plan_nack(name: bytes, group_name: bytes, ids: Sequence[PackedID], nack: Nac
         stream, group = group_of_key(txn, name, group_name)
         if group.policy is not None or not is_ascending(ids):
             return negative_acknowledge(txn, name, group_name, [*map(StreamID.unpack, ids)], nack)
-        rank, version = group.nack_rank + 1, StreamVersion.of(stream)
-        decide = partial(nack.decide, txn, stream, rank)
-
-        def holds(txn: Txn) -> bool:
-            current, found = group_of_key(txn, name, group_name)
-            return version.is_current(current) and found is group and group.nack_rank + 1 == rank
-
-        stepped = _SteppedRule(stream, group, ids, decide)
-        txn = yield from stepped.plan(txn, holds, len(ids))
-        count = sum(stepped.apply(txn))
+        rank = group.nack_rank + 1
+        decide = partial(nack.decide, stream, rank)
+        stepped = _SteppedRule(name, stream, group, ids, decide, rank)
+        txn = yield from stepped.plan(txn, len(ids))
+        count = stepped.apply(txn)
         note_released(txn, name, group, rank, count)
         return count
 
     return plan
+
+
+class _SteppedRule(SteppedPelChange[None]):
+    """The change of very many IDs by a rule."""
+
+    def __init__(
+        self,
+        name: bytes,
+        stream: StreamMeta,
+        group: GroupMeta,
+        ids: Sequence[PackedID],
+        rule: Callable[[Txn, Run | None, Sequence[PackedID]], Targets],
+        rank: int | None = None,
+    ) -> None:
+        """``rank``: that of XNACK, whose rule looks at messages as well."""
+        super().__init__(name, stream, group, ids, reads_messages=rank is not None)
+        self._rule, self._rank = rule, rank
+
+    def _decide(self, txn: Txn, ids: list[PackedID]) -> tuple[Change, None]:
+        runs = stretches(txn, self._group, ids)
+        return pel.plan(self._group, runs, partial(self._rule, txn)), None
+
+    def _holds(self, txn: Txn) -> bool:
+        return super()._holds(txn) and self._rank in (None, self._group.nack_rank + 1)
 
 
 def _nack_by_policy(

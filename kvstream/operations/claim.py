@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import ID_BYTES
@@ -32,7 +32,6 @@ from kvstream.meta.pel_index import nacked_in, pending_by_consumer, pending_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import Run, Shared
 from kvstream.meta.txn import Txn
-from kvstream.operations.delete import StreamVersion
 from kvstream.operations.entries import live_rows
 from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.operations.pages import Steps
@@ -51,6 +50,7 @@ ATTEMPTS_PER_COUNT = 10
 """XAUTOCLAIM looks at no more than this many pending entries for each that it may return."""
 _LAST = MAX_ID.packed
 _END_OF_TIME = (1 << 63) - 1
+_NO_REPEATS: Mapping[PackedID, int] = {}
 _IDLE_RUNS_MAX = 4096
 """Idle runs that are sorted by ID; if there are more, a scan in ID order finds some soon."""
 
@@ -201,17 +201,41 @@ def advance(txn: Txn, group: GroupMeta, last_id: StreamID | None) -> None:
         txn.member_changed(group)
 
 
-def delivery_time(txn: Txn, time_ms: int | None) -> int:
-    """Return the delivery time that a claim sets; one in the future counts as now."""
-    return txn.now_ms if time_ms is None or time_ms > txn.now_ms else max(0, time_ms)
+class RuleOptions(TypedDict, total=False):
+    """The options by which XCLAIM decides, named as the arguments of ``claim``."""
+
+    time_ms: int | None
+    retrycount: int | None
+    force: bool
+    justid: bool
 
 
-def idle_bound(txn: Txn, min_idle_ms: int) -> int:
-    """Return the latest delivery time that may be claimed; without an idle time any may.
+class ClaimOptions(RuleOptions, total=False):
+    """All options of XCLAIM."""
 
-    Deliveries lie in the future if the clock was set back.
+    last_id: StreamID | None
+
+
+def _rule_of(
+    txn: Txn,
+    stream: StreamMeta,
+    owner: bytes,
+    min_idle_ms: int,
+    repeats: Mapping[PackedID, int] = _NO_REPEATS,
+    time_ms: int | None = None,
+    retrycount: int | None = None,
+    force: bool = False,
+    justid: bool = False,
+) -> Claim:
+    """Return the rule of a claim that begins now.
+
+    A delivery time in the future counts as now. Without an idle time any entry may be claimed:
+    deliveries lie in the future if the clock was set back.
     """
-    return txn.now_ms - min_idle_ms if min_idle_ms > 0 else _END_OF_TIME
+    now_ms = txn.now_ms
+    bound = now_ms - min_idle_ms if min_idle_ms > 0 else _END_OF_TIME
+    delivered_ms = now_ms if time_ms is None or time_ms > now_ms else max(0, time_ms)
+    return Claim(stream, owner, bound, delivered_ms, retrycount, force, justid, repeats)
 
 
 def _note_claimed(
@@ -248,9 +272,9 @@ def claim(
     advance(txn, group, last_id)
     packed = [PACKED(*eid) for eid in ids]
     distinct = packed if len(packed) == 1 else ascending_packed(packed)
-    bound, time_ms = idle_bound(txn, min_idle_ms), delivery_time(txn, time_ms)
-    rule = Claim(
-        stream, consumer_name, bound, time_ms, retrycount, force, justid, repeated(packed, distinct)
+    repeats = repeated(packed, distinct)
+    rule = _rule_of(
+        txn, stream, consumer_name, min_idle_ms, repeats, time_ms, retrycount, force, justid
     )
     progress = ClaimProgress()
     asked = list(stretches(txn, group, distinct))
@@ -318,13 +342,13 @@ def autoclaim(
     refuse_autoclaim_count(count)
     stream, group = group_of_key(txn, name, group_name)
     consumer = consumer_of(txn, name, group, consumer_name)
-    rule = Claim(stream, consumer_name, idle_bound(txn, min_idle_ms), txn.now_ms, justid=justid)
-    progress = ClaimProgress(count)
+    rule = _rule_of(txn, stream, consumer_name, min_idle_ms, justid=justid)
+    progress, scan = ClaimProgress(count), _Scan(start.packed, count * ATTEMPTS_PER_COUNT)
     read = partial(live_rows, txn, stream)
-    pending = _pending_from(txn, group, start.packed, progress)
+    pending = scan.take(txn, group, progress)
     _change_by(group, rule, read, progress, pending).apply(txn, group)
     _note_claimed(txn, name, group, consumer, bool(progress.rows))
-    cursor = MIN_ID if progress.next is None else StreamID.unpack(progress.next)
+    cursor = scan.cursor if progress.next is None else StreamID.unpack(progress.next)
     return AutoclaimResult(
         cursor, _entries(rule, progress.rows), [*map(StreamID.unpack, progress.gone)]
     )
@@ -336,23 +360,37 @@ def _entries(rule: Claim, rows: list[Row]) -> Sequence[AnyEntry]:
     return Rows(rows, len(rule.stream.prefix))
 
 
-def _pending_from(
-    txn: Txn, group: GroupMeta, start: PackedID, progress: ClaimProgress
-) -> Stretches:
-    """Yield the pending IDs from ``start`` on that XAUTOCLAIM looks at."""
-    assert progress.room is not None
-    attempts = progress.room * ATTEMPTS_PER_COUNT
-    for run in runs_from(txn, group, start):
-        ids = ids_between(run, start, _LAST)
-        if ids and not (progress.room and attempts):
-            progress.next = ids[0]
-        elif ids:
-            yield run, ids[:attempts]
-            if progress.next is None and attempts < len(ids):
-                progress.next = ids[attempts]
-            attempts -= len(ids)
-        if progress.next is not None:
-            return
+@dataclass(slots=True)
+class _Scan:
+    """The pending entries that one XAUTOCLAIM looks at."""
+
+    next: PackedID
+    """The first ID that it has not looked at."""
+    attempts: int
+    """How many more entries it looks at, at most."""
+    at_end: bool = False
+
+    @property
+    def cursor(self) -> StreamID:
+        return MIN_ID if self.at_end else StreamID.unpack(self.next)
+
+    def take(self, txn: Txn, group: GroupMeta, progress: ClaimProgress) -> Stretches:
+        """Yield the next IDs of runs while ``progress`` has room."""
+        start, self.at_end = self.next, True
+        for run in runs_from(txn, group, start):
+            ids = ids_between(run, start, _LAST)
+            left = self.attempts if progress.room else 0
+            if left and ids:
+                yield run, ids[:left]
+                if progress.next is not None:  # among these
+                    return
+            count = len(ids)
+            if left < count:
+                self.next, self.at_end = ids[left], False
+                return
+            if count:
+                self.next = ids[-1] + b"\0"
+                self.attempts = left - count
 
 
 # --- very many entries, in steps ----------------------------------------------------------------
@@ -376,27 +414,22 @@ def plan_claim(
     consumer_name: bytes,
     min_idle_ms: int,
     ids: Sequence[PackedID],
-    *,
-    time_ms: int | None = None,
-    retrycount: int | None = None,
-    force: bool = False,
-    justid: bool = False,
     last_id: StreamID | None = None,
+    **asked: Unpack[RuleOptions],
 ) -> Plan[ClaimedParts]:
     """Plan XCLAIM of very many IDs, in any order; ``claim`` has the meaning of the arguments."""
-    refuse_retrycount(retrycount)
+    refuse_retrycount(asked.get("retrycount"))
     distinct = ascending_packed(ids)
     repeats = repeated(ids, distinct)
 
     def plan(txn: Txn) -> Planning[ClaimedParts]:
         stream, group = group_of_key(txn, name, group_name)
-        bound, delivered_ms = idle_bound(txn, min_idle_ms), delivery_time(txn, time_ms)
-        rule = Claim(stream, consumer_name, bound, delivered_ms, retrycount, force, justid, repeats)
-        stepped = _SteppedClaim(group, rule, distinct)
-        txn = yield from stepped.plan(txn, _holds(name, stream, group), len(distinct))
+        rule = _rule_of(txn, stream, consumer_name, min_idle_ms, repeats, **asked)
+        stepped = _SteppedClaim(name, group, rule, distinct)
+        txn = yield from stepped.plan(txn, len(distinct))
         consumer = consumer_of(txn, name, group, consumer_name)
         advance(txn, group, last_id)
-        claimed = stepped.claim(txn, name, consumer)
+        claimed = stepped.claim(txn, consumer)
         if not claimed.parts or distinct is ids:
             return claimed
         rows = rule.in_order([row for part in claimed.parts for row in part.page], ids)
@@ -419,38 +452,26 @@ def plan_autoclaim(
 
     def plan(txn: Txn) -> Planning[ClaimedParts]:
         stream, group = group_of_key(txn, name, group_name)
-        rule = Claim(stream, consumer_name, idle_bound(txn, min_idle_ms), txn.now_ms, justid=justid)
-        stepped = _SteppedScan(group, rule, start.packed, count)
-        expected = min(count, txn.thresholds.long_autoclaim)
-        txn = yield from stepped.plan(txn, _holds(name, stream, group), expected)
+        rule = _rule_of(txn, stream, consumer_name, min_idle_ms, justid=justid)
+        stepped = _SteppedAutoclaim(name, group, rule, start, count)
+        txn = yield from stepped.plan(txn, min(count, txn.thresholds.long_autoclaim))
         consumer = consumer_of(txn, name, group, consumer_name)
-        return stepped.claim(txn, name, consumer)
+        return stepped.claim(txn, consumer)._replace(cursor=stepped.cursor)
 
     return plan
-
-
-def _holds(name: bytes, stream: StreamMeta, group: GroupMeta) -> Callable[[Txn], bool]:
-    """Return whether a group is still there, and no entry of its stream was deleted."""
-    version = StreamVersion.of(stream)
-
-    def holds(txn: Txn) -> bool:
-        current, found = group_of_key(txn, name, group.name)
-        return version.is_current(current) and found is group
-
-    return holds
 
 
 class _SteppedClaim(SteppedPelChange[ClaimProgress]):
     """The claim of very many IDs."""
 
-    def __init__(self, group: GroupMeta, rule: Claim, ids: Sequence[PackedID]) -> None:
-        super().__init__(rule.stream, group, ids)
+    def __init__(self, name: bytes, group: GroupMeta, rule: Claim, ids: Sequence[PackedID]) -> None:
+        super().__init__(name, rule.stream, group, ids)
         self._rule = rule
 
     def _decide(self, txn: Txn, ids: list[PackedID]) -> tuple[Change, ClaimProgress]:
-        progress = ClaimProgress(self._room())
+        progress, read = ClaimProgress(self._room()), partial(live_rows, txn, self._stream)
         asked = stretches(txn, self._group, ids)
-        change = _change_by(self._group, self._rule, self._reader(txn), progress, asked)
+        change = _change_by(self._group, self._rule, read, progress, asked)
         progress.rows.sort()
         return change, progress
 
@@ -458,86 +479,41 @@ class _SteppedClaim(SteppedPelChange[ClaimProgress]):
         """Return how many more entries may be claimed; None: any number."""
         return None
 
-    def _reader(self, txn: Txn) -> Read:
-        return partial(live_rows, txn, self._stream)
-
-    def claim(self, txn: Txn, name: bytes, consumer: ConsumerMeta) -> ClaimedParts:
+    def claim(self, txn: Txn, consumer: ConsumerMeta) -> ClaimedParts:
         """Apply the change; return the claimed entries, in the order of their IDs."""
-        results, prefix = self.apply(txn), len(self._stream.prefix)
-        parts = [Rows(part.rows, prefix) for part in results if part.rows]
-        _note_claimed(txn, name, self._group, consumer, bool(parts))
-        gone = [eid for part in results for eid in part.gone]
-        return ClaimedParts(parts, gone, self._rule.justid, self._cursor(results))
-
-    def _cursor(self, results: list[ClaimProgress]) -> StreamID:
-        return MIN_ID
+        self.apply(txn)
+        parts = [Rows(part.rows, len(self._stream.prefix)) for part in self.results if part.rows]
+        _note_claimed(txn, self._name, self._group, consumer, bool(parts))
+        gone = [eid for part in self.results for eid in part.gone]
+        return ClaimedParts(parts, gone, self._rule.justid)
 
 
-class _SteppedScan(_SteppedClaim):
+class _SteppedAutoclaim(_SteppedClaim):
     """The claim of entries that are found in steps, too."""
 
-    def __init__(self, group: GroupMeta, rule: Claim, start: PackedID, count: int) -> None:
-        super().__init__(group, rule, [])
-        self._count = self._left = count
-        self._attempts = count * ATTEMPTS_PER_COUNT
-        self._next_id = start
-        """The first ID that was not looked at."""
-        self._at_end = False
-        self._seen: dict[PackedID, Row | None] = {}
-        """Rows that this step has read."""
-
-    def _replan_changed(self) -> None:
-        self._seen = {}
-        super()._replan_changed()
-
-    def _find_more(self, txn: Txn) -> bool:
-        start, before = self._next_id, len(self._ids)
-        self._at_end = True
-        for run in runs_from(txn, self._group, start):
-            ids = ids_between(run, start, _LAST)
-            looked = 0
-            if len(self._ids) - before < txn.thresholds.step_rows:
-                looked = self._look(txn, run, ids[: self._attempts])
-                self._ids += ids[:looked]
-                self._attempts -= looked
-            if looked < len(ids):
-                self._next_id, self._at_end = ids[looked], False
-                break
-            if ids:
-                self._next_id = ids[-1] + b"\0"
-        return len(self._ids) > before
-
-    def _look(self, txn: Txn, run: Run, ids: Sequence[PackedID]) -> int:
-        """Return how many IDs of a run to look at, and count those that use up room."""
-        rows = live_rows(txn, self._stream, ids) if self._left else []
-        self._seen.update(zip(ids, rows, strict=False))
-        places: Sequence[int] = range(len(rows))
-        if not self._rule.may_take(run):
-            places = [at for at, row in enumerate(rows) if row is None]
-        looked = looked_at(self._left, len(rows), places)
-        self._left -= min(self._left, len(places))
-        return looked
+    def __init__(
+        self, name: bytes, group: GroupMeta, rule: Claim, start: StreamID, count: int
+    ) -> None:
+        super().__init__(name, group, rule, [])
+        self._count, self._scan = count, _Scan(start.packed, count * ATTEMPTS_PER_COUNT)
 
     def _room(self) -> int:
-        taken = [len(part.result.rows) + len(part.result.gone) for part in self._parts]
+        taken = [len(part.rows) + len(part.gone) for part in self.results]
         return max(0, self._count - sum(taken))
 
-    def _reader(self, txn: Txn) -> Read:
-        seen, others = self._seen, super()._reader(txn)
+    def _find_more(self, txn: Txn) -> list[PackedID]:
+        found: list[PackedID] = []
+        step = ClaimProgress(txn.thresholds.step_rows if self._room() else 0)
+        for _, ids in self._scan.take(txn, self._group, step):
+            found += ids
+            step.room = max(0, txn.thresholds.step_rows - len(found))
+        return found
 
-        def read(ids: Sequence[PackedID]) -> Sequence[Row | None]:
-            try:
-                return [seen[eid] for eid in ids]
-            except KeyError:
-                return others(ids)
-
-        return read
-
-    def _cursor(self, results: list[ClaimProgress]) -> StreamID:
-        left = [part.next for part in results if part.next is not None]
-        if left:
-            return StreamID.unpack(min(left))
-        return MIN_ID if self._at_end else StreamID.unpack(self._next_id)
+    @property
+    def cursor(self) -> StreamID:
+        """Where the next XAUTOCLAIM starts."""
+        left = [part.next for part in self.results if part.next is not None]
+        return self._scan.cursor if not left else StreamID.unpack(min(left))
 
 
 # --- XPENDING -----------------------------------------------------------------------------------

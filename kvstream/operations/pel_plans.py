@@ -7,7 +7,7 @@ the whole change in one commit. The clock of the command stands still, as in Red
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
@@ -15,6 +15,7 @@ from kvstream.meta import pel_index
 from kvstream.meta.pel import Change, run_at
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
+from kvstream.operations.delete import StreamVersion
 from kvstream.operations.plans import Progress
 from kvstream.types.ids import MAX_ID
 from kvstream.types.images import PackedID
@@ -47,9 +48,17 @@ def _head(stream: StreamMeta) -> PackedID:
 class SteppedPelChange(ABC, Generic[F]):
     """The change of the runs of a group's pending IDs, planned in steps and applied as a whole."""
 
-    def __init__(self, stream: StreamMeta, group: GroupMeta, ids: Sequence[PackedID]) -> None:
-        """``ids`` are ascending and distinct."""
-        self._stream, self._group, self._ids = stream, group, [*ids]
+    def __init__(
+        self,
+        name: bytes,
+        stream: StreamMeta,
+        group: GroupMeta,
+        ids: Sequence[PackedID],
+        reads_messages: bool = True,
+    ) -> None:
+        """``ids`` are ascending and distinct; ``reads_messages``: decisions depend on messages."""
+        self._name, self._stream, self._group, self._ids = name, stream, group, [*ids]
+        self._version = StreamVersion.of(stream) if reads_messages else None
         self._watch = pel_index.watch(group)
         self._parts: list[_Part[F]] = []
         """The planned parts, in the order of IDs."""
@@ -58,14 +67,12 @@ class SteppedPelChange(ABC, Generic[F]):
         self._again: list[PackedID] = []
         """IDs before that position that are to be planned again."""
 
-    def plan(
-        self, txn: Txn, holds: Callable[[Txn], bool], count: int
-    ) -> Generator[Progress, Txn, Txn]:
+    def plan(self, txn: Txn, count: int) -> Generator[Progress, Txn, Txn]:
         """Plan the change of about ``count`` IDs; return the transaction in which to apply it.
 
-        It takes STEPS_FACTOR times as many steps as it needs alone, at most.
+        It takes ``steps_factor`` times as many steps as it needs alone, at most.
         """
-        progress = Progress(holds)
+        progress = Progress(self._holds)
         for _ in range(txn.thresholds.steps_factor * (count // txn.thresholds.step_rows + 1)):
             if self._plan_step(txn):
                 return txn
@@ -75,30 +82,47 @@ class SteppedPelChange(ABC, Generic[F]):
             pass
         return txn
 
-    def apply(self, txn: Txn) -> list[F]:
-        """Change the runs as planned; return what was noted of the parts, in the order of IDs."""
-        parts = self._parts
+    def apply(self, txn: Txn) -> int:
+        """Change the runs as planned; return how many IDs were changed."""
+        changes = [part.change for part in self._parts]
         change = Change(
-            [run for part in parts for run in part.change.old],
-            {anchor: run for part in parts for anchor, run in part.change.new.items()},
-            sum(part.change.count for part in parts),
+            [run for each in changes for run in each.old],
+            {anchor: run for each in changes for anchor, run in each.new.items()},
+            sum([each.count for each in changes]),
         )
-        rows = {anchor: row for part in parts for anchor, row in part.rows.items()}
+        rows = {anchor: row for part in self._parts for anchor, row in part.rows.items()}
         change.apply(txn, self._group, rows)
-        return [part.result for part in parts]
+        return change.count
+
+    @property
+    def results(self) -> list[F]:
+        """What was noted of the planned parts, in the order of IDs."""
+        return [part.result for part in self._parts]
 
     @abstractmethod
     def _decide(self, txn: Txn, ids: list[PackedID]) -> tuple[Change, F]:
-        """Return the change of some IDs, and what the command's last step needs to know of it."""
+        """Return the change of some IDs, and what is noted of it."""
 
-    def _find_more(self, txn: Txn) -> bool:
-        """Find more IDs; return whether there are any."""
-        return False
+    def _find_more(self, txn: Txn) -> list[PackedID]:
+        """Return the IDs that follow those known so far."""
+        return []
+
+    def _holds(self, txn: Txn) -> bool:
+        """Return whether the group is still there, and no message deleted that was read."""
+        stream = txn.stream(self._name)
+        if stream is None or (self._version and not self._version.is_current(stream)):
+            return False
+        return txn.catalog.group(txn, stream, self._group.name) is self._group
+
+    def _has_more(self, txn: Txn) -> bool:
+        if not self._again and self._next == len(self._ids):
+            self._ids += self._find_more(txn)
+        return bool(self._again) or self._next < len(self._ids)
 
     def _plan_step(self, txn: Txn) -> bool:
         """Plan some of the IDs; return whether all are planned, and the step may do more."""
         done, before = 0, self._next
-        while self._again or self._next < len(self._ids) or self._find_more(txn):
+        while self._has_more(txn):
             if done >= txn.thresholds.step_rows:
                 return False
             done += self._plan_next(txn)

@@ -15,7 +15,7 @@ from kvstream.commands.command import (
     Session,
     flags,
 )
-from kvstream.commands.incremental import in_steps
+from kvstream.commands.incremental import in_steps, run_plan
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.policy import GroupPolicy
@@ -196,9 +196,7 @@ def policy_remove(txn: Txn, session: Session, argv: Argv) -> Answer:
     A server gives back very many of them in steps, which other clients see one by one.
     """
     name, group, consumer = session.prefix + argv[2], argv[3], argv[4]
-    if not session.steps:
-        return consumers.pass_on(txn, name, group, consumer)
-    return in_steps(consumers.plan_passing_on(name, group, consumer), int)
+    return run_plan(txn, session, consumers.plan_passing_on(name, group, consumer), int)
 
 
 def shown(found: GroupPolicy) -> Map:

@@ -14,7 +14,7 @@ from kvstream.commands.command import (
     Session,
     flags,
 )
-from kvstream.commands.incremental import in_steps
+from kvstream.commands.incremental import run_plan
 from kvstream.commands.replies import Map, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
@@ -114,9 +114,7 @@ def redrive_start(txn: Txn, session: Session, argv: Argv) -> Answer:
     name, is_dry = session.prefix + argv[2], asked.pop("dry", False)
     if not is_dry:
         return shown(redrive.start(txn, name, **asked))
-    if not session.steps:
-        return shown(redrive.dry_run(txn, name, **asked))
-    return in_steps(redrive.plan_dry_run(txn, name, **asked), shown)
+    return run_plan(txn, session, redrive.plan_dry_run(txn, name, **asked), shown)
 
 
 @COMMANDS.command("kvstream.redrive|status", "key", FAST_READ, SECOND, since=OURS)

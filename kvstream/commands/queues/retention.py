@@ -15,12 +15,12 @@ from kvstream.commands.command import (
     Session,
     flags,
 )
-from kvstream.commands.incremental import in_steps
+from kvstream.commands.incremental import run_plan
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.policy import Retention
 from kvstream.meta.txn import Txn
-from kvstream.operations.plans import ALWAYS_HOLDS, Planning, run_at_once
+from kvstream.operations.plans import ALWAYS_HOLDS, Planning
 from kvstream.operations.queues import retention
 
 COMMANDS = Family("stream")
@@ -138,7 +138,7 @@ def retention_run(txn: Txn, session: Session, argv: Argv) -> Answer:
                 txn = yield ALWAYS_HOLDS
         return removed
 
-    return in_steps(plan, int) if session.steps else run_at_once(txn, plan)
+    return run_plan(txn, session, plan, int)
 
 
 def shown(rules: Retention | None) -> Map:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kvstream.commands import dump
 from kvstream.commands.args import Argv, at_least, bad_subcommand, integer, syntax_error, text
 from kvstream.commands.command import Answer, Family, flags
-from kvstream.commands.incremental import in_steps
+from kvstream.commands.incremental import run_plan
 from kvstream.commands.replies import (
     OK,
     Attributed,
@@ -28,7 +28,7 @@ from kvstream.commands.replies import (
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.operations import info, keyspace, strings
-from kvstream.operations.plans import ALWAYS_HOLDS, Planning, run_at_once
+from kvstream.operations.plans import ALWAYS_HOLDS, Planning
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import server_of
 from kvstream.types.glob import matcher
@@ -123,7 +123,7 @@ def _populate(txn: Txn, client: Client, argv: Argv) -> Answer:
                 strings.put(txn, name, value[:size].ljust(size, b"\0") if size else value)
         return OK
 
-    return in_steps(plan, lambda done: done) if client.steps else run_at_once(txn, plan)
+    return run_plan(txn, client, plan, lambda done: done)
 
 
 def _set_active_expire(txn: Txn, client: Client, argv: Argv) -> Reply:
