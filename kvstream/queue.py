@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
-from typing import Any, Generic, cast
+from typing import Any, Generic
 
-from kvstream.engine.blocking_reads import group_read
+from kvstream.engine.blocking_reads import clear_unknown_idle, lease_messages
 from kvstream.engine.coerce import Name, Seconds, at_least_1, name_bytes, optional, wait_of
 from kvstream.engine.decoding import BYTES, Decoder, LetterCounts, dead_letter_of
 from kvstream.engine.interface import AnyEngine
@@ -52,15 +52,15 @@ from kvstream.errors import (
 )
 from kvstream.group import Group
 from kvstream.layout.keys import key_of
+from kvstream.layout.rows import Rows
 from kvstream.layout.values import FieldPart, FieldsLike
 from kvstream.meta.policy import DEAD_SUFFIX, GroupPolicy, Retention
-from kvstream.operations import groups, readgroup, watch
+from kvstream.operations import groups, watch
 from kvstream.operations.ack import Nack, negative_acknowledge
 from kvstream.operations.info import group_infos
 from kvstream.operations.queues import leases, policy, redrive, retention
 from kvstream.operations.queues.info import queue_info
 from kvstream.operations.queues.redrive import Job
-from kvstream.operations.reply_limits import Budget
 from kvstream.storage.contexts import contextmanager
 from kvstream.store import Store
 from kvstream.stream import Stream
@@ -749,28 +749,15 @@ def _take(
     first = queues[0]
     wanted = {name: queue for queue in queues for name in queue._read_order()}
     lease_ms = min([queue._lease_ms for queue in queues])
-    group = first._group
-    lists: Iterable[tuple[bytes, Any]]
-    if block is None and len(wanted) == 1:
-        (name,) = wanted
-        read = readgroup.read_new
-        lists = [(name, first._engine.run(read, name, group, consumer, count, False, lease_ms))]
-    else:
-        lists = group_read(
-            first._engine,
-            group,
-            consumer,
-            [(name, ">") for name in wanted],
-            count=count,
-            block=block,
-            claim_min_idle=lease_ms / 1000,
-            budget=lambda: Budget(count, None) if len(wanted) > 1 else None,
-        )
-    return [
-        Message(wanted[name], name, consumer, entry)
-        for name, entries in lists
-        for entry in first._decoder.entries(name, cast("Iterable[Entry]", entries))
-    ]
+    engine, names = first._engine, list(wanted)
+    reply = lease_messages(engine, names, first._group, consumer, count, lease_ms, block)
+    messages: list[Message[S]] = []
+    for name, leased in reply:
+        queue = wanted[name]
+        found = leased if type(leased) is Rows else clear_unknown_idle(engine, leased)
+        for entry in first._decoder.entries(name, found):
+            messages.append(Message(queue, name, consumer, entry))
+    return messages
 
 
 def _purge(stream: Stream[S], group: Group[S]) -> int:

@@ -4,10 +4,11 @@ A read is an object that an engine tries until it replies. An engine of this pro
 of a server sends it as a command.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
-from typing import cast
+from typing import Any, cast
 
 from kvstream.engine.coerce import Seconds, block_of, count_of, milliseconds
 from kvstream.engine.interface import AnyEngine
@@ -143,6 +144,33 @@ class GroupRead:
         return min(times, default=None)
 
 
+class QueueRead(GroupRead):
+    """The read of a worker: a lease in this process, an XREADGROUP with CLAIM on a server."""
+
+    __slots__ = ("names",)
+
+    def __init__(
+        self, names: list[bytes], group: bytes, consumer: bytes, count: int, lease_ms: int
+    ) -> None:
+        self.names = names
+        self.group, self.consumer, self.count = group, consumer, count
+        self.noack, self.claim_ms = False, lease_ms
+        self.wanted = [(name, readgroup.NEW) for name in names]
+        self.budget = partial(Budget, count, None) if len(names) > 1 else _no_budget
+
+    def __call__(self, txn: Txn) -> Reply | None:
+        assert self.count is not None
+        assert self.claim_ms is not None
+        leased = readgroup.lease(
+            txn, self.names, self.group, self.consumer, self.count, self.claim_ms
+        )
+        return leased or None
+
+
+def _no_budget() -> None:
+    """Return no limits."""
+
+
 def read_new(
     engine: AnyEngine,
     name: bytes,
@@ -157,6 +185,20 @@ def read_new(
     wanted: list[tuple[bytes, StreamID | None]] = [(name, readgroup.NEW)]
     attempt = GroupRead(group, consumer, wanted, count, noack, claim_ms, lambda: budget)
     return [entry for _, entries in engine.run(attempt) or () for entry in entries]
+
+
+def lease(
+    engine: AnyEngine, names: list[bytes], group: bytes, consumer: bytes, count: int, lease_ms: int
+) -> Reply:
+    """Run ``readgroup.lease`` as an XREADGROUP, for an engine that sends it to a server."""
+    return engine.run(QueueRead(names, group, consumer, count, lease_ms)) or []
+
+
+AS_XREADGROUP: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    readgroup.read_new: read_new,
+    readgroup.lease: lease,
+}
+"""The operations that are an XREADGROUP for a server."""
 
 
 def rest_of(timeout_s: float | None) -> Callable[[], float | None]:
@@ -210,12 +252,12 @@ def explain_missing(engine: AnyEngine, name: bytes, group: bytes | None = None) 
     return f"stream {shown(text(key))} has no group {shown(text(group))}{near}"
 
 
-def clear_unknown_idle(engine: AnyEngine, entries: Iterable[Entry]) -> list[Entry]:
+def clear_unknown_idle(engine: AnyEngine, entries: Iterable[HistoryEntry]) -> list[Entry]:
     """Return entries of a CLAIM, with an ``idle_ms`` of None for those that were given back.
 
     XNACK sets their delivery time to 0, so that Redis shows them idle since 1970.
     """
-    found = list(entries)
+    found = cast("list[Entry]", list(entries))
     if max((entry.idle_ms or 0 for entry in found), default=0) < _DECADE_MS:
         return found
     since_1970_ms = engine.clock.now_ms() - _DECADE_MS
@@ -223,6 +265,22 @@ def clear_unknown_idle(engine: AnyEngine, entries: Iterable[Entry]) -> list[Entr
         entry._replace(idle_ms=None) if (entry.idle_ms or 0) > since_1970_ms else entry
         for entry in found
     ]
+
+
+def lease_messages(
+    engine: AnyEngine,
+    names: list[bytes],
+    group: bytes,
+    consumer: bytes,
+    count: int,
+    lease_ms: int,
+    block: Seconds | None,
+) -> Reply:
+    """Lease messages as ``readgroup.lease``; return [] if none came within ``block`` seconds."""
+    if block is None:
+        return engine.run(readgroup.lease, names, group, consumer, count, lease_ms)
+    read = QueueRead(names, group, consumer, count, lease_ms)
+    return engine.wait_for(names, read, block_of(block), read.retry_at) or []
 
 
 def group_read(
@@ -257,7 +315,4 @@ def group_read(
     lists = _decode(reply)
     if claim_ms is None:
         return lists
-    return [
-        (name, [*clear_unknown_idle(engine, cast("list[Entry]", entries))])
-        for name, entries in lists
-    ]
+    return [(name, [*clear_unknown_idle(engine, entries)]) for name, entries in lists]

@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, cast, overload
 
 from kvstream.errors import InvalidArgument, NotText, quoted, shown
 from kvstream.layout.keys import key_of
+from kvstream.layout.rows import Rows
 from kvstream.operations.delivery import dead
 from kvstream.operations.queues.info import GroupQueue
 from kvstream.types.ids import MIN_ID, StreamID
@@ -96,7 +97,10 @@ class Decoder(Generic[S]):
 
     def entries(self, key: bytes, undecoded: Iterable[Entry]) -> list[Entry[S]]:
         """Return entries of a stream."""
-        entries: Any = undecoded if type(undecoded) is list else list(undecoded)
+        if type(undecoded) is list:
+            entries: Any = undecoded
+        else:
+            entries = undecoded.entries() if type(undecoded) is Rows else list(undecoded)
         if self.errors is not None:
             texts = _Texts(self.errors)
             try:

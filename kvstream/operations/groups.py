@@ -180,7 +180,9 @@ class Reader:
     noack: bool = False
     """What it gets does not become pending."""
     idle_ms: int | None = None
-    """Pending entries idle for so long come first, and every entry has its idle time; None: no."""
+    """Pending entries idle for so long come first, with their idle times; None: no."""
+    marks_new: bool = False
+    """New entries tell that they have been idle for 0 ms after 0 deliveries."""
     budget: Budget = UNLIMITED
     room: int = 0
     """The memory that entries may take, about; 0: no limit."""

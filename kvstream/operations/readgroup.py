@@ -105,8 +105,10 @@ def read_group(
         consumer = consumer_of(txn, name, group, consumer_name)
         delivered: Sequence[HistoryEntry]
         if after is None:
+            marks_new = claim_min_idle_ms is not None
             reader = Reader(
-                name, stream, group, consumer, noack, claim_min_idle_ms, budget, room.left
+                *(name, stream, group, consumer, noack),
+                *(claim_min_idle_ms, marks_new, budget, room.left),
             )
             delivered = _deliver(txn, reader, count, encoded, given_back)
             txn.only_redelivered = False
@@ -139,9 +141,36 @@ def read_new(
     refuse_min_idle(claim_min_idle_ms)
     stream, group = group_of_key(txn, name, group_name, WHERE)
     consumer, limits = consumer_of(txn, name, group, consumer_name), budget or UNLIMITED
-    reader = Reader(name, stream, group, consumer, noack, claim_min_idle_ms, limits)
+    marks_new = claim_min_idle_ms is not None
+    reader = Reader(name, stream, group, consumer, noack, claim_min_idle_ms, marks_new, limits)
     given_back = claim_min_idle_ms is None and not noack
     return _deliver(txn, reader, count, given_back=given_back)
+
+
+def lease(
+    txn: Txn,
+    names: Sequence[bytes],
+    group_name: bytes,
+    consumer_name: bytes,
+    count: int,
+    lease_ms: int,
+) -> Reply:
+    """Lease up to ``count`` messages of queues to a consumer, in the order of their streams.
+
+    Only messages that were delivered before tell their deliveries. ``lease_ms`` is the lease of a
+    group whose policy has none any more.
+    """
+    groups = [group_of_key(txn, name, group_name, WHERE) for name in names]
+    reply: Reply = []
+    for name, (stream, group) in zip(names, groups, strict=True):
+        consumer = consumer_of(txn, name, group, consumer_name)
+        leased = _deliver(txn, Reader(name, stream, group, consumer, idle_ms=lease_ms), count)
+        if taken := len(leased):
+            reply.append((name, leased))
+            count -= taken
+            if count <= 0:
+                break
+    return reply
 
 
 def _deliver(
@@ -236,7 +265,7 @@ def _deliver_new(
     else:
         after = group.last_delivered.next()
         new = entries.as_many_as_fit(txn, stream, after, MAX_ID, count, reader.room)
-    if reader.idle_ms is not None:
+    if reader.marks_new:
         new = delivered_first(new)
     if budget is not UNLIMITED and budget.limited:
         new = new[: budget.take(new)]

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
-from kvstream.engine.blocking_reads import GroupRead, PlainRead, read_new, rest_of
+from kvstream.engine.blocking_reads import AS_XREADGROUP, GroupRead, PlainRead, rest_of
 from kvstream.engine.coerce import warn_of_block
 from kvstream.engine.lease_renewal import every_in_thread
 from kvstream.engine.lock import ENDS_ELSEWHERE
@@ -45,7 +45,7 @@ from kvstream.errors import (
 )
 from kvstream.layout.keys import database_of, qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import ack, claim, info, read, readgroup
+from kvstream.operations import ack, claim, info, read
 from kvstream.operations import range as ranges
 from kvstream.operations.ack import Nack
 from kvstream.operations.read import Reply
@@ -749,7 +749,7 @@ _PROCEDURES: Mapping[Callable[..., Any], Callable[..., Any]] = {
     ranges.count: _count,
     ack.negative_acknowledge: _nack,
     claim.renew: _renew,
-    readgroup.read_new: read_new,
+    **AS_XREADGROUP,
 }
 
 

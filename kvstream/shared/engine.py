@@ -32,7 +32,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from kvstream.engine.blocking_reads import GroupRead, PlainRead, read_new, rest_of
+from kvstream.engine.blocking_reads import AS_XREADGROUP, GroupRead, PlainRead, rest_of
 from kvstream.engine.coerce import path_of, store_options, wait_of
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
@@ -451,8 +451,8 @@ class SharedEngine(Unclosed):
             return self._add(*args, **kwargs)  # type: ignore[arg-type,return-value]
         if isinstance(operation, GroupRead):
             return self._read_group(operation, 0)  # type: ignore[return-value]
-        if operation is readgroup.read_new:
-            return read_new(self, *args, **kwargs)  # type: ignore[arg-type,return-value]
+        if operation in AS_XREADGROUP:
+            return AS_XREADGROUP[operation](self, *args, **kwargs)  # type: ignore[no-any-return]
         if operation is leases.ack:
             return self._ack_leases(*args)  # type: ignore[arg-type,return-value]
         again = operation in _SAME_TWICE

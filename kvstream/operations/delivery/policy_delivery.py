@@ -158,7 +158,7 @@ def _deliver_new(
     assert reader.group.policy is not None
     if reader.group.policy.order_by:
         new = ordering.take_new(txn, reader, count)
-        return new if reader.idle_ms is None else delivered_first(new)
+        return delivered_first(new) if reader.marks_new else new
     if _is_moved_back(txn, reader.group):
         return _deliver_not_pending(txn, reader, count)
     return deliver_new(txn, reader, count)
@@ -393,7 +393,7 @@ def _deliver_not_pending(txn: Txn, reader: Reader, count: int | None) -> list[En
         ids = page.packed_ids()
         pending = frozenset(pending_among(txn, group, ids))
         free = [entry for entry, eid in zip(page, ids, strict=True) if eid not in pending]
-        if reader.idle_ms is not None:
+        if reader.marks_new:
             free = delivered_first(free)
         taken = free[: budget.take(free)]
         if len(taken) < len(free):
