@@ -31,6 +31,7 @@ from kvstream.errors import RequestError
 from kvstream.meta.filling import Limits
 from kvstream.meta.txn import Txn
 from kvstream.operations.watch import Watched
+from kvstream.resp.replies import encode
 from kvstream.server.runtime.client import Argv, Client, MultiQueue, ReplyMode
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import PendingReply
@@ -135,6 +136,7 @@ def run_queue(
     room = ExecReplies(txn.catalog.limits, txn.thresholds.short_bytes)
     tracking = dispatcher.trackers.clients.get(client)
     caching = tracking is not None and tracking.caching
+    protocol = client.protocol
     replies: list[Reply] = []
     client.in_exec = True
     try:
@@ -147,8 +149,11 @@ def run_queue(
             for command, argv in run:
                 if tracking is not None:
                     tracking.caching = caching  # CLIENT CACHING applies to the whole transaction
-                reply = _answer(dispatcher, client, command, argv, txn)
-                replies.append(room.take(command, reply))
+                reply = room.take(command, _answer(dispatcher, client, command, argv, txn))
+                if client.protocol != protocol and type(reply) is not Paged:
+                    # HELLO ran: its reply and those after it are of the new protocol
+                    reply = Shared(reply, {protocol: encode(reply, client.protocol)})
+                replies.append(reply)
     finally:
         client.in_exec = False
         room.leave()

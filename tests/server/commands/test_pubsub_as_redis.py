@@ -5,7 +5,7 @@ import shlex
 import socket
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.patience import PATIENCE_S, until
@@ -230,7 +230,11 @@ _ANY = st.sampled_from(
 )
 
 
+_SWITCHES = ("MULTI", "GET nosuch", "HELLO 3", "SUBSCRIBE a", "GET nosuch", "EXEC")
+
+
 @given(steps=st.lists(st.tuples(st.sampled_from("ab"), _ANY), max_size=30))
+@example(steps=[("a", text) for text in _SWITCHES])
 @settings(
     max_examples=40,
     deadline=None,
