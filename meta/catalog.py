@@ -33,14 +33,14 @@ from kvstream.meta import unfinished_loads
 from kvstream.meta.filling import Limits, catch_up
 from kvstream.meta.key_events import EXPIRED, NEW
 from kvstream.meta.keyed import Keyed
-from kvstream.meta.keyspace import Databases, KeyIndex
+from kvstream.meta.keyspace import Databases, KeyIndex, Usage
 from kvstream.meta.lazyfree import Flushed, Unlinked, drop_few, encode_unlinked, hide
 from kvstream.meta.queue_events import QueueEvents
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.reply_cache import ReplyCache
 from kvstream.meta.runs import run_tree
 from kvstream.meta.strings import Key, StringMeta, decode_key
-from kvstream.meta.trees import DELETE_RANGE_ROWS, key_tree
+from kvstream.meta.trees import key_tree
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake, Wakeups
 from kvstream.storage.batch import Family
@@ -151,13 +151,6 @@ class Allocator:
         self._next = 0
 
 
-STREAMS_MAX = 45_000
-"""Streams kept in memory, of 1.3 KB each without groups; the least recently loaded leave first."""
-STRINGS_MAX = 100_000
-"""Strings kept in memory, of 0.35 KB each and their values: GET takes 0.2 us instead of 4."""
-STRING_BYTES_MAX = 256
-"""A longer value is not kept: all of them take 60 MB at most."""
-
 _TREES, _MESSAGES = Family.TREES, Family.MESSAGES
 
 
@@ -196,7 +189,7 @@ class Catalog:
         """By queue tree: where its timers begin, if some of the first millisecond have fired."""
         self.flushed, self.unlinked = Flushed(), Unlinked()
         self.databases, self.deletions = Databases(), Deletions()
-        self.index = KeyIndex(self.unlinked, self.databases)
+        self.index = KeyIndex(self.unlinked, self.databases, Usage(thresholds.used_keys))
         self.numbers = Allocator()
 
     # --- keys -----------------------------------------------------------------------------------
@@ -252,13 +245,15 @@ class Catalog:
         self.streams[name] = stream
         if stream.queue_tree:
             self.retained[name] = None
-        if len(self.streams) > STREAMS_MAX:
+        if len(self.streams) > self.thresholds.streams_cached:
             self.crowded = True
 
     def _keep_string(self, name: bytes, string: StringMeta) -> None:
-        if len(string.value) <= STRING_BYTES_MAX and len(self.strings) < 2 * STRINGS_MAX:
+        most = self.thresholds.strings_cached
+        is_short = len(string.value) <= self.thresholds.string_bytes_cached
+        if is_short and len(self.strings) < 2 * most:
             self.strings[name] = string
-            if len(self.strings) > STRINGS_MAX:
+            if len(self.strings) > most:
                 self.crowded = True  # one commit may add many before it evicts some
 
     def peek(self, txn: Txn, name: bytes) -> Key | None:
@@ -323,7 +318,7 @@ class Catalog:
         if self.index.watches:
             self.index.report_change(string)
         txn.batch.puts[_METADATA][string.row] = string.encode()
-        if len(string.value) > STRING_BYTES_MAX:
+        if len(string.value) > self.thresholds.string_bytes_cached:
             self.strings.pop(self.databases.shown_name(txn, string.name), None)
 
     def drop(self, txn: Txn, key: Key) -> None:
@@ -349,7 +344,7 @@ class Catalog:
             self._drop_group_trees(txn, group)
         for tree in (stream.groups_tree, stream.idmp_tree, stream.queue_tree):
             if tree:
-                key_tree(tree).drop(txn.batch)
+                key_tree(tree, self.thresholds).drop(txn.batch)
         if stream.has_closed_nodes:
             nodes = tree_prefix(stream.nodes_tree)
             txn.batch.delete_range(_TREES, nodes, successor(nodes))
@@ -357,9 +352,9 @@ class Catalog:
     def _drop_messages(self, txn: Txn, stream: StreamMeta) -> None:
         """Delete messages: row by row if there are few, otherwise as a range."""
         prefix, upper = stream.prefix, successor(stream.prefix)
-        few = stream.length + stream.unswept < DELETE_RANGE_ROWS and prefix not in self.uncounted
-        if few:
-            for key, _ in txn.batch.page(_MESSAGES, prefix, upper, DELETE_RANGE_ROWS):
+        most = self.thresholds.range_rows
+        if stream.length + stream.unswept < most and prefix not in self.uncounted:
+            for key, _ in txn.batch.page(_MESSAGES, prefix, upper, most):
                 txn.batch.delete(_MESSAGES, key)
         else:
             txn.batch.delete_range(_MESSAGES, prefix, upper)
@@ -448,7 +443,7 @@ class Catalog:
     def unlink(self, txn: Txn, db: int, pages: Sequence[Mapping[bytes, int]]) -> None:
         """Delete keys of a database, given by its stored number; their rows stay for ``sweep``.
 
-        ``pages`` have stored names and generations, at most ROW_KEYS each.
+        ``pages`` have stored names and generations, at most ``unlinked_keys`` each.
         """
         txn.frees = True
         txn.finish()
@@ -509,9 +504,9 @@ class Catalog:
             row = tree_prefix(stream.groups_tree) + name
             record = txn.batch.get(_TREES, row)
             if record is not None:
-                group = stream.groups[name] = GroupMeta.decode(name, row, record)
+                group = stream.groups[name] = GroupMeta.decode(name, row, record, self.thresholds)
                 if group.policy is not None and group.policy.keyed_tree:
-                    group.keyed = Keyed(stream, group.policy.keyed_tree)
+                    group.keyed = Keyed(stream, group.policy.keyed_tree, self.thresholds)
         return group
 
     def groups(self, txn: Txn, stream: StreamMeta) -> Iterator[GroupMeta]:
@@ -533,7 +528,13 @@ class Catalog:
             stream.groups_tree = txn.allocate()
         consumers, runs, times = (txn.allocate() for _ in range(3))
         row = tree_prefix(stream.groups_tree) + name
-        group = GroupMeta(name, row, consumers, run_tree(runs, new=True), key_tree(times, new=True))
+        group = GroupMeta(
+            name,
+            row,
+            consumers,
+            run_tree(runs, self.thresholds, new=True),
+            key_tree(times, self.thresholds, new=True),
+        )
         stream.groups[name] = group
         stream.groups_count += 1
         txn.record_changed(stream)
@@ -551,11 +552,11 @@ class Catalog:
         for consumer in list(self.consumers(txn, group)) if group.indexed else ():
             consumer.runs.drop(txn.batch)
         txn.forget_members(tree_prefix(group.consumers_tree))
-        key_tree(group.consumers_tree).drop(txn.batch)
+        key_tree(group.consumers_tree, self.thresholds).drop(txn.batch)
         for tree in (group.runs, group.times) if group.indexed else (group.runs,):  # else empty
             tree.drop(txn.batch)
         if group.policy is not None and group.policy.keyed_tree:
-            key_tree(group.policy.keyed_tree).drop(txn.batch)
+            key_tree(group.policy.keyed_tree, self.thresholds).drop(txn.batch)
         txn.forget_member(group)
 
     def consumer(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta | None:
@@ -564,7 +565,8 @@ class Catalog:
             row = tree_prefix(group.consumers_tree) + name
             record = txn.batch.get(_TREES, row)
             if record is not None:
-                consumer = group.consumers[name] = ConsumerMeta.decode(name, row, record)
+                consumer = ConsumerMeta.decode(name, row, record, self.thresholds)
+                group.consumers[name] = consumer
                 recall_activity(group, consumer)
         return consumer
 
@@ -584,7 +586,7 @@ class Catalog:
 
     def create_consumer(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
         row = tree_prefix(group.consumers_tree) + name
-        tree = key_tree(txn.allocate(), new=True)
+        tree = key_tree(txn.allocate(), self.thresholds, new=True)
         consumer = group.consumers[name] = ConsumerMeta(name, row, tree, txn.now_ms)
         group.consumers_count += 1
         txn.member_changed(group)
@@ -619,7 +621,9 @@ class Catalog:
 
     def evict(self) -> None:
         """Evict a tenth of the keys, so that no call takes long; no change may be unwritten."""
-        for known, most in ((self.streams, STREAMS_MAX), (self.strings, STRINGS_MAX)):
+        sizes = self.thresholds
+        limits = (self.streams, sizes.streams_cached), (self.strings, sizes.strings_cached)
+        for known, most in limits:
             if len(known) > most:
                 for name in list(islice(known, len(known) - most * 9 // 10)):
                     del known[name]

@@ -27,6 +27,7 @@ from kvstream.meta.trees import Tree
 from kvstream.storage.batch import Batch
 from kvstream.types.ids import MAX_ID, StreamID
 from kvstream.types.images import PackedID
+from kvstream.types.thresholds import Thresholds
 
 Key = bytes
 KEY_BYTES = 16
@@ -78,9 +79,11 @@ class Keyed:
 
     __slots__ = ("stream", "tree")
 
-    def __init__(self, stream: Messages, tree_id: int, new: bool = False) -> None:
+    def __init__(
+        self, stream: Messages, tree_id: int, sizes: Thresholds, new: bool = False
+    ) -> None:
         self.stream = stream
-        self.tree: Tree[bytes] = Tree(tree_id, _value_of, bytes, new)
+        self.tree: Tree[bytes] = Tree(tree_id, _value_of, bytes, sizes, new)
 
     def keys(self, batch: Batch) -> Iterator[tuple[Key, Counts]]:
         """Yield all keys, with their counts; they may change meanwhile."""

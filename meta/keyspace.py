@@ -52,9 +52,6 @@ from kvstream.meta.wakeups import Wake
 from kvstream.storage.batch import Family, Row
 from kvstream.types.options import DATABASES_MAX
 
-USED_MAX = 20_000
-"""Keys of one generation of ``Usage``, which knows one or two generations."""
-
 
 class Usage:
     """When keys were last used, in milliseconds of Unix time.
@@ -62,11 +59,13 @@ class Usage:
     Two generations: a key in neither has not been used since the older one began.
     """
 
-    __slots__ = ("_before", "_recent_since", "_since", "recent")
+    __slots__ = ("_before", "_most", "_recent_since", "_since", "recent")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        """``most`` is the number of keys of one generation."""
+        self._most = most
         self.recent: dict[bytes, int] = {}
-        """The younger generation; a caller that fills it beyond USED_MAX calls ``age``."""
+        """The younger generation; a caller that fills it beyond its limit calls ``age``."""
         self._before: dict[bytes, int] = {}
         self._since = self._recent_since = -1
 
@@ -80,13 +79,13 @@ class Usage:
         recent, used = self.recent, now_ms - 1000 * idle_s
         for name in names:
             recent[name] = used
-        if len(recent) > USED_MAX:
+        if len(recent) > self._most:
             self.age(now_ms)
 
     def note_one(self, name: bytes, now_ms: int) -> None:
         """Record that a key is used now."""
         self.recent[name] = now_ms
-        if len(self.recent) > USED_MAX:
+        if len(self.recent) > self._most:
             self.age(now_ms)
 
     def age(self, now_ms: int) -> None:
@@ -269,7 +268,7 @@ class Expiries:
 class KeyIndex:
     """The keys of all databases, in the order of their creation and of their expiry."""
 
-    def __init__(self, unlinked: Unlinked, databases: Databases) -> None:
+    def __init__(self, unlinked: Unlinked, databases: Databases, usage: Usage) -> None:
         self._unlinked = unlinked
         self._databases = databases
         self._next_expiry = 0
@@ -305,7 +304,7 @@ class KeyIndex:
 
         The garbage collector may call at any moment, so it only appends.
         """
-        self.usage = Usage()
+        self.usage = usage
 
     def add(self, txn: Txn, key: Key) -> None:
         """List and count a key. Space freed for it does not let the commit pass on a full disk."""
@@ -487,7 +486,7 @@ class KeyIndex:
 
     def counts_expiries(self, txn: Txn) -> bool:
         """Return whether the expiries counted so far are those that the rows show."""
-        recounted = KeyIndex(self._unlinked, self._databases)
+        recounted = KeyIndex(self._unlinked, self._databases, self.usage)
         recounted._counted_to = self._counted_to
         for row, _ in txn.batch.scan(_METADATA, EXPIRY_TAG, self._counted_to):
             recounted._count_expiry(row, time_of_row(row), 1)

@@ -82,10 +82,6 @@ class Flushed:
         self._next = None
 
 
-ROW_KEYS = 100
-"""Keys of one row, which are swept together."""
-
-
 def decode_unlinked(row: bytes, value: bytes) -> list[int]:
     """Return the generations of a row; raise Corruption if it has none or is damaged."""
     if len(row) == len(unlinked_row(0, 0)) and value and not len(value) % U64.size:
@@ -154,10 +150,6 @@ class Unlinked:
         self._known, self._rows = None, {}
 
 
-GROUPS_TOGETHER = 100
-"""The groups of a deleted stream that are deleted at a time, if it has more of them."""
-GROUPS_OF_COMMIT = 300
-"""Groups that one commit deletes of all streams together, at 30 us each."""
 _HIDDEN_NAME = b"kvstream:gone:"
 """The name of a renamed stream, before its generation.
 
@@ -168,7 +160,8 @@ If a client has such a key, all groups are deleted at once.
 def hide(txn: Txn, stream: StreamMeta) -> bool:
     """Rename a stream with many groups, for ``sweep`` to delete; return False if it has few."""
     dropped = txn.groups_dropped + stream.groups_count
-    if stream.groups_count <= GROUPS_TOGETHER and dropped <= GROUPS_OF_COMMIT:
+    sizes = txn.thresholds
+    if stream.groups_count <= sizes.groups_together and dropped <= sizes.groups_of_commit:
         txn.groups_dropped = dropped
         return False
     catalog, generation = txn.catalog, stream.generation
@@ -324,11 +317,11 @@ def _waits(txn: Txn, stream: StreamMeta) -> bool:
     If it has more than any commit may, the first of them are deleted now.
     """
     dropped = txn.groups_dropped + stream.groups_count
-    if dropped <= GROUPS_TOGETHER:
+    if dropped <= txn.thresholds.groups_together:
         txn.groups_dropped = dropped
         return False
     try:
-        return txn.groups_dropped > 0 or _drop_groups(txn, stream) == GROUPS_TOGETHER
+        return txn.groups_dropped > 0 or _drop_groups(txn, stream) == txn.thresholds.groups_together
     except Corruption:  # it is deleted as a whole, as far as it can be read
         txn.forget_stream(stream)
         return False
@@ -336,7 +329,7 @@ def _waits(txn: Txn, stream: StreamMeta) -> bool:
 
 def _drop_groups(txn: Txn, stream: StreamMeta) -> int:
     groups = tree_prefix(stream.groups_tree)
-    page = txn.batch.page(_TREES, groups, successor(groups), GROUPS_TOGETHER)
+    page = txn.batch.page(_TREES, groups, successor(groups), txn.thresholds.groups_together)
     found = [txn.catalog.group(txn, stream, row[U64.size :]) for row, _ in page]
     catch_up(txn.batch, stream)
     for group in found:

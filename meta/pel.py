@@ -43,14 +43,8 @@ from kvstream.meta.wakeups import Wake
 from kvstream.storage.batch import Family
 from kvstream.types.images import PackedID
 
-RUN_IDS_MAX = 32
-"""IDs of one run: a delivery that joins it, or an acknowledgement, rewrites it."""
-
 VALID_IDS_MAX = 128
 """IDs of the longest run that is not damaged: earlier versions wrote as many."""
-
-FEW_IDS = 4
-"""IDs that are cut out of a run one by one; more are left out of a new one."""
 
 _NO_TIME = -1
 """Before every delivery: ``runs_by_time`` yields the runs that were given back alone."""
@@ -244,7 +238,8 @@ def deliver(
     run = group.runs.last(txn.batch)
     if run is None or run.packed[-ID_BYTES:] < ids[0]:
         shared = (owner, time_ms, 1, 0)
-        if run is not None and run[2:] == shared and run.length + len(ids) <= RUN_IDS_MAX:
+        most = txn.thresholds.run_ids
+        if run is not None and run[2:] == shared and run.length + len(ids) <= most:
             pel_index.resize(txn, group, run, run.packed + b"".join(ids))
         else:
             _append(txn, group, ids, shared)
@@ -275,7 +270,7 @@ def insert(
         if run is not None:
             runs += _split_around(txn, group, run, within, shared)
         else:
-            runs += _runs_of_some(within, shared)
+            runs += _runs_of_some(txn, within, shared)
     pel_index.add_all(txn, group, runs)
 
 
@@ -288,16 +283,16 @@ def redeliver(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], own
 
 def _append(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], shared: Shared) -> None:
     """Write ``ids`` as runs of their own."""
-    if len(ids) <= RUN_IDS_MAX:
+    if len(ids) <= txn.thresholds.run_ids:
         pel_index.add(txn, group, Run.of(ids, shared))
     else:
-        pel_index.add_all(txn, group, _runs_of_some(ids, shared))
+        pel_index.add_all(txn, group, _runs_of_some(txn, ids, shared))
 
 
-def _runs_of_some(ids: Sequence[PackedID], shared: Shared) -> list[Run]:
+def _runs_of_some(txn: Txn, ids: Sequence[PackedID], shared: Shared) -> list[Run]:
     """Return adjacent runs."""
-    starts = range(0, len(ids), RUN_IDS_MAX)
-    return [Run.of(ids[at : at + RUN_IDS_MAX], shared) for at in starts]
+    size = txn.thresholds.run_ids
+    return [Run.of(ids[at : at + size], shared) for at in range(0, len(ids), size)]
 
 
 def _split_around(
@@ -318,7 +313,7 @@ def _split_around(
         end = bisect_left(ids, old[cut], mine)
         if end == mine:
             raise Corruption(f"pending entries are out of order at {ids[mine].hex()}")
-        pieces += _runs_of_some(ids[mine:end], shared)
+        pieces += _runs_of_some(txn, ids[mine:end], shared)
         mine, at = end, cut
         cut = _position(old, ids[mine]) if mine < len(ids) else len(old)
         pieces.append(Run.of(old[at:cut], run.shared))
@@ -417,7 +412,7 @@ def _remove_ids(
 ) -> Sequence[PackedID]:
     """Return those of ``ids`` that are in a run, and remove them if it keeps others."""
     packed = run.packed
-    if len(ids) <= FEW_IDS:  # most acknowledgements in random order
+    if len(ids) <= txn.thresholds.few_ids:  # most acknowledgements in random order
         lifted, left = [], packed
         for eid in ids:
             at = offset_of(left, eid)
@@ -490,7 +485,7 @@ def stretches(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> Stretches:
         at = end
 
 
-def plan(group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
+def plan(txn: Txn, group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
     """Return the change of a group's runs that gives IDs the targets that ``decide`` returns."""
     old: list[Run] = []
     new: dict[PackedID, Run] = {}
@@ -511,9 +506,9 @@ def plan(group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
             old.append(run)
             if before is not None and not (last and group.runs.is_next(last.anchor, run.anchor)):
                 before = None
-        pieces = _pieces(run, targets)
+        pieces = _pieces(txn, run, targets)
         for packed, shared in pieces:
-            joined = None if before is None else _join(before, packed, shared)
+            joined = None if before is None else _join(txn, before, packed, shared)
             before = joined or new_run((anchor or packed[:ID_BYTES], packed, *shared))
             anchor = None
             new[before.anchor] = before
@@ -535,7 +530,7 @@ def _targets(run: Run | None, within: Sequence[PackedID], decide: Decide) -> Tar
     return targets
 
 
-def _pieces(run: Run | None, targets: Targets) -> list[tuple[bytes, Shared]]:
+def _pieces(txn: Txn, run: Run | None, targets: Targets) -> list[tuple[bytes, Shared]]:
     """Return the IDs of new runs, packed, and what those of each share."""
     shares = list(targets.values())
     packed, own = b"".join(targets), None if run is None else run.shared
@@ -551,7 +546,7 @@ def _pieces(run: Run | None, targets: Targets) -> list[tuple[bytes, Shared]]:
     else:
         before, behind = run.packed[:at], run.packed[at + len(packed) :]
         parts = [(own, before), (shares[0], packed), (own, behind)]
-    size = RUN_IDS_MAX * ID_BYTES
+    size = txn.thresholds.run_ids * ID_BYTES
     return [
         (part[at : at + size], shared)
         for shared, part in parts
@@ -560,9 +555,10 @@ def _pieces(run: Run | None, targets: Targets) -> list[tuple[bytes, Shared]]:
     ]
 
 
-def _join(before: Run, packed: bytes, shared: Shared) -> Run | None:
+def _join(txn: Txn, before: Run, packed: bytes, shared: Shared) -> Run | None:
     """Return a new run extended by more IDs, or None if that is impossible."""
-    if before.shared != shared or len(before.packed) + len(packed) > RUN_IDS_MAX * ID_BYTES:
+    size = len(before.packed) + len(packed)
+    if before.shared != shared or size > txn.thresholds.run_ids * ID_BYTES:
         return None
     return before._replace(packed=before.packed + packed)
 
@@ -657,7 +653,7 @@ def _make_ready(txn: Txn, group: GroupMeta, edit: Edit, keys: Iterable[Key]) -> 
         count = 0 if run is None else run.deliveries
         return {eid: (b"", 0, count, rank) if ready[eid] else None for eid in ids}
 
-    change = plan(group, stretches(txn, group, sorted(ready)), decide)
+    change = plan(txn, group, stretches(txn, group, sorted(ready)), decide)
     pel_index.replace(txn, group, change.old, change.new)
     txn.member_changed(group)
     txn.signal(txn.catalog.databases.shown_name(txn, keyed.stream.name), Wake.FREED)

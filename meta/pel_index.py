@@ -1,10 +1,10 @@
 """Keep the runs of a group together with their indexes by time and by owner.
 
-A group has one of two forms. Normally only its runs are rows, at most CACHED_ROWS of them with
-CACHED_IDS IDs; the indexes and counts follow from them and are built in memory when first used. A
-group that outgrows this is *indexed*: both indexes are rows as well, in the times tree and the
-consumers' trees, and its records count what is pending. The commit that crosses the limit also
-changes the form.
+A group has one of two forms. Normally only its runs are rows, at most ``cached_rows`` of them with
+``cached_ids`` IDs (``Thresholds``); the indexes and counts follow from them and are built in memory
+when first used. A group that outgrows this is *indexed*: both indexes are rows as well, in the
+times tree and the consumers' trees, and its records count what is pending. The commit that crosses
+the limit also changes the form.
 
 ::
 
@@ -34,20 +34,16 @@ from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 from kvstream.types.images import PackedID
 
-CACHED_IDS = 1 << 20
-"""IDs of a group whose runs are kept in memory: 22 MB."""
 _TREES = Family.TREES
 _EVERYTHING = Run(b"", b"\xff" * ID_BYTES, b"", 0, 0)
 """A run that overlaps all IDs."""
-_FEW = 8
-"""Up to this number, runs are written or deleted one by one."""
 
 
 def index_of(txn: Txn, group: GroupMeta) -> RunIndex:
     """Return the index in memory of a group that is not indexed on disk."""
     index = group.index
     if index is None:
-        index = group.index = RunIndex.of(group.runs.scan(txn.batch))
+        index = group.index = RunIndex.of(txn.thresholds, group.runs.scan(txn.batch))
     return index
 
 
@@ -55,7 +51,7 @@ def _ordered_index_of(txn: Txn, group: GroupMeta) -> RunIndex:
     """Return the index in memory with the order of the runs."""
     index = group.index
     if index is None or not index.is_ordered:
-        index = group.index = RunIndex.of(group.runs.scan(txn.batch), ordered=True)
+        index = group.index = RunIndex.of(txn.thresholds, group.runs.scan(txn.batch), ordered=True)
     return index
 
 
@@ -129,7 +125,9 @@ def add(txn: Txn, group: GroupMeta, run: Run) -> None:
         _report_change(group, [run])
     if not group.indexed:
         group.grown += run.length
-        if _has_room(txn, group) and (group.grown <= CACHED_IDS or _is_light(txn, group)):
+        if _has_room(txn, group) and (
+            group.grown <= txn.thresholds.cached_ids or _is_light(txn, group)
+        ):
             group.runs.put(txn.batch, run.anchor, run)
             if group.index is not None:
                 group.index.add(run)
@@ -147,7 +145,11 @@ def add(txn: Txn, group: GroupMeta, run: Run) -> None:
 def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
     """Write runs where none are anchored: all at once if they are many and stay in memory."""
     grown = group.grown + sum([run.length for run in runs])
-    together = len(runs) > _FEW and not group.indexed and grown <= CACHED_IDS
+    together = (
+        len(runs) > txn.thresholds.few_runs
+        and not group.indexed
+        and grown <= txn.thresholds.cached_ids
+    )
     if not together or not _has_room(txn, group, len(runs)):
         for run in runs:
             add(txn, group, run)
@@ -179,7 +181,7 @@ def remove(txn: Txn, group: GroupMeta, run: Run) -> None:
 
 def remove_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
     """Delete runs: all at once if they are many and in memory."""
-    if len(runs) <= _FEW or group.indexed or group.runs.memory is None:
+    if len(runs) <= txn.thresholds.few_runs or group.indexed or group.runs.memory is None:
         for run in runs:
             remove(txn, group, run)
         return
@@ -214,7 +216,7 @@ def replace(
 ) -> None:
     """Replace runs by others, given by their anchors; ``rows``: the others, if encoded already."""
     group.near = None
-    if len(old) + len(new) <= _FEW:
+    if len(old) + len(new) <= txn.thresholds.few_runs:
         return _replace_few(txn, group, old, new)
     runs = list(new.values())
     for owner in {run.owner for run in runs if not run.rank}:
@@ -226,7 +228,7 @@ def replace(
         more = sum([run.length for run in runs]) - sum([run.length for run in old])
         group.grown += max(0, more)
         if _has_room(txn, group, len(new) - len(old)) and (
-            group.grown <= CACHED_IDS or _is_light(txn, group)
+            group.grown <= txn.thresholds.cached_ids or _is_light(txn, group)
         ):
             group.runs.replace(txn.batch, gone, new, rows)
             if group.index is not None:
@@ -357,8 +359,8 @@ def write_runs(txn: Txn, group: GroupMeta, runs: Callable[[], Iterable[Run]]) ->
     for run in runs():
         count, ids, size = count + 1, ids + run.length, size + len(run.owner)
     group.indexed = (
-        count > trees.CACHED_ROWS
-        or ids > CACHED_IDS
+        count > txn.thresholds.cached_rows
+        or ids > txn.thresholds.cached_ids
         or size + count * HEAD_BYTES + ids * ID_BYTES > trees.CACHED_BYTES
     )
     for run in runs():
@@ -382,15 +384,15 @@ def write_runs(txn: Txn, group: GroupMeta, runs: Callable[[], Iterable[Run]]) ->
 def _has_room(txn: Txn, group: GroupMeta, count: int = 1) -> bool:
     """Return whether a group's runs stay in memory with ``count`` more of them.
 
-    Large groups share the room of STORE_ROWS. They take it in steps, to add up rarely.
+    Large groups share the room of ``store_rows``. They take it in steps, to add up rarely.
     """
     runs = group.runs
     if runs.has_room(txn.batch, count):
         return True
     if runs.memory is None:
         return False
-    have, step = len(runs.memory.items), max(count, trees.CACHED_ROWS)
-    if have + step + _large_rows(txn) - runs.large_rows() > trees.STORE_ROWS:
+    have, step = len(runs.memory.items), max(count, txn.thresholds.cached_rows)
+    if have + step + _large_rows(txn) - runs.large_rows() > txn.thresholds.store_rows:
         return False
     runs.room = have + step
     return True
@@ -403,9 +405,9 @@ def _large_rows(txn: Txn) -> int:
 
 
 def _is_light(txn: Txn, group: GroupMeta) -> bool:
-    """Count a group's IDs again; return whether they are well below CACHED_IDS."""
+    """Count a group's IDs again; return whether they are well below ``cached_ids``."""
     group.grown = sum([run.length for run in group.runs.all(txn.batch)])
-    return group.grown <= CACHED_IDS // 2
+    return group.grown <= txn.thresholds.cached_ids // 2
 
 
 def _write_indexes(txn: Txn, group: GroupMeta) -> None:
@@ -434,17 +436,17 @@ def _write_indexes(txn: Txn, group: GroupMeta) -> None:
 def _fits_again(txn: Txn, group: GroupMeta) -> bool:
     """Return whether an indexed group has become so small that its runs fit into memory."""
     pending = group.pending
-    if pending <= trees.CACHED_ROWS // 2 or group.runs.is_small():
+    if pending <= txn.thresholds.cached_rows // 2 or group.runs.is_small():
         return True
     if 0 < group.grown < 2 * pending:  # it was looked at when it was not twice as large
         return False
     group.grown = pending
-    return pending + _large_rows(txn) <= trees.STORE_ROWS // 2
+    return pending + _large_rows(txn) <= txn.thresholds.store_rows // 2
 
 
 def unindex_if_small(txn: Txn, group: GroupMeta) -> None:
     """Delete the rows of the indexes, and the counts, of a group that has few runs again."""
-    if not group.indexed or group.pending > CACHED_IDS // 2:
+    if not group.indexed or group.pending > txn.thresholds.cached_ids // 2:
         return
     if group.pending == 0:  # the trees are empty
         group.times.begin(txn.batch)
@@ -452,7 +454,7 @@ def unindex_if_small(txn: Txn, group: GroupMeta) -> None:
     elif _fits_again(txn, group):
         if group.runs.memory is None:
             group.runs.reload(txn.batch)
-            group.runs.room = trees.STORE_ROWS
+            group.runs.room = txn.thresholds.store_rows
         group.times.clear(txn.batch)
         for consumer in txn.catalog.consumers(txn, group):
             if consumer.pending:

@@ -57,7 +57,6 @@ import msgpack
 from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import COUNTED_MAX, key_of, message_prefix, stream_row
 from kvstream.layout.values import Names
-from kvstream.meta import trees
 from kvstream.meta.keyed import Keyed
 from kvstream.meta.policy import GroupPolicy, Progress
 from kvstream.meta.reply_cache import Readahead
@@ -65,6 +64,7 @@ from kvstream.meta.runs import Run, RunIndex, RunWatches, run_tree
 from kvstream.meta.trees import Tree, key_tree
 from kvstream.types.ids import MIN_ID, StreamID, new_id
 from kvstream.types.images import PackedID
+from kvstream.types.thresholds import DEFAULT, Thresholds
 
 _HEAD = Struct(">QqI")
 _NOBODY = -1
@@ -573,7 +573,9 @@ class GroupMeta:
         return head + self.activity.encode()
 
     @classmethod
-    def decode(cls, name: bytes, row: bytes, record: bytes) -> "GroupMeta":
+    def decode(
+        cls, name: bytes, row: bytes, record: bytes, sizes: Thresholds = DEFAULT
+    ) -> "GroupMeta":
         with damage_named("group", name):
             parts = _GROUP.unpack_from(record)
             _check_version(parts[0], MEMBER_VERSION, POLICY_VERSION)
@@ -589,9 +591,9 @@ class GroupMeta:
             _check_numbers(*parts[9:])
             if parts[4] > 1:
                 raise ValueError(f"a flag is {parts[4]}")
-        self = cls(name, row, parts[9], run_tree(parts[10]), key_tree(parts[11]))
+        self = cls(name, row, parts[9], run_tree(parts[10], sizes), key_tree(parts[11], sizes))
         self.last_delivered, self.indexed = new_id(parts[1:3]), bool(parts[4])
-        self.runs.room = 0 if self.indexed else trees.STORE_ROWS
+        self.runs.room = 0 if self.indexed else sizes.store_rows
         self.entries_read, self.pending, self.nacked, self.nack_rank = parts[3], *parts[5:8]
         self.consumers_count, self.activity, self.policy = parts[8], activity, policy
         self.rated = rated
@@ -619,11 +621,13 @@ class ConsumerMeta:
         return _CONSUMER.pack(MEMBER_VERSION, self.runs.id, *times, self.pending, self.activity)
 
     @classmethod
-    def decode(cls, name: bytes, row: bytes, record: bytes) -> "ConsumerMeta":
+    def decode(
+        cls, name: bytes, row: bytes, record: bytes, sizes: Thresholds = DEFAULT
+    ) -> "ConsumerMeta":
         with damage_named("consumer", name):
             version, tree, seen_ms, active_ms, pending, number = _CONSUMER.unpack(record)
             _check_version(version, MEMBER_VERSION)
             _check_numbers(tree)
-        self = cls(name, row, key_tree(tree), seen_ms)
+        self = cls(name, row, key_tree(tree, sizes), seen_ms)
         self.active_ms, self.pending, self.activity = active_ms, pending, number
         return self

@@ -14,7 +14,7 @@ a long command reads the runs in steps.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from struct import Struct
 from struct import error as StructError
@@ -25,6 +25,7 @@ from kvstream.errors import Corruption
 from kvstream.layout.keys import ID_BYTES
 from kvstream.meta.trees import SortedKeys, Tree
 from kvstream.types.images import PackedID
+from kvstream.types.thresholds import Thresholds
 
 _HEAD = Struct(">QQQI")
 _TIME = Struct(">QQ")
@@ -114,9 +115,9 @@ def offset_of(packed: bytes, eid: PackedID) -> int:
     return at
 
 
-def run_tree(tree_id: int, new: bool = False) -> Tree[Run]:
+def run_tree(tree_id: int, sizes: Thresholds, new: bool = False) -> Tree[Run]:
     """Return a tree of runs."""
-    return Tree(tree_id, Run.decode, Run.encode, new)
+    return Tree(tree_id, Run.decode, Run.encode, sizes, new)
 
 
 Shared = tuple[bytes, int, int, int]
@@ -202,7 +203,7 @@ def owner_of(run: Run) -> Owner:
 class Share:
     """The runs of one owner."""
 
-    anchors: SortedKeys = field(default_factory=SortedKeys)
+    anchors: SortedKeys
     pending: int = 0
     """The number of their IDs."""
 
@@ -215,13 +216,14 @@ class RunIndex:
     """The ``times_suffix`` of every run."""
     shares: dict[Owner, Share]
     pending: int
+    sizes: Thresholds
     is_ordered: bool = False
     """Whether ``times`` and the anchors of the owners are kept, and not the counts alone."""
 
     @classmethod
-    def of(cls, runs: Iterable[Run], ordered: bool = False) -> "RunIndex":
+    def of(cls, sizes: Thresholds, runs: Iterable[Run], ordered: bool = False) -> "RunIndex":
         """Return the index of runs."""
-        index = cls(SortedKeys(), {}, 0, ordered)
+        index = cls(SortedKeys(sizes), {}, 0, sizes, ordered)
         index.add_all(list(runs))
         return index
 
@@ -234,7 +236,7 @@ class RunIndex:
         owner = owner_of(run)
         share = self.shares.get(owner)
         if share is None:
-            share = self.shares[owner] = Share()
+            share = self.shares[owner] = Share(SortedKeys(self.sizes))
         count = run.length
         share.pending += count
         self.pending += count
@@ -248,7 +250,9 @@ class RunIndex:
         if self.is_ordered:
             self.times.add_all([run.times_suffix for run in runs])
         for owner, anchors, count in _by_owner(runs):
-            share = self.shares.setdefault(owner, Share())
+            share = self.shares.get(owner)
+            if share is None:
+                share = self.shares[owner] = Share(SortedKeys(self.sizes))
             if self.is_ordered:
                 share.anchors.add_all(anchors)
             share.pending += count

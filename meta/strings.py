@@ -37,14 +37,15 @@ from kvstream.layout.keys import (
     successor,
 )
 from kvstream.meta.records import STREAM_KIND, StreamMeta
-from kvstream.meta.trees import DELETE_RANGE_ROWS
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.types.options import MEGABYTE
+from kvstream.types.thresholds import DEFAULT
 
 WHOLE_BYTES_MAX = 16 << 10
 """Up to this length a value stands in its record: a row that does not slow its neighbours."""
 PIECE_BYTES = 64 << 10
 PAGE_BYTES = 4 * MEGABYTE
+RANGE_PIECES = DEFAULT.range_rows
 """Bytes of pieces read at once: memory holds no more besides the value."""
 
 _MESSAGES, _METADATA = Family.MESSAGES, Family.METADATA
@@ -174,7 +175,7 @@ def overwrite(batch: Batch, pieces: Pieces, offset: int, part: bytes, written: i
 
 def drop(batch: Batch, pieces: Pieces, kept: int = 0) -> None:
     """Delete the pieces of a value except the first ``kept``: row by row if they are few."""
-    if pieces.count - kept < DELETE_RANGE_ROWS:
+    if pieces.count - kept < RANGE_PIECES:
         for number in range(kept, pieces.count):
             batch.delete(_MESSAGES, pieces.row(number))
     else:
@@ -322,19 +323,20 @@ def decode_key(name: bytes, record: bytes) -> Key:
 # MGET and MSET read and write the records of plain strings without an object for each. A plain
 # string is whole in its record and never expires; any other key is treated on its own.
 
-RECORDS_TOGETHER = 100
-"""Records read by one call: each may have 16 KB, or belong to a stream with long field names."""
 _PLAIN = bytes([STRING_KIND, WHOLE_VERSION]) + bytes(U64.size)
 """How the record of a plain string begins; its generation follows."""
 PLAIN_HEAD = len(_PLAIN) + U64.size
 """Bytes before the value."""
 
 
-def read_records(batch: Batch, names: Sequence[bytes]) -> list[bytes | None]:
-    """Return the record of each stored name, None for those without one."""
+def read_records(batch: Batch, names: Sequence[bytes], together: int) -> list[bytes | None]:
+    """Return the record of each stored name, None for those without one.
+
+    ``together`` records are read by one call.
+    """
     records: list[bytes | None] = []
-    for start in range(0, len(names), RECORDS_TOGETHER):
-        rows = [stream_row(name) for name in names[start : start + RECORDS_TOGETHER]]
+    for start in range(0, len(names), together):
+        rows = [stream_row(name) for name in names[start : start + together]]
         records += batch.get_many(_METADATA, rows)
     return records
 

@@ -1,10 +1,11 @@
 """Trees: sorted rows under a tree ID, kept in memory as a whole while they are few.
 
 A queue writes and deletes pending rows all the time. In RocksDB each deleted row stays as a
-tombstone that a scan must step over until a compaction removes it. So a tree of up to CACHED_ROWS
-rows is kept in memory, decoded: its reads meet no tombstone. A larger tree is read from disk.
-Either way the disk has every row, in the batch of the command that wrote it. A row in memory is
-encoded once a commit, however often it changed: one that was made and deleted is never written.
+tombstone that a scan must step over until a compaction removes it. So a tree of up to
+``cached_rows`` rows (``Thresholds``) is kept in memory, decoded: its reads meet no tombstone. A
+larger tree is read from disk. Either way the disk has every row, in the batch of the command that
+wrote it. A row in memory is encoded once a commit, however often it changed: one that was made and
+deleted is never written.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -14,37 +15,19 @@ from typing import Generic, TypeVar
 
 from kvstream.layout.keys import successor, tree_prefix
 from kvstream.storage.batch import Batch, Family, Row
+from kvstream.types.thresholds import Thresholds
 
 T = TypeVar("T")
-
-CACHED_ROWS = 1 << 14
-"""Rows of one tree kept in memory: 8 MB if each has one ID."""
 
 CACHED_BYTES, ROW_BYTES = 1 << 24, 64
 """Bytes of the values of a tree that is loaded into memory: as many IDs as a group may keep, and
 ROW_BYTES more for each row."""
 
-STORE_ROWS = 1 << 18
-"""Rows of trees with room for more than CACHED_ROWS that a store keeps in memory: 80 MB if each has
-one ID."""
-
 LOADS_TRIED, LOADS_DOUBLED = 3, 3
-"""A tree that shrinks is loaded again after each CACHED_ROWS / 2 deletions. After the first number
+"""A tree that shrinks is loaded again after ``cached_rows`` / 2 deletions. After the first number
 of loads that failed the deletions between two are doubled, this many times."""
 
-CHUNK = 512
-"""Sorted keys that are moved together, at least."""
-
 _PAGE_ROWS = 1 << 10
-
-DELETE_RANGE_ROWS = 64
-"""From this number of rows on, one range delete is cheaper for later readers than single ones."""
-
-_STRETCH = 512
-"""Adjacent rows that are deleted as a range among others that stay."""
-
-SPARSE = 16
-"""Keys are changed one by one among more than this many times as many."""
 
 _TREES = Family.TREES
 
@@ -52,14 +35,16 @@ _TREES = Family.TREES
 class SortedKeys:
     """Distinct keys in ascending order, in chunks, so that a change moves few of them."""
 
-    __slots__ = ("_chunks", "_firsts")
+    __slots__ = ("_chunks", "_firsts", "_sizes")
 
-    def __init__(self, keys: Sequence[bytes] = ()) -> None:
+    def __init__(self, sizes: Thresholds, keys: Sequence[bytes] = ()) -> None:
         """``keys`` are in ascending order."""
+        self._sizes = sizes
         self._fill(keys)
 
     def _fill(self, keys: Sequence[bytes]) -> None:
-        self._chunks = [list(keys[at : at + CHUNK]) for at in range(0, len(keys), CHUNK)]
+        size = self._sizes.chunk_keys
+        self._chunks = [list(keys[at : at + size]) for at in range(0, len(keys), size)]
         """None of them is empty."""
         self._firsts = [chunk[0] for chunk in self._chunks]
 
@@ -116,9 +101,10 @@ class SortedKeys:
             chunk = chunks[at]
             insort(chunk, key)
             firsts[at] = chunk[0]
-        if len(chunk) >= 2 * CHUNK:
-            chunks[at : at + 1] = chunk[:CHUNK], chunk[CHUNK:]
-            firsts.insert(at + 1, chunk[CHUNK])
+        size = self._sizes.chunk_keys
+        if len(chunk) >= 2 * size:
+            chunks[at : at + 1] = chunk[:size], chunk[size:]
+            firsts.insert(at + 1, chunk[size])
 
     def remove(self, key: bytes) -> None:
         """Remove a key that is there."""
@@ -132,7 +118,7 @@ class SortedKeys:
 
     def add_all(self, keys: Collection[bytes]) -> None:
         """Add keys that are not there."""
-        if len(keys) * SPARSE < len(self):
+        if len(keys) * self._sizes.sparse_keys < len(self):
             for key in keys:
                 self.add(key)
         else:
@@ -140,7 +126,7 @@ class SortedKeys:
 
     def remove_all(self, keys: Collection[bytes]) -> None:
         """Remove keys that are there."""
-        if len(keys) * SPARSE < len(self):
+        if len(keys) * self._sizes.sparse_keys < len(self):
             for key in keys:
                 self.remove(key)
         else:
@@ -148,7 +134,7 @@ class SortedKeys:
             self._fill([key for key in self if key not in gone])
 
     def copy(self) -> "SortedKeys":
-        return SortedKeys(list(self))
+        return SortedKeys(self._sizes, list(self))
 
 
 class SortedRows(Generic[T]):
@@ -156,10 +142,10 @@ class SortedRows(Generic[T]):
 
     __slots__ = ("items", "keys")
 
-    def __init__(self, items: dict[bytes, T]) -> None:
+    def __init__(self, sizes: Thresholds, items: dict[bytes, T]) -> None:
         """``items`` are in ascending order."""
         self.items = items
-        self.keys = SortedKeys(list(items))
+        self.keys = SortedKeys(sizes, list(items))
 
 
 class Tree(Generic[T]):
@@ -175,6 +161,7 @@ class Tree(Generic[T]):
         "_deletes",
         "_encode",
         "_failures",
+        "_sizes",
         "_tried",
         "id",
         "memory",
@@ -187,19 +174,20 @@ class Tree(Generic[T]):
         tree_id: int,
         decode: Callable[[bytes, bytes], T],
         encode: Callable[[T], bytes],
+        sizes: Thresholds,
         new: bool = False,
     ) -> None:
         self.id = tree_id
         self.prefix = tree_prefix(tree_id)
-        self._decode, self._encode = decode, encode
+        self._decode, self._encode, self._sizes = decode, encode, sizes
         self._changed: dict[bytes, bool] = {}
         """Rows in memory that changed and are not in the batch yet: whether they exist in it."""
-        self.memory: SortedRows[T] | None = SortedRows({}) if new else None
+        self.memory: SortedRows[T] | None = SortedRows(sizes, {}) if new else None
         """All rows, or None if they are too many or not loaded."""
         self._tried = new
         """Whether a tree that is not in memory is known to be too large for it."""
         self.room = 0
-        """Rows that are kept in memory if they are more than CACHED_ROWS."""
+        """Rows that are kept in memory if they are more than ``cached_rows``."""
         self._deletes = 0
         self._failures = 0
         """How often in a row its rows were too many to load."""
@@ -212,9 +200,8 @@ class Tree(Generic[T]):
             if rows is not None:
                 start = len(self.prefix)
                 decode = self._decode
-                self.memory = SortedRows(
-                    {key[start:]: decode(key[start:], value) for key, value in rows}
-                )
+                items = {key[start:]: decode(key[start:], value) for key, value in rows}
+                self.memory = SortedRows(self._sizes, items)
             self._failures = self._failures + 1 if rows is None else 0
             self.room = 0 if rows is None else min(self.room, len(rows))
         return self.memory
@@ -222,15 +209,16 @@ class Tree(Generic[T]):
     def _may_be_small(self) -> bool:
         """Return whether so many rows were deleted on disk that it is to be loaded again.
 
-        A load that fails has read CACHED_ROWS rows: of a very large tree it is tried less often.
+        A load that fails has read ``cached_rows`` rows: for a very large tree it is tried less
+        often.
         """
         doubled = min(max(0, self._failures - LOADS_TRIED), LOADS_DOUBLED)
-        return self._deletes > CACHED_ROWS // 2 << doubled
+        return self._deletes > self._sizes.cached_rows // 2 << doubled
 
     def _few_rows(self, batch: Batch) -> list[Row] | None:
         """Return all rows, or None if they are too many for memory."""
         rows: list[Row] = []
-        size, most = 0, max(self.room, CACHED_ROWS)
+        size, most = 0, max(self.room, self._sizes.cached_rows)
         lower, upper = self.prefix, successor(self.prefix)
         while page := batch.page(_TREES, lower, upper, _PAGE_ROWS):
             rows += page
@@ -270,29 +258,31 @@ class Tree(Generic[T]):
     def has_room(self, batch: Batch, count: int = 1) -> bool:
         """Return whether the tree is in memory and has room for ``count`` more rows there."""
         memory = self.memory or self._load(batch)
-        return memory is not None and len(memory.items) + count <= max(self.room, CACHED_ROWS)
+        return memory is not None and len(memory.items) + count <= max(
+            self.room, self._sizes.cached_rows
+        )
 
     def large_rows(self) -> int:
-        """Return the number of rows in memory if they are more than CACHED_ROWS, else 0."""
+        """Return the number of rows in memory if they are more than ``cached_rows``, else 0."""
         count = 0 if self.memory is None else len(self.memory.items)
-        return count if count > CACHED_ROWS else 0
+        return count if count > self._sizes.cached_rows else 0
 
     def is_small(self) -> bool:
         """Return whether the tree is in memory and takes no more than half of its limit."""
-        return self.memory is not None and len(self.memory.items) <= CACHED_ROWS // 2
+        return self.memory is not None and len(self.memory.items) <= self._sizes.cached_rows // 2
 
     def begin(self, batch: Batch) -> None:
         """Begin as an empty tree without reading the disk."""
         self._put_changed(batch)
-        self.memory, self._tried, self._deletes = SortedRows({}), True, 0
+        self.memory, self._tried, self._deletes = SortedRows(self._sizes, {}), True, 0
 
     def fill(self: "Tree[bytes]", batch: Batch, suffixes: list[bytes]) -> None:
         """Write empty rows, in ascending order, into an empty tree whose items are its suffixes."""
         prefix = self.prefix
         self._put_changed(batch)
         batch.puts[_TREES].update(dict.fromkeys([prefix + suffix for suffix in suffixes], b""))
-        few = len(suffixes) <= CACHED_ROWS
-        items = SortedRows(dict(zip(suffixes, suffixes, strict=True))) if few else None
+        few = len(suffixes) <= self._sizes.cached_rows
+        items = SortedRows(self._sizes, dict(zip(suffixes, suffixes, strict=True))) if few else None
         self.memory, self._tried, self._deletes = items, True, 0
 
     def leave_memory(self, batch: Batch) -> None:
@@ -338,7 +328,7 @@ class Tree(Generic[T]):
         items[suffix] = item
         if not exists:
             memory.keys.add(suffix)
-            if len(items) > CACHED_ROWS and len(items) > self.room:
+            if len(items) > self._sizes.cached_rows and len(items) > self.room:
                 self.leave_memory(batch)
 
     def put_all(self, batch: Batch, rows: dict[bytes, T]) -> None:
@@ -388,7 +378,7 @@ class Tree(Generic[T]):
         self._put_changed(batch)
         memory = self.memory or self._load(batch)
         puts, prefix = batch.puts[_TREES], self.prefix
-        if memory is not None and len(gone) >= _STRETCH:
+        if memory is not None and len(gone) >= self._sizes.stretch_rows:
             gone_alone = self._clear_stretches(batch, memory.keys, set(gone))
         else:
             gone_alone = gone
@@ -405,7 +395,7 @@ class Tree(Generic[T]):
         memory.keys.remove_all([key for key in gone if items.pop(key, None) is not None])
         memory.keys.add_all([suffix for suffix in rows if suffix not in items])
         items.update(rows)
-        if len(items) > max(self.room, CACHED_ROWS):
+        if len(items) > max(self.room, self._sizes.cached_rows):
             self.leave_memory(batch)
 
     def _clear_stretches(self, batch: Batch, keys: SortedKeys, gone: set[bytes]) -> list[bytes]:
@@ -414,7 +404,7 @@ class Tree(Generic[T]):
         for is_gone, same in groupby(keys, gone.__contains__):
             if is_gone:
                 stretch = list(same)
-                if len(stretch) < _STRETCH:
+                if len(stretch) < self._sizes.stretch_rows:
                     alone += stretch
                 else:
                     upper = self.prefix + stretch[-1] + b"\0"
@@ -513,20 +503,22 @@ class Tree(Generic[T]):
 
     def drop(self, batch: Batch) -> None:
         """Delete every row of the tree, including those that cannot be decoded."""
-        upper = successor(self.prefix)
+        upper, most = successor(self.prefix), self._sizes.range_rows
         self._put_changed(batch)
         if self.memory is not None:
-            some = islice(self.memory.keys, DELETE_RANGE_ROWS)
+            some = islice(self.memory.keys, most)
             keys = [self.prefix + suffix for suffix in some]
         else:
-            keys = [key for key, _ in batch.page(_TREES, self.prefix, upper, DELETE_RANGE_ROWS)]
-        if len(keys) < DELETE_RANGE_ROWS:
+            keys = [
+                key for key, _ in batch.page(_TREES, self.prefix, upper, self._sizes.range_rows)
+            ]
+        if len(keys) < self._sizes.range_rows:
             batch.puts[_TREES].update(dict.fromkeys(keys))
         else:
             batch.delete_range(_TREES, self.prefix, upper)
         self.begin(batch)
 
 
-def key_tree(tree_id: int, new: bool = False) -> Tree[bytes]:
+def key_tree(tree_id: int, sizes: Thresholds, new: bool = False) -> Tree[bytes]:
     """Return a tree of rows without values, whose items are their suffixes."""
-    return Tree(tree_id, lambda suffix, value: suffix, lambda item: b"", new)
+    return Tree(tree_id, lambda suffix, value: suffix, lambda item: b"", sizes, new)

@@ -7,6 +7,7 @@ from typing import Any
 from kvstream import ManualClock, Store, StoreClosed
 from kvstream.engine.coerce import store_options
 from kvstream.engine.engine import Engine
+from kvstream.meta.txn import Txn
 from kvstream.types.thresholds import Thresholds
 
 
@@ -27,9 +28,7 @@ class Stores:
         if thresholds is None:
             store: Store = Store.open(where, **settings)
         else:
-            clock, db = settings.pop("clock"), settings.pop("db", 0)
-            store = Store(Engine(where, store_options(settings), clock, thresholds), db)
-            options = {**options, "thresholds": thresholds}
+            store = open_with(where, thresholds, **settings)
         self._opened.append((store, where, options))
         return store
 
@@ -37,7 +36,7 @@ class Stores:
         """Close a store that was opened here, and open it again; ``options`` replace old ones."""
         store.close()
         _, where, before = self._entry(store)
-        return self(where, **{**before, **options})
+        return self(where, **{"thresholds": store.engine.thresholds, **before, **options})
 
     def path_of(self, store: Store) -> Path:
         """Return the directory of a store that was opened here."""
@@ -60,7 +59,16 @@ class Stores:
                 store.close()
 
 
+def open_with(where: Path, thresholds: Thresholds, **settings: Any) -> Store:
+    """Open a store with its own thresholds, and settings as those of ``Store.open``."""
+    clock, db = settings.pop("clock", None), settings.pop("db", 0)
+    return Store(Engine(where, store_options(settings), clock, thresholds), db)
+
+
 def change_thresholds(engine: Engine, **sizes: Any) -> None:
-    """Give an open store other thresholds, from its next transaction on."""
-    engine.thresholds = engine.catalog.thresholds = replace(engine.thresholds, **sizes)
-    engine._spare = None
+    """Give an open store other thresholds, as if it were opened with them."""
+    with engine.held():
+        engine.run(Txn.write_seen)
+        engine.thresholds = engine.catalog.thresholds = replace(engine.thresholds, **sizes)
+        engine.catalog.forget()
+        engine._spare = None

@@ -13,5 +13,5 @@ def small_pieces(whole: int = 4) -> Iterator[None]:
         patch.setattr("kvstream.meta.strings.WHOLE_BYTES_MAX", whole)
         patch.setattr("kvstream.meta.strings.PIECE_BYTES", 8)
         patch.setattr("kvstream.meta.strings.PAGE_BYTES", 16)
-        patch.setattr("kvstream.meta.strings.DELETE_RANGE_ROWS", 4)
+        patch.setattr("kvstream.meta.strings.RANGE_PIECES", 4)
         yield

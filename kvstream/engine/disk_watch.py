@@ -16,8 +16,6 @@ from kvstream.types.clock import monotonic
 
 TRY_PAUSE_S = 0.5
 """Pause between two tries to write to a disk that was full."""
-PATIENCE_S = 10.0
-"""How long RocksDB may take to recover: it looks at the free space every five seconds."""
 
 
 class DiskWatch:
@@ -29,12 +27,17 @@ class DiskWatch:
         waiters: Waiters,
         held: Callable[[], AbstractContextManager[object]],
         reopen: Callable[[bool], None],
+        recovery_s: float,
     ) -> None:
-        """``held`` keeps writers out; ``reopen`` opens RocksDB again, with True from the log."""
+        """``held`` keeps writers out; ``reopen`` opens RocksDB again, with True from the log.
+
+        It is opened again if it does not recover within ``recovery_s``.
+        """
         self._database = database
         self._waiters = waiters
         self._held = held
         self._reopen = reopen
+        self._recovery_s = recovery_s
         self._try_at = 0.0
         self._reopen_at: float | None = None
         """When RocksDB is opened again; None while the disk is full, or sound."""
@@ -54,7 +57,7 @@ class DiskWatch:
     def _try(self) -> None:
         """Write nothing, to learn whether RocksDB has recovered; open it again if it does not."""
         if self._reopen_at is None:
-            self._reopen_at = monotonic() + PATIENCE_S
+            self._reopen_at = monotonic() + self._recovery_s
         with suppress(KVStreamError):  # the disk is full again, or the store is closed
             with self._held():
                 recovered = self._database.has_recovered()

@@ -20,7 +20,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from kvstream.engine.coerce import warn_of_block
 from kvstream.engine.disk_watch import DiskWatch
-from kvstream.engine.expiry import EXPIRE_STEP_PAUSE_S, Expiry
+from kvstream.engine.expiry import Expiry
 from kvstream.engine.lease_renewal import every_in_thread
 from kvstream.engine.lock import ENDS_ELSEWHERE, CallLock, EngineLock
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
@@ -110,28 +110,39 @@ class Engine(Unclosed):
         self.database = Database.open(directory, self.options)
         self._write_guard = self.database.write_guard
         try:
-            weak, copy = partial(weakly, self), weakly(self, "checkpoint")
-            requests = SnapshotRequests(self.database.own_path, lambda target: copy(target, 0))
-            self._retain_at = 0.0
-            self._disk = DiskWatch(self.database, self.waiters, weak("held"), weak("reopen"))
-            before_cycle = partial(weak("_before_cycle"), requests)
-            self.expiry = Expiry(weak("run"), before_cycle, weak("_reclaim"), weak("_needs_space"))
-            index = self.catalog.index
-            self.timers = TimerThread(
-                weak("run"), self._now_ms, lambda: min(index.next_timer, index.next_wake)
-            )
-            # the last of what ``close`` ends
-            self.committer = Committer(self.database, self.options.durability, self.entered)
-            staged_loads.recover(self.run, self.options.read_only)
-            if not self.options.read_only:
-                index.on_sooner = self.timers.wake
-                self.expiry.start()
-                self.timers.start()
+            self._start_work()
             self.note_opened()
         except BaseException:
             with suppress(StoreError):
                 self.close() if hasattr(self, "committer") else self.database.close()
             raise
+
+    def _start_work(self) -> None:
+        """Start the threads of the store, once loads that a crash has cut off are undone."""
+        weak, copy = partial(weakly, self), weakly(self, "checkpoint")
+        requests = SnapshotRequests(self.database.own_path, lambda target: copy(target, 0))
+        self._retain_at = 0.0
+        self._disk = DiskWatch(
+            self.database, self.waiters, weak("held"), weak("reopen"), self.thresholds.recovery_s
+        )
+        before_cycle = partial(weak("_before_cycle"), requests)
+        self.expiry = Expiry(
+            weak("run"), before_cycle, weak("_reclaim"), weak("_needs_space"), self.thresholds
+        )
+        index = self.catalog.index
+        self.timers = TimerThread(
+            weak("run"),
+            self._now_ms,
+            lambda: min(index.next_timer, index.next_wake),
+            self.thresholds,
+        )
+        # the last of what ``close`` ends
+        self.committer = Committer(self.database, self.options.durability, self.entered)
+        staged_loads.recover(self.run, self.options.read_only)
+        if not self.options.read_only:
+            index.on_sooner = self.timers.wake
+            self.expiry.start()
+            self.timers.start()
 
     # --- the lock -------------------------------------------------------------------------------
 
@@ -684,7 +695,7 @@ class Engine(Unclosed):
         with suppress(KVStreamError):  # closed, full or damaged
             while unseen > 0 and not self.expiry.closing:
                 unseen -= self.run(retention.check_changed_streams)[1] or unseen
-                sleep(EXPIRE_STEP_PAUSE_S)
+                sleep(self.thresholds.step_pause_s)
 
     def _reclaim(self) -> None:
         """Free the space of large deleted ranges, until the store is to be closed.

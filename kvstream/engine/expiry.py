@@ -16,27 +16,12 @@ from kvstream.errors import Corruption, KVStreamError, StoreClosed
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 from kvstream.types.clock import monotonic
+from kvstream.types.thresholds import DEFAULT, Thresholds
 
-EXPIRE_KEYS, HURRIED_KEYS = 100, 400
-"""Keys deleted in one commit, so that the lock is never held for long; more in a hurry."""
-EXPIRE_PAUSE_S = 0.1
-"""Pause between two cycles: Redis's ``hz`` 10."""
-EXPIRE_STEP_PAUSE_S = 0.001
-"""Pause between commits: the lock is not fair, and other threads get it only in a pause."""
 EXPIRE_REST, SWEEP_REST = 1, 3
 """How many times the processor time of a commit belongs to others, before it or after it. Deleted
 keys are gone for clients, so their rows take a quarter of a core at most, as Redis's active expiry
 does. Expired keys take half of one."""
-HURRY_S = 10.0
-"""If deleting takes longer, keys expire faster than they are deleted: the thread stops resting."""
-
-FAILED_PAUSE_S = 1.0
-"""Pause after a failure, such as a full disk or damage: each try makes the catalog forget all that
-it has in memory."""
-
-RECLAIM_PAUSE_S = 20.0
-"""Pause before the space of deleted entries is freed, unless writes wait for it."""
-
 _Step = Callable[[Txn, int], int]
 
 
@@ -49,6 +34,7 @@ class Expiry(threading.Thread):
         before: Callable[[], None] = lambda: None,
         reclaim: Callable[[], None] = lambda: None,
         needs_space: Callable[[], bool] = lambda: False,
+        sizes: Thresholds = DEFAULT,
     ) -> None:
         """``commit`` runs a step as one commit; ``before`` is called before each cycle.
 
@@ -59,11 +45,12 @@ class Expiry(threading.Thread):
         """Delete expired keys (DEBUG SET-ACTIVE-EXPIRE)."""
         self.paused = False
         """Delete no expired key for now (CLIENT PAUSE)."""
+        self._sizes = sizes
         self._commit = commit
         self._before = before
         self._reclaim = reclaim
         self._needs_space = needs_space
-        self._reclaim_at = monotonic() + RECLAIM_PAUSE_S
+        self._reclaim_at = monotonic() + self._sizes.reclaim_pause_s
         self.closing = False
         self._closes = Signal()
         self._damaged = 0
@@ -76,7 +63,7 @@ class Expiry(threading.Thread):
     def run(self) -> None:
         """Run cycles until ``stop`` is called, or nothing refers to the engine any more."""
         with suppress(StoreClosed):
-            while not self._closes_within(EXPIRE_PAUSE_S):
+            while not self._closes_within(self._sizes.cycle_pause_s):
                 self._cycle()
 
     def _cycle(self) -> None:
@@ -87,13 +74,13 @@ class Expiry(threading.Thread):
         urgent = self._needs_space() and monotonic() >= self._rests_until
         if urgent or monotonic() >= self._reclaim_at:
             self._try(self._reclaim)
-            self._reclaim_at = monotonic() + RECLAIM_PAUSE_S
+            self._reclaim_at = monotonic() + self._sizes.reclaim_pause_s
 
     def _try(self, work: Callable[[], None]) -> None:
         try:
             work()
         except KVStreamError:  # closed, full or damaged
-            self._rests_until = monotonic() + FAILED_PAUSE_S
+            self._rests_until = monotonic() + self._sizes.failed_pause_s
 
     def _delete_expired(self) -> None:
         """Delete expired keys; skip damaged ones, which are tried once a second."""
@@ -102,10 +89,14 @@ class Expiry(threading.Thread):
         if self._damaged and monotonic() >= self._try_at:
             self._damaged = 0
         try:
-            self._repeat(partial(keyspace.delete_expired, skip=self._damaged), EXPIRE_REST, HURRY_S)
+            self._repeat(
+                partial(keyspace.delete_expired, skip=self._damaged),
+                EXPIRE_REST,
+                self._sizes.hurry_s,
+            )
         except Corruption:
             self._find_damage()
-            self._try_at = monotonic() + FAILED_PAUSE_S
+            self._try_at = monotonic() + self._sizes.failed_pause_s
 
     def _repeat(self, step: _Step, rest: int, hurry_s: float = inf) -> None:
         """Run steps until one has less to do.
@@ -113,7 +104,7 @@ class Expiry(threading.Thread):
         Others have the lock for ``rest`` times the processor time of each, while the thread waits
         for it or in a pause after the commit. After ``hurry_s`` steps are larger, without a rest.
         """
-        keys, hurries_at = EXPIRE_KEYS, monotonic() + hurry_s
+        keys, hurries_at = self._sizes.expire_keys, monotonic() + hurry_s
         while True:
             began, worked = monotonic(), thread_time()
             if self._commit(step, keys) < keys:
@@ -121,8 +112,8 @@ class Expiry(threading.Thread):
             worked = thread_time() - worked
             waited = monotonic() - began - worked
             if monotonic() >= hurries_at:
-                keys, rest = HURRIED_KEYS, 0
-            if self._closes_within(max(EXPIRE_STEP_PAUSE_S, rest * worked - waited)):
+                keys, rest = self._sizes.hurried_keys, 0
+            if self._closes_within(max(self._sizes.step_pause_s, rest * worked - waited)):
                 return
 
     def _find_damage(self) -> None:
@@ -131,7 +122,7 @@ class Expiry(threading.Thread):
         They stay, ``check`` reports them, and later keys still expire.
         """
         self._damaged = 0
-        for _ in range(EXPIRE_KEYS):
+        for _ in range(self._sizes.expire_keys):
             try:
                 if not self._commit(partial(keyspace.delete_expired, skip=self._damaged), 1):
                     return

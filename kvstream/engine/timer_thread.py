@@ -24,19 +24,14 @@ from kvstream.operations import delayed, unique
 from kvstream.operations.delivery import backoff, failures
 from kvstream.operations.queues import consumers, redrive, retention, schedules
 from kvstream.types.clock import monotonic
+from kvstream.types.thresholds import Thresholds
 
 _log, _failures = logging.getLogger(__name__), Throttle()
 
 STEP_TIMERS = 500
 """Timers of one commit: 500 messages are added in some milliseconds."""
-STEP_PAUSE_S = 0.001
-"""Pause between commits: the lock is not fair, and other threads get it only in a pause."""
 CLOCK_PAUSE_S = 0.1
 """Longest sleep before the clock is read again: it may be set forward."""
-FAILED_PAUSE_S = 1.0
-"""Pause after a failure, such as a full disk or damage."""
-DAMAGED_PAUSE_S = 60.0
-"""Pause before damaged timers are tried again: each try makes the catalog forget all."""
 _NEVER = 1 << 63
 """Later than the time of every timer."""
 
@@ -122,11 +117,13 @@ class TimerThread(threading.Thread):
         commit: Callable[[Callable[[Txn, int, Collection[bytes]], int], int, set[bytes]], int],
         now_ms: Callable[[], int],
         next_ms: Callable[[], int],
+        sizes: Thresholds,
     ) -> None:
         """``commit`` runs a step as one commit; ``next_ms`` returns when a timer may be due."""
         super().__init__(name="kvstream-timers", daemon=True)
         self.paused = False
         """Fire nothing for now (CLIENT PAUSE)."""
+        self._sizes = sizes
         self._commit = commit
         self._now_ms = now_ms
         self._next_ms = next_ms
@@ -156,14 +153,14 @@ class TimerThread(threading.Thread):
             except DamagedTimers as error:
                 _failures.log(_log, logging.ERROR, "%s", error)
                 self._damaged.add(error.name)
-                self._retry_at = monotonic() + DAMAGED_PAUSE_S
+                self._retry_at = monotonic() + self._sizes.damaged_pause_s
             except KVStreamError:  # closed, full or damaged
-                self._rests_until = monotonic() + FAILED_PAUSE_S
+                self._rests_until = monotonic() + self._sizes.failed_pause_s
             except Exception as error:  # the thread goes on: nothing else would fire timers
                 _failures.log(_log, logging.ERROR, "timers have failed inside", error=error)
-                self._rests_until = monotonic() + FAILED_PAUSE_S
+                self._rests_until = monotonic() + self._sizes.failed_pause_s
             else:  # damaged timers stay due
-                pause = CLOCK_PAUSE_S if self._damaged and not fired else STEP_PAUSE_S
+                pause = CLOCK_PAUSE_S if self._damaged and not fired else self._sizes.step_pause_s
                 self._wakes.wait(pause)
 
     def _pause_s(self) -> float | None:

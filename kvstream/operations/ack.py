@@ -167,7 +167,7 @@ def negative_acknowledge(
     for part in ascending_parts(packed):  # an ID may be given again
         rank = group.nack_rank + 1
         decide = partial(nack.decide, stream, rank, txn)
-        change = pel.plan(group, stretches(txn, group, part), decide)
+        change = pel.plan(txn, group, stretches(txn, group, part), decide)
         change.apply(txn, group)
         note_released(txn, name, group, rank, change.count)
         released += change.count
@@ -235,7 +235,7 @@ class _SteppedRule(SteppedPelChange[None]):
 
     def _decide(self, txn: Txn, ids: list[PackedID]) -> tuple[Change, None]:
         runs = stretches(txn, self._group, ids)
-        return pel.plan(self._group, runs, partial(self._rule, txn)), None
+        return pel.plan(txn, self._group, runs, partial(self._rule, txn)), None
 
     def _holds(self, txn: Txn) -> bool:
         return super()._holds(txn) and self._rank in (None, self._group.nack_rank + 1)
@@ -253,7 +253,7 @@ def _nack_by_policy(
     rank = group.nack_rank + 1
     back = GivenBack(txn, group, fatal=nack.gives_up)
     decide = partial(nack.decide_by_policy, txn, stream, rank, back)
-    change = pel.plan(group, stretches(txn, group, ids), decide)
+    change = pel.plan(txn, group, stretches(txn, group, ids), decide)
     buried = back.bury(name, stream)
     change.apply(txn, group)
     back.set_timers(stream)

@@ -168,10 +168,15 @@ class Claim:
 
 
 def _change_by(
-    group: GroupMeta, rule: Claim, read: Read, progress: ClaimProgress, stretches: Stretches
+    txn: Txn,
+    group: GroupMeta,
+    rule: Claim,
+    read: Read,
+    progress: ClaimProgress,
+    stretches: Stretches,
 ) -> Change:
     """Return the change by which pending entries are claimed, and add these to ``progress``."""
-    change = plan(group, stretches, partial(rule.decide, read, progress))
+    change = plan(txn, group, stretches, partial(rule.decide, read, progress))
     if progress.rows:
         Rows(progress.rows, len(rule.stream.prefix)).packed_ids()  # or raises Corruption
     return change
@@ -279,7 +284,7 @@ def claim(
     progress = ClaimProgress()
     asked = list(stretches(txn, group, distinct))
     read = _reader(txn, rule, asked)
-    _change_by(group, rule, read, progress, asked).apply(txn, group)
+    _change_by(txn, group, rule, read, progress, asked).apply(txn, group)
     rows = progress.rows
     if distinct is not packed:
         rows = rule.in_order(rows, packed)
@@ -303,7 +308,7 @@ def renew(
         return dict.fromkeys(ids, (consumer_name, txn.now_ms, run.deliveries, 0))
 
     packed = ascending_packed([PACKED(*eid) for eid in ids])
-    plan(group, stretches(txn, group, packed), decide).apply(txn, group)
+    plan(txn, group, stretches(txn, group, packed), decide).apply(txn, group)
     if kept:
         note_renewed(txn, group)
         txn.member_changed(group)
@@ -346,7 +351,7 @@ def autoclaim(
     progress, scan = ClaimProgress(count), _Scan(start.packed, count * ATTEMPTS_PER_COUNT)
     read = partial(live_rows, txn, stream)
     pending = scan.take(txn, group, progress)
-    _change_by(group, rule, read, progress, pending).apply(txn, group)
+    _change_by(txn, group, rule, read, progress, pending).apply(txn, group)
     _note_claimed(txn, name, group, consumer, bool(progress.rows))
     cursor = scan.cursor if progress.next is None else StreamID.unpack(progress.next)
     return AutoclaimResult(
@@ -471,7 +476,7 @@ class _SteppedClaim(SteppedPelChange[ClaimProgress]):
     def _decide(self, txn: Txn, ids: list[PackedID]) -> tuple[Change, ClaimProgress]:
         progress, read = ClaimProgress(self._room()), partial(live_rows, txn, self._stream)
         asked = stretches(txn, self._group, ids)
-        change = _change_by(self._group, self._rule, read, progress, asked)
+        change = _change_by(txn, self._group, self._rule, read, progress, asked)
         progress.rows.sort()
         return change, progress
 

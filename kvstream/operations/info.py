@@ -52,6 +52,7 @@ from kvstream.types.records import (
     StreamDetail,
     StreamInfo,
 )
+from kvstream.types.thresholds import Thresholds
 
 GIVEN_BACK_RUNS = 2000
 """Runs that are read to tell entries apart that were given back."""
@@ -329,7 +330,7 @@ class GroupsSnapshot:
         self._seen = {row: consumer.seen_ms for row, consumer in txn.catalog.seen.items()}
         """Seen times of consumers, which are not written at once."""
         self._copies = {
-            name: _copied(group)
+            name: _copied(txn.thresholds, group)
             for name, group in stream.groups.items()
             if group.runs.memory is not None and len(group.runs.memory.keys) > COPIED_RUNS
         }
@@ -340,12 +341,12 @@ class GroupsSnapshot:
     def __iter__(self) -> Iterator[GroupMeta]:
         for row, record in self._rows(self.stream.groups_tree):
             name = row[U64.size :]
-            group = GroupMeta.decode(name, row, record)
+            group = GroupMeta.decode(name, row, record, self.txn.thresholds)
             copy = self._copies.pop(name, None)
             if copy is not None:
                 group.runs.memory, group.index = copy
             for row, record in self._rows(group.consumers_tree):
-                consumer = ConsumerMeta.decode(row[U64.size :], row, record)
+                consumer = ConsumerMeta.decode(row[U64.size :], row, record, self.txn.thresholds)
                 catalog.recall_activity(group, consumer)
                 consumer.seen_ms = self._seen.get(row, consumer.seen_ms)
                 group.consumers[consumer.name] = consumer
@@ -356,16 +357,16 @@ class GroupsSnapshot:
         return self.txn.batch.scan(_TREES, prefix, successor(prefix)) if tree else iter(())
 
 
-def _copied(group: GroupMeta) -> tuple[SortedRows[Run], RunIndex | None]:
+def _copied(sizes: Thresholds, group: GroupMeta) -> tuple[SortedRows[Run], RunIndex | None]:
     """Return copies of a group's runs in memory, and of their index if there is one."""
     index = group.index
     if index is not None:
         shares = index.shares.items()
         copies = {owner: Share(share.anchors.copy(), share.pending) for owner, share in shares}
-        index = RunIndex(index.times.copy(), copies, index.pending)
+        index = RunIndex(index.times.copy(), copies, index.pending, index.sizes)
     memory = group.runs.memory
     assert memory is not None
-    return SortedRows({key: memory.items[key] for key in memory.keys}), index
+    return SortedRows(sizes, {key: memory.items[key] for key in memory.keys}), index
 
 
 NOTHING = 0

@@ -17,7 +17,6 @@ from kvstream.layout.keys import U16, key_of, qualified, stream_row
 from kvstream.meta import lazyfree
 from kvstream.meta.key_events import DEL, EXPIRE, PERSIST, RENAME_FROM, RENAME_TO, Event
 from kvstream.meta.keyspace import Expiries
-from kvstream.meta.lazyfree import ROW_KEYS
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, decode_key
 from kvstream.meta.txn import Txn
@@ -350,15 +349,16 @@ class _Existing:
         """Look up the next keys; return whether there are more."""
         prefix, size, left = U16.pack(self._stored_db), 0, txn.thresholds.step_keys
         while self._next < len(self._keys) and left > 0 and size < txn.thresholds.step_bytes:
-            names = [prefix + key for key in self._keys[self._next : self._next + ROW_KEYS]]
+            end = self._next + txn.thresholds.unlinked_keys
+            names = [prefix + key for key in self._keys[self._next : end]]
             fresh = [name for name in dict.fromkeys(names) if name not in self._pages]
             if len(fresh) < len(names):
                 self._repeated += list((Counter(names) - Counter(fresh)).elements())
             page: dict[bytes, int] = {}
             self._pages.update(dict.fromkeys(fresh, page))
             self._made.append(page)
-            self._next += ROW_KEYS
-            left -= ROW_KEYS
+            self._next = end
+            left -= txn.thresholds.unlinked_keys
             size += self._look_up(txn, fresh)
         return self._next < len(self._keys)
 

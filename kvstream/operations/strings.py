@@ -38,7 +38,6 @@ from kvstream.meta.pel import runs_from
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import (
     PLAIN_HEAD,
-    RECORDS_TOGETHER,
     Key,
     StringMeta,
     changed_plain_record,
@@ -409,10 +408,12 @@ class _Values:
         unlinked = txn.catalog.unlinked.known(txn)
         until, size = self.looked + txn.thresholds.step_names, 0
         while self._left and self.looked < until and size < txn.thresholds.step_bytes:
-            names = self._left[-RECORDS_TOGETHER:]
-            del self._left[-RECORDS_TOGETHER:]
+            names = self._left[-txn.thresholds.records_together :]
+            del self._left[-txn.thresholds.records_together :]
             self.looked += len(names)
-            for name, record in zip(names, read_records(txn.batch, names), strict=True):
+            for name, record in zip(
+                names, read_records(txn.batch, names, txn.thresholds.records_together), strict=True
+            ):
                 self._absent.discard(name)
                 if record is None:
                     value = None
@@ -493,7 +494,9 @@ class _Replacement:
         del self._left[-txn.thresholds.step_names :]
         self.looked += len(names)
         unlinked, new = txn.catalog.unlinked.known(txn), []
-        for name, record in zip(names, read_records(txn.batch, names), strict=True):
+        for name, record in zip(
+            names, read_records(txn.batch, names, txn.thresholds.records_together), strict=True
+        ):
             value = self._values[key_of(name)]
             if is_large(len(value)):
                 self._others.add(name)

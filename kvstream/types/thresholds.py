@@ -107,5 +107,76 @@ class Thresholds:
     step_items: int = 512
     """Items of one step of a reply: half a millisecond of work."""
 
+    # --- trees and pending entries ----------------------------------------------------------------
+
+    cached_rows: int = 1 << 14
+    """Rows of one tree kept in memory: 8 MB if each has one ID."""
+    store_rows: int = 1 << 18
+    """Rows of trees with room for more than ``cached_rows`` that a store keeps in memory: 80 MB if
+    each has one ID."""
+    chunk_keys: int = 512
+    """Sorted keys that are moved together, at least."""
+    sparse_keys: int = 16
+    """Sorted keys are changed one by one among more than this many times as many."""
+    range_rows: int = 64
+    """From this number of rows on, one range delete is cheaper for later readers than single
+    ones."""
+    stretch_rows: int = 512
+    """Adjacent rows that are deleted as a range among others that stay."""
+    cached_ids: int = 1 << 20
+    """IDs of a group whose runs are kept in memory: 22 MB."""
+    run_ids: int = 32
+    """IDs of one run: a delivery that joins it, or an acknowledgement, rewrites it."""
+    few_ids: int = 4
+    """IDs that are cut out of a run one by one; more are left out of a new one."""
+    few_runs: int = 8
+    """Up to this number, runs are written or deleted one by one."""
+
+    # --- keys in memory, and rows of deleted keys -------------------------------------------------
+
+    streams_cached: int = 45_000
+    """Streams kept in memory, of 1.3 KB each without groups; the least recently loaded leave
+    first."""
+    strings_cached: int = 100_000
+    """Strings kept in memory, of 0.35 KB each and their values: GET takes 0.2 us instead of 4."""
+    string_bytes_cached: int = 256
+    """A longer value is not kept: all of them take 60 MB at most."""
+    used_keys: int = 20_000
+    """Keys of one generation of ``Usage``, which knows one or two generations."""
+    unlinked_keys: int = 100
+    """Deleted keys of one row, which are swept together."""
+    groups_together: int = 100
+    """The groups of a deleted stream that are deleted at a time, if it has more of them."""
+    groups_of_commit: int = 300
+    """Groups that one commit deletes of all streams together, at 30 us each."""
+    records_together: int = 100
+    """Records read by one call: each may have 16 KB, or belong to a stream with long field
+    names."""
+
+    # --- threads of an open store -----------------------------------------------------------------
+
+    cycle_pause_s: float = 0.1
+    """Pause between two cycles of the thread that deletes expired keys: Redis's ``hz`` 10."""
+    step_pause_s: float = 0.001
+    """Pause between two commits of a thread: the lock is not fair, and others get it only in a
+    pause."""
+    expire_keys: int = 100
+    """Keys deleted in one commit, so that the lock is never held for long."""
+    hurried_keys: int = 400
+    """Keys deleted in one commit in a hurry."""
+    hurry_s: float = 10.0
+    """If deleting takes longer, keys expire faster than they are deleted: the thread stops
+    resting."""
+    failed_pause_s: float = 1.0
+    """Pause after a failure, such as a full disk or damage: each try makes the catalog forget all
+    that it has in memory."""
+    damaged_pause_s: float = 60.0
+    """Pause before damaged timers are tried again, for the same reason."""
+    reclaim_pause_s: float = 20.0
+    """Pause before the space of deleted entries is freed, unless writes wait for it."""
+    recovery_s: float = 10.0
+    """How long RocksDB may take to recover from a full disk: it looks at the free space every five
+    seconds."""
+
 
 DEFAULT = Thresholds()

@@ -2,11 +2,9 @@
 
 import sys
 
-from kvstream.meta import pel, trees
+from kvstream.types.thresholds import Thresholds
 from tests.crash.queue_writer import main
 
 if __name__ == "__main__":
-    trees.CACHED_ROWS = 4
-    trees.STORE_ROWS = 0
-    pel.RUN_IDS_MAX = 2
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    small = Thresholds(cached_rows=4, store_rows=0, run_ids=2)
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), small)

@@ -14,7 +14,6 @@ import sys
 from itertools import count
 
 from kvstream import Store
-from kvstream.meta.lazyfree import GROUPS_TOGETHER
 from kvstream.operations.keyspace import plan_delete
 from kvstream.operations.plans import Stepped
 from kvstream.types.thresholds import DEFAULT
@@ -33,7 +32,7 @@ def main(directory: str) -> None:
             with store.transaction():
                 for name in names(number):
                     store.stream(name).add({"f": "v"})
-                for at in range(GROUPS_TOGETHER + 50):
+                for at in range(DEFAULT.groups_together + 50):
                     store.stream(RICH).create_group(b"%d" % at)
             print("made", number, flush=True)
             store.delete(RICH)

@@ -17,8 +17,11 @@ import json
 import random
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from kvstream import Durability, Group, Store, Stream
+from kvstream import Durability, Group, Stream
+from kvstream.types.thresholds import DEFAULT, Thresholds
+from tests.opening import open_with
 
 CONSUMERS = ("ann", "bob", "cid")
 KEPT = 400
@@ -92,9 +95,10 @@ def say(word: str, *content: object) -> None:
     sys.stdout.flush()
 
 
-def main(directory: str, level: str, seed: int) -> None:
-    store = Store.open(
-        directory,
+def main(directory: str, level: str, seed: int, thresholds: Thresholds = DEFAULT) -> None:
+    store = open_with(
+        Path(directory),
+        thresholds,
         durability=Durability(level),
         write_buffer_bytes=128 << 10,
         tree_write_buffer_bytes=64 << 10,

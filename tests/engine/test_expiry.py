@@ -9,11 +9,11 @@ import pytest
 from kvstream import ManualClock, NoGroup, Store, StoreFull
 from kvstream.engine import expiry
 from kvstream.layout.keys import EXPIRY_TAG, qualified, stream_row
-from kvstream.meta import catalog
 from kvstream.operations import keyspace
 from kvstream.storage.batch import Batch, Family
+from kvstream.types.thresholds import DEFAULT, Thresholds
 from tests.engine.waiting import add
-from tests.opening import Stores
+from tests.opening import Stores, change_thresholds
 from tests.patience import until
 
 STREAMS_MAX = 10
@@ -22,10 +22,9 @@ WORKED_S = 0.02
 
 
 @pytest.fixture
-def few(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[bytes, object]]:
+def few(store: Store) -> Iterator[dict[bytes, object]]:
     """The streams in memory, limited to ten."""
-    store.engine.catalog.forget()
-    monkeypatch.setattr(catalog, "STREAMS_MAX", STREAMS_MAX)
+    change_thresholds(store.engine, streams_cached=STREAMS_MAX)
     yield store.engine.catalog.streams  # type: ignore[misc]
     store.engine.catalog.crowded = False
 
@@ -86,8 +85,9 @@ def add_one(store: Store, number: int) -> None:
 
 
 def test_the_expiry_thread_continues_after_a_full_disk(
-    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    open_store: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store = open_store(thresholds=Thresholds(cycle_pause_s=0.001, failed_pause_s=3600.0))
     refused: list[Batch] = []
     looks: list[None] = []
 
@@ -97,8 +97,6 @@ def test_the_expiry_thread_continues_after_a_full_disk(
 
     add(store, b"s", "1-0")
     store.expire("s", 1)
-    monkeypatch.setattr(expiry, "EXPIRE_PAUSE_S", 0.001)
-    monkeypatch.setattr(expiry, "FAILED_PAUSE_S", 3600.0)
     monkeypatch.setattr(store.engine.expiry, "_before", lambda: looks.append(None))
     with monkeypatch.context() as patch:
         patch.setattr(store.engine.database, "write", full)
@@ -155,8 +153,7 @@ def test_damaged_keys_do_not_stop_others_from_expiring(
 def test_each_scan_for_expired_keys_starts_after_those_already_deleted(
     open_store: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiry, "HURRIED_KEYS", expiry.EXPIRE_KEYS)
-    store = open_store("own")
+    store = open_store("own", Thresholds(hurried_keys=DEFAULT.expire_keys))
     begun: list[bytes] = []
     page = Batch.page
 
@@ -166,7 +163,7 @@ def test_each_scan_for_expired_keys_starts_after_those_already_deleted(
         return page(batch, family, lower, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Batch, "page", noted)
-    for number in range(3 * expiry.EXPIRE_KEYS):
+    for number in range(3 * DEFAULT.expire_keys):
         add(store, key(number), "1-0")
         store.expire(key(number), 1 + number / 1000)
     clock.advance(5000)
@@ -183,10 +180,7 @@ def test_each_scan_for_expired_keys_starts_after_those_already_deleted(
     until(lambda: store.size() == 0, "the other key to be deleted")
 
 
-def test_the_expiry_thread_deletes_more_keys_at_once_if_it_is_late(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(expiry, "HURRY_S", 0.1)
+def test_the_expiry_thread_deletes_more_keys_at_once_if_it_is_late() -> None:
     steps: list[tuple[float, int]] = []
 
     def commit(step: object, keys: int) -> int:
@@ -196,7 +190,7 @@ def test_the_expiry_thread_deletes_more_keys_at_once_if_it_is_late(
         sleep(0.005)
         return keys
 
-    thread = expiry.Expiry(commit)
+    thread = expiry.Expiry(commit, sizes=Thresholds(hurry_s=0.1))
     thread.start()
     until(lambda: len(steps) == 60, "sixty steps")
     thread.stop()

@@ -6,21 +6,20 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
-from kvstream.meta import catalog
+from kvstream.types.thresholds import Thresholds
+from tests.opening import open_with
 from tests.patience import PATIENCE_S
 
 STREAMS_MAX, STREAMS = 10, 40
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_streams_polled_without_results_are_evicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool
-) -> None:
-    monkeypatch.setattr(catalog, "STREAMS_MAX", STREAMS_MAX)
-    with Store.open(tmp_path / "store") as store:
+def test_streams_polled_without_results_are_evicted(tmp_path: Path, read_only: bool) -> None:
+    sizes = Thresholds(streams_cached=STREAMS_MAX)
+    with open_with(tmp_path / "store", sizes) as store:
         for number in range(STREAMS):
             store.stream(f"s{number}").create_group("g").create_consumer("c")
-    with Store.open(tmp_path / "store", read_only=read_only) as store:
+    with open_with(tmp_path / "store", sizes, read_only=read_only) as store:
         for number in range(STREAMS):
             assert store.stream(f"s{number}").group("g").consumer("c").read() == []
         held = store.engine.catalog

@@ -12,6 +12,7 @@ from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
+from kvstream.types.thresholds import Thresholds
 from tests.opening import Stores
 from tests.patience import until
 
@@ -68,7 +69,7 @@ def test_a_timer_fires_once_when_due(quiet: Store, clock: ManualClock, fired: Fi
 
 
 def test_the_thread_fires_a_timer_on_its_own(
-    open_store: Stores, clock: ManualClock, fired: Fired
+    open_store: Stores, clock: ManualClock, fired: Fired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store("own")
     put(store, clock.now_ms() + 50, b"x")
@@ -217,7 +218,6 @@ def test_check_finds_a_time_that_is_too_late_and_repairs_it(
 def test_the_thread_survives_an_exception(
     open_store: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timer_thread, "FAILED_PAUSE_S", 0.01)
     tries: list[bytes] = []
 
     def fire(txn: Txn, name: bytes, stream: StreamMeta, found: list[Timer]) -> None:
@@ -226,7 +226,7 @@ def test_the_thread_survives_an_exception(
             raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(timer_thread, "KINDS", {Kind.RETRY: fire})
-    store = open_store("own")
+    store = open_store("own", Thresholds(failed_pause_s=0.01))
     put(store, clock.now_ms(), b"x")
     until(lambda: tries == [b"x", b"x"], "the second try")
 
@@ -234,8 +234,7 @@ def test_the_thread_survives_an_exception(
 def test_damaged_timers_of_one_stream_hold_up_no_other(
     open_store: Stores, clock: ManualClock, fired: Fired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timer_thread, "DAMAGED_PAUSE_S", 0.2)
-    store = open_store("own")
+    store = open_store("own", Thresholds(damaged_pause_s=0.2))
     now = clock.now_ms()
     put(store, now + 5, b"x", "damaged")
     put(store, now + 6, b"y", "sound")

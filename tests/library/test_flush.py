@@ -22,6 +22,7 @@ from kvstream.layout.keys import (
 from kvstream.meta.keyspace import free_number
 from kvstream.operations import keyspace
 from kvstream.storage.batch import Batch, Family
+from kvstream.types.thresholds import Thresholds
 from tests.opening import Stores
 from tests.patience import tries
 
@@ -34,10 +35,9 @@ EVERYTHING = (b"", b"\xff" * 64)
 
 
 @pytest.fixture
-def store(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(open_store: Stores) -> Store:
     """An empty store in which only the test sweeps."""
-    monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
-    return open_store()
+    return open_store(thresholds=Thresholds(cycle_pause_s=3600))
 
 
 def fill(store: Store, count: int = MANY) -> None:

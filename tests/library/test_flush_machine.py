@@ -7,19 +7,17 @@ change all the time, and the sweep runs while keys are created again under the o
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kvstream import ManualClock, Store
-from kvstream.engine import expiry
 from kvstream.layout.keys import qualified
-from kvstream.meta import lazyfree
 from kvstream.operations import keyspace, strings
 from kvstream.storage.batch import Family
-from tests.opening import change_thresholds
+from kvstream.types.thresholds import Thresholds
+from tests.opening import change_thresholds, open_with
 
 DBS = st.integers(0, 2)
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
@@ -34,9 +32,6 @@ class FlushMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ends = ExitStack()
-        self.ends.enter_context(patch.object(expiry, "EXPIRE_PAUSE_S", 3600))
-        self.ends.enter_context(patch.object(lazyfree, "GROUPS_TOGETHER", 2))
-        self.ends.enter_context(patch.object(lazyfree, "GROUPS_OF_COMMIT", 3))
         self.folder = Path(self.ends.enter_context(tempfile.TemporaryDirectory()))
         self.clock = ManualClock(START_MS)
         self.store: Store = self.open()
@@ -45,7 +40,8 @@ class FlushMachine(RuleBasedStateMachine):
         self.ends_at: dict[tuple[int, bytes], int] = {}
 
     def open(self) -> Store:
-        return Store.open(self.folder / "store", clock=self.clock, durability="no")
+        sizes = Thresholds(cycle_pause_s=3600, flush_keys=1, groups_together=2, groups_of_commit=3)
+        return open_with(self.folder / "store", sizes, clock=self.clock, durability="no")
 
     def teardown(self) -> None:
         try:

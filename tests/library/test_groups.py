@@ -27,6 +27,7 @@ from kvstream.meta.runs import Run
 from kvstream.meta.trees import Tree
 from kvstream.storage.batch import Batch
 from tests.engine.waiting import ms_of
+from tests.opening import change_thresholds
 
 COUNT_MAX = (1 << 63) - 1
 
@@ -351,7 +352,7 @@ def test_deleting_a_consumer_looks_at_its_own_pending_entries(
 def test_acks_in_order_look_a_run_of_a_large_group_up_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvstream.meta.pel_index.CACHED_IDS", 10)
+    change_thresholds(store.engine, cached_ids=10)
     stream = store.stream("large")
     stream.add_many([{"n": str(number)} for number in range(20)])
     group = stream.create_group("g", start="0")

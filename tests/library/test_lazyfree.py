@@ -16,7 +16,6 @@ from kvstream.layout.keys import (
     successor,
     unlinked_row,
 )
-from kvstream.meta import lazyfree
 from kvstream.meta.records import GroupMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, strings
@@ -32,10 +31,10 @@ NOTHING = [ALLOCATOR_KEY, key_count_row(0)]
 
 
 @pytest.fixture
-def store(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(open_store: Stores) -> Store:
     """A store with keys, in which only the test sweeps."""
-    monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
-    store = open_store(thresholds=Thresholds(long_keys=2))
+    sizes = {"long_keys": 2, "groups_together": 2, "groups_of_commit": 4}
+    store = open_store(thresholds=Thresholds(cycle_pause_s=3600, **sizes))
     fill(store)
     return store
 
@@ -215,7 +214,6 @@ def test_a_list_of_keys_is_that_of_its_moment(store: Store) -> None:
 def test_they_are_freed_on_a_full_disk(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
     for number in range(5):
         store.stream("buried").create_group(f"g{number}")
     database = store.engine.database
@@ -251,8 +249,6 @@ def test_a_key_that_the_sweep_cannot_find_is_reported(store: Store) -> None:
 def test_groups_of_many_streams_are_freed_in_batches(
     store: Store, monkeypatch: pytest.MonkeyPatch, gone: str
 ) -> None:
-    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
-    monkeypatch.setattr(lazyfree, "GROUPS_OF_COMMIT", 4)
     catalog, dropped = store.engine.catalog, list[GroupMeta]()
     drop = catalog._drop_group_trees
 
@@ -283,7 +279,6 @@ def test_groups_of_many_streams_are_freed_in_batches(
 def test_a_flush_is_sound_while_a_stream_still_has_groups(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
     store.flush()
     sweep_all(store)
     store.stream("a").add({"f": "v"})

@@ -7,6 +7,7 @@ from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.database import Database
 from kvstream.types.options import StoreOptions
+from kvstream.types.thresholds import DEFAULT, Thresholds
 
 NOW_MS = 1_700_000_000_000
 _numbers = count()
@@ -20,9 +21,14 @@ def fresh_name() -> bytes:
 class Metadata:
     """A catalog, and one transaction after the other."""
 
-    def __init__(self, database: Database, options: StoreOptions | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        options: StoreOptions | None = None,
+        thresholds: Thresholds = DEFAULT,
+    ) -> None:
         self.database = database
-        self.catalog = Catalog(options or StoreOptions())
+        self.catalog = Catalog(options or StoreOptions(), thresholds)
         self.txn = self._begun()
 
     def _begun(self) -> Txn:

@@ -9,6 +9,7 @@ from kvstream.meta.trees import key_tree
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
 from kvstream.types.options import StoreOptions
+from kvstream.types.thresholds import DEFAULT
 from tests.meta.rows import Metadata, fresh_name
 
 
@@ -92,7 +93,7 @@ def test_the_rows_of_a_dropped_tree_are_not_found_under_a_later_one(metadata: Me
     assert again.consumers_count == 0
     assert again.consumers_tree > group.consumers_tree
     assert metadata.catalog.consumer(metadata.txn, again, b"c") is None
-    assert list(key_tree(group.consumers_tree).scan(metadata.txn.batch)) == []
+    assert list(key_tree(group.consumers_tree, DEFAULT).scan(metadata.txn.batch)) == []
 
 
 @pytest.mark.parametrize("number", [(1 << 32) - 1, (1 << 63) - 1])

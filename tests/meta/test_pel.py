@@ -14,11 +14,12 @@ from hypothesis.stateful import (
 )
 
 from kvstream import Corruption
-from kvstream.meta import pel, pel_index, trees
+from kvstream.meta import pel, pel_index
 from kvstream.meta.records import GroupMeta
 from kvstream.meta.runs import Run
 from kvstream.storage.database import Database
 from kvstream.types.ids import StreamID
+from kvstream.types.thresholds import DEFAULT, Thresholds
 from tests.meta.rows import Metadata, fresh_name
 
 ALL_IDS = [StreamID(ms, 0).packed for ms in range(24)]
@@ -51,10 +52,11 @@ class PendingMachine(RuleBasedStateMachine):
     """Every operation on pending entries, compared with a dict of them."""
 
     database: ClassVar[Database]
+    sizes: ClassVar[Thresholds]
 
     def __init__(self) -> None:
         super().__init__()
-        self.metadata = Metadata(self.database)
+        self.metadata = Metadata(self.database, thresholds=self.sizes)
         self.name = fresh_name()
         self.model: dict[bytes, Entry] = {}
         self.rank = 0
@@ -129,7 +131,7 @@ class PendingMachine(RuleBasedStateMachine):
         """Plan that IDs, pending or not, become ``target``, and change their runs."""
         txn, group = self.metadata.txn, self.group
         found = pel.stretches(txn, group, ids)
-        pel.plan(group, found, lambda run, some: dict.fromkeys(some, target)).apply(txn, group)
+        pel.plan(txn, group, found, lambda run, some: dict.fromkeys(some, target)).apply(txn, group)
         self.model |= dict.fromkeys(ids, target)
 
     @rule()
@@ -203,7 +205,7 @@ class PendingMachine(RuleBasedStateMachine):
         assert bounds == sorted(bounds)
         assert len({run.anchor for run in runs}) == len(runs)
         assert all(list(run.ids) == sorted(run.ids) for run in runs)
-        assert all(len(run.ids) <= pel.RUN_IDS_MAX for run in runs)
+        assert all(len(run.ids) <= self.sizes.run_ids for run in runs)
 
 
 def entries(runs: list[Run], start: bytes, end: bytes) -> list[Pending]:
@@ -215,25 +217,17 @@ def entries(runs: list[Run], start: bytes, end: bytes) -> list[Pending]:
     ]
 
 
-@pytest.mark.parametrize("few_ids", [pel.FEW_IDS, 0, 99])
-@pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 2])
-@pytest.mark.parametrize("run_ids_max", [pel.RUN_IDS_MAX, 3, 1])
+@pytest.mark.parametrize("few_ids", [DEFAULT.few_ids, 0, 99])
+@pytest.mark.parametrize("cached_rows", [DEFAULT.cached_rows, 2])
+@pytest.mark.parametrize("run_ids", [DEFAULT.run_ids, 3, 1])
 def test_pending_runs_behave_like_single_entries(
-    database: Database,
-    run_ids_max: int,
-    cached_rows: int,
-    few_ids: int,
-    monkeypatch: pytest.MonkeyPatch,
+    database: Database, run_ids: int, cached_rows: int, few_ids: int
 ) -> None:
-    monkeypatch.setattr(pel, "FEW_IDS", few_ids)
-    monkeypatch.setattr(pel, "RUN_IDS_MAX", run_ids_max)
-    monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
-    monkeypatch.setattr(trees, "STORE_ROWS", 0)
-    monkeypatch.setattr(trees, "CHUNK", 2)
-    monkeypatch.setattr(pel_index, "_FEW", run_ids_max % 3)
-    monkeypatch.setattr(PendingMachine, "database", database, raising=False)
+    sizes = {"run_ids": run_ids, "few_ids": few_ids, "few_runs": run_ids % 3}
+    sizes |= {"cached_rows": cached_rows, "store_rows": 0, "chunk_keys": 2}
+    given = {"database": database, "sizes": Thresholds(**sizes)}
     run_state_machine_as_test(
-        PendingMachine,
+        type("Machine", (PendingMachine,), given),
         settings=settings(max_examples=15, stateful_step_count=30, deadline=None),
     )
 
@@ -336,11 +330,8 @@ def test_a_run_that_an_index_knows_and_nothing_else_is_corruption(metadata: Meta
     metadata.abandon()
 
 
-def test_large_groups_share_the_memory_of_a_store(
-    metadata: Metadata, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trees, "CACHED_ROWS", 4)
-    monkeypatch.setattr(trees, "STORE_ROWS", 24)
+def test_large_groups_share_the_memory_of_a_store(database: Database) -> None:
+    metadata = Metadata(database, thresholds=Thresholds(cached_rows=4, store_rows=24))
     names = [fresh_name(), fresh_name(), fresh_name()]
 
     def deliver(name: bytes, first: int, last: int) -> GroupMeta:
@@ -371,10 +362,9 @@ def test_large_groups_share_the_memory_of_a_store(
 
 
 def test_an_indexed_group_returns_to_memory_at_half_of_what_the_store_keeps(
-    metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+    database: Database,
 ) -> None:
-    monkeypatch.setattr(trees, "CACHED_ROWS", 2)
-    monkeypatch.setattr(trees, "STORE_ROWS", 16)
+    metadata = Metadata(database, thresholds=Thresholds(cached_rows=2, store_rows=16))
     group = metadata.group(fresh_name())
     metadata.consumer(group, b"c")
     for time, eid in enumerate(ALL_IDS[:18]):

@@ -14,6 +14,7 @@ from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.records import Activity, ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import Run, run_tree, time_of
 from kvstream.meta.trees import key_tree
+from kvstream.types.thresholds import DEFAULT
 
 NAME = b"\x00\x03orders"
 U32, U64 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)
@@ -62,11 +63,11 @@ def a_stream() -> StreamMeta:
 
 
 def a_group() -> GroupMeta:
-    return GroupMeta(b"g", b"row", 3, run_tree(4), key_tree(5))
+    return GroupMeta(b"g", b"row", 3, run_tree(4, DEFAULT), key_tree(5, DEFAULT))
 
 
 def a_consumer() -> ConsumerMeta:
-    return ConsumerMeta(b"c", b"row", key_tree(6), seen_ms=8)
+    return ConsumerMeta(b"c", b"row", key_tree(6, DEFAULT), seen_ms=8)
 
 
 def a_node() -> Node:
@@ -110,7 +111,9 @@ def test_the_cold_part_of_a_record_is_encoded_again_only_on_request() -> None:
 
 @given(st.fixed_dictionaries(GROUP_FIELDS), st.lists(GIVEN_OUT, min_size=3, max_size=3))
 def test_a_group_s_record_is_read_back_as_it_was(fields: dict[str, Any], trees: list[int]) -> None:
-    group = GroupMeta(b"g", b"row", trees[0], run_tree(trees[1]), key_tree(trees[2]))
+    group = GroupMeta(
+        b"g", b"row", trees[0], run_tree(trees[1], DEFAULT), key_tree(trees[2], DEFAULT)
+    )
     for field, value in fields.items():
         setattr(group, field, value)
     found = GroupMeta.decode(b"g", b"row", group.encode())
@@ -123,7 +126,7 @@ def test_a_group_s_record_is_read_back_as_it_was(fields: dict[str, Any], trees: 
 def test_a_consumer_s_record_is_read_back_as_it_was(
     tree: int, seen_ms: int, active_ms: int, pending: int, activity: int
 ) -> None:
-    consumer = ConsumerMeta(b"c", b"row", key_tree(tree), seen_ms)
+    consumer = ConsumerMeta(b"c", b"row", key_tree(tree, DEFAULT), seen_ms)
     consumer.active_ms, consumer.pending, consumer.activity = active_ms, pending, activity
     found = ConsumerMeta.decode(b"c", b"row", consumer.encode())
     assert (found.name, found.row, found.runs.id) == (b"c", b"row", tree)

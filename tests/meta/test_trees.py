@@ -15,10 +15,10 @@ from hypothesis.stateful import (
 )
 
 from kvstream.layout.keys import successor, tree_prefix
-from kvstream.meta import trees
 from kvstream.meta.trees import Tree
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
+from kvstream.types.thresholds import DEFAULT, Thresholds
 from tests.meta.rows import Metadata
 
 SUFFIXES = st.text("\0a\xff", max_size=3).map(lambda text: text.encode("latin-1"))
@@ -35,10 +35,10 @@ def encoded(item: Item) -> bytes:
     return item[1]
 
 
-def new_tree(metadata: Metadata) -> Tree[Item]:
+def new_tree(metadata: Metadata, sizes: Thresholds) -> Tree[Item]:
     number = metadata.txn.allocate()
     metadata.commit()
-    return Tree(number, decoded, encoded, new=True)
+    return Tree(number, decoded, encoded, sizes, new=True)
 
 
 def on_disk(database: Database, tree: Tree[Item]) -> list[Item]:
@@ -51,12 +51,13 @@ class TreeMachine(RuleBasedStateMachine):
     """Every operation of a tree, compared with a dict."""
 
     database: ClassVar[Database]
+    sizes: ClassVar[Thresholds]
 
     def __init__(self) -> None:
         super().__init__()
         self.batch = Batch(self.database)
         self.model: dict[bytes, bytes] = {}
-        self.tree = new_tree(Metadata(self.database))
+        self.tree = new_tree(Metadata(self.database), self.sizes)
 
     @initialize(rows=st.dictionaries(SUFFIXES, VALUES, max_size=8))
     def fill(self, rows: dict[bytes, bytes]) -> None:
@@ -112,7 +113,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule()
     def reload(self) -> None:
-        self.tree = Tree(self.tree.id, decoded, encoded)
+        self.tree = Tree(self.tree.id, decoded, encoded, self.sizes)
 
     @rule(suffix=SUFFIXES)
     def look(self, suffix: bytes) -> None:
@@ -131,26 +132,25 @@ class TreeMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 3, 0])
-def test_a_tree_behaves_like_a_dict(
-    database: Database, cached_rows: int, in_place: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
-    monkeypatch.setattr(trees, "SPARSE", 0 if in_place else trees.SPARSE)
-    monkeypatch.setattr(trees, "DELETE_RANGE_ROWS", 4)
-    monkeypatch.setattr(trees, "CHUNK", 2)
-    monkeypatch.setattr(TreeMachine, "database", database, raising=False)
+@pytest.mark.parametrize("cached_rows", [DEFAULT.cached_rows, 3, 0])
+def test_a_tree_behaves_like_a_dict(database: Database, cached_rows: int, in_place: bool) -> None:
+    sparse = 0 if in_place else DEFAULT.sparse_keys
+    given = {
+        "database": database,
+        "sizes": Thresholds(
+            cached_rows=cached_rows, sparse_keys=sparse, range_rows=4, chunk_keys=2
+        ),
+    }
     run_state_machine_as_test(
-        TreeMachine,
+        type("Machine", (TreeMachine,), given),
         settings=settings(max_examples=40, stateful_step_count=25, deadline=None),
     )
 
 
 @pytest.fixture
-def ten_rows(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> Tree[Item]:
+def ten_rows(metadata: Metadata) -> Tree[Item]:
     """A tree of rows a to j, in memory; one more is too many."""
-    monkeypatch.setattr(trees, "CACHED_ROWS", 10)
-    tree = new_tree(metadata)
+    tree = new_tree(metadata, Thresholds(cached_rows=10))
     for suffix in LETTERS:
         tree.put(metadata.txn.batch, suffix, (suffix, b""))
     metadata.commit()
@@ -180,24 +180,23 @@ def test_a_scan_continues_when_the_tree_outgrows_memory(
 
 
 def test_a_tree_that_is_small_again_returns_to_memory(
-    ten_rows: Tree[Item], metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+    ten_rows: Tree[Item], metadata: Metadata
 ) -> None:
-    monkeypatch.setattr(trees, "CACHED_ROWS", 3)
     batch = metadata.txn.batch
     ten_rows.put(batch, b"k", (b"k", b""))
     assert ten_rows.memory is None
-    for suffix in LETTERS[:8]:
+    for suffix in LETTERS[:6]:  # one more than half of ten
+        assert ten_rows.memory is None
         ten_rows.delete(batch, suffix)
     assert ten_rows.get(batch, b"j") == (b"j", b"")
     assert ten_rows.memory is not None
-    assert [suffix for suffix, _ in ten_rows.scan(batch)] == [b"i", b"j", b"k"]
+    assert [suffix for suffix, _ in ten_rows.scan(batch)] == [*LETTERS[6:], b"k"]
 
 
 def test_a_very_large_tree_is_seldom_loaded_in_vain_while_it_shrinks(
     metadata: Metadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trees, "CACHED_ROWS", 10)
-    tree, batch = new_tree(metadata), metadata.txn.batch
+    tree, batch = new_tree(metadata, Thresholds(cached_rows=10)), metadata.txn.batch
     suffixes = [b"%04d" % number for number in range(500)]
     for suffix in suffixes:
         tree.put(batch, suffix, (suffix, b"v"))

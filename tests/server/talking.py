@@ -32,7 +32,7 @@ class Talker:
     """A client, its requests and the replies to them."""
 
     def __init__(self, server: "Server", number: int) -> None:
-        self._server = server
+        self.server = server
         self._said = b""
         self.closed = False
         self.client = Client(
@@ -51,7 +51,7 @@ class Talker:
         self.send_bytes(request(*words))
 
     def send_bytes(self, data: bytes) -> None:
-        self._server.executor.received(self.client, data)
+        self.server.executor.received(self.client, data)
 
     @property
     def has_heard(self) -> bool:
@@ -66,11 +66,11 @@ class Talker:
     def ask(self, *words: bytes | str) -> bytes:
         """Send a request, run a turn, and return the output."""
         self.send(*words)
-        self._server.turn()
+        self.server.turn()
         return self.heard()
 
     def leave(self) -> None:
-        self._server.executor.gone(self.client)
+        self.server.executor.gone(self.client)
 
 
 class Server:
@@ -136,17 +136,17 @@ class Worker(Talker):
 
     def step(self) -> None:
         """Run one turn, and at most one step."""
-        self._server.executor.run()
+        self.server.executor.run()
 
     def end(self, meanwhile: Callable[[], object] = lambda: None) -> Any:
         """Run steps until the command is answered, calling a function between them."""
         steps = 0
-        while self._server.executor.incremental.is_busy:
+        while self.server.executor.incremental.is_busy:
             meanwhile()
             self.step()
             steps += 1
             assert steps < 1000
-        self._server.turn()
+        self.server.turn()
         return parsed(self.heard())
 
 
@@ -157,7 +157,7 @@ class Other(Talker):
         self.send(*words)
         said = b""
         while not said:
-            self._server.executor.run()
+            self.server.executor.run()
             said = self.heard()
         return said
 

@@ -20,7 +20,9 @@ from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import LARGE_WRITE, Database
 from kvstream.storage.durability import Committer
 from kvstream.types.options import Durability
+from kvstream.types.thresholds import Thresholds
 from tests.faultshim.disk import FaultyDisk
+from tests.opening import open_with
 from tests.patience import PATIENCE_S, until
 from tests.storage.failing import SCENARIOS, fill, recovers, started
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put, put_one_by_one, value_of
@@ -177,11 +179,10 @@ def test_writes_are_refused_before_rocksdb_lacks_an_inode(few_inodes: Path) -> N
 
 
 def test_a_store_that_could_make_no_file_recovers_by_itself(
-    few_inodes: Path, monkeypatch: pytest.MonkeyPatch
+    few_inodes: Path,
 ) -> None:
-    monkeypatch.setattr("kvstream.engine.disk_watch.PATIENCE_S", 0.1)
     options: Any = {"free_space_reserve": 0, "write_buffer_bytes": 256 << 10}
-    with Store.open(few_inodes / "store", **options) as store:
+    with open_with(few_inodes / "store", Thresholds(recovery_s=0.1), **options) as store:
         taken = take_inodes(few_inodes)
         added = add_until_full(store)
         assert store.engine.database.failure is not None

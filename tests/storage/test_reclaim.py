@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
-from kvstream.engine import expiry
 from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified
 from kvstream.storage import maintenance, options
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.maintenance import unite
+from kvstream.types.thresholds import Thresholds
+from tests.opening import open_with
 from tests.patience import until
 
 ENTRIES, VALUE = 1500, 1000
@@ -22,7 +23,6 @@ ENTRIES, VALUE = 1500, 1000
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "RECLAIM_BYTES", ENTRIES * VALUE // 2)
     monkeypatch.setattr(maintenance, "SLICE_BYTES", ENTRIES * VALUE // 10)
-    monkeypatch.setattr(expiry, "RECLAIM_PAUSE_S", 0.2)
     # Compaction would merge such small streams into one table.
     monkeypatch.setitem(options._STALLS, "set_level_zero_file_num_compaction_trigger", (100,))
 
@@ -41,7 +41,7 @@ def table_bytes(store: Store) -> int:
 
 @pytest.mark.parametrize("how", ["delete", "trim", "flush"])
 def test_the_space_of_deleted_entries_is_freed_in_the_background(tmp_path: Path, how: str) -> None:
-    with Store.open(tmp_path) as store:
+    with open_with(tmp_path, Thresholds(reclaim_pause_s=0.2)) as store:
         fill(store, "a", "b", "c")
         full = table_bytes(store)
         if how == "delete":
@@ -59,7 +59,7 @@ def test_the_space_of_deleted_entries_is_freed_in_the_background(tmp_path: Path,
 
 
 def test_small_ranges_are_freed_in_slices_once_they_are_large(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
+    with open_with(tmp_path, Thresholds(reclaim_pause_s=0.2)) as store:
         store.engine.expiry.stop()
         fill(store, "a")
         database, stream = store.engine.database, store.stream("a")
@@ -91,8 +91,7 @@ def test_small_ranges_are_freed_at_once_if_writers_need_space(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "RECLAIM_BYTES", 1 << 40)
-    monkeypatch.setattr(expiry, "RECLAIM_PAUSE_S", 1 << 40)
-    with Store.open(tmp_path) as store:
+    with open_with(tmp_path, Thresholds(reclaim_pause_s=1 << 40)) as store:
         fill(store, "a", "b")
         gate, full = store.engine.database.write_guard, table_bytes(store)
         gate._reserve, reserve = 1 << 60, gate._reserve

@@ -20,6 +20,8 @@ from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
 from kvstream.storage.options import Settings, database_settings
 from kvstream.types.options import MEGABYTE, StoreOptions
+from kvstream.types.thresholds import Thresholds
+from tests.opening import open_with
 from tests.patience import retried, until
 
 LOAD = int(os.environ.get("KVSTREAM_LOAD") or 40_000)
@@ -113,12 +115,12 @@ def trim_all_the_time(place: Path) -> None:
 
 
 def test_entries_and_keys_deleted_one_by_one_delay_no_reader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """A memtable kept their rows for hours: reading the last of ten entries took 160 ms."""
-    monkeypatch.setattr("kvstream.engine.expiry.RECLAIM_PAUSE_S", 0.1)
     looks: dict[str, Callable[[], object]]
-    with Store.open(tmp_path / "store", durability="no") as store:
+    sizes = Thresholds(reclaim_pause_s=0.1)
+    with open_with(tmp_path / "store", sizes, durability="no") as store:
         queue = store.stream("queue")
         ids = queue.add_many([{"n": number} for number in range(LOAD)])
         for at in range(10, LOAD, STEP):

@@ -31,7 +31,7 @@ from kvstream.meta.keyed import (
     Key,
     key_of_value,
 )
-from kvstream.meta.pel import RUN_IDS_MAX, VALID_IDS_MAX
+from kvstream.meta.pel import VALID_IDS_MAX
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, Run
@@ -40,6 +40,7 @@ from kvstream.meta.trees import key_tree
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey, consumer_place, group_place
 from kvstream.storage.batch import Family
 from kvstream.types.images import PackedID
+from kvstream.types.thresholds import DEFAULT
 
 _TREES = Family.TREES
 _STUCK = "a key has held entries although it has room"
@@ -181,7 +182,7 @@ class Owner:
 
     def make(self, survey: Survey) -> None:
         """Write a record and a tree for a consumer that has none; its times begin now."""
-        tree = key_tree(survey.allocate())
+        tree = key_tree(survey.allocate(), DEFAULT)
         consumer = ConsumerMeta(self.name, self.row, tree, survey.now_ms)
         consumer.pending = self.pending
         survey.findings.put(Family.TREES, self.row, consumer.encode())
@@ -443,8 +444,8 @@ def _ordered(runs: Iterable[Run]) -> Iterator[Run]:
 
     for (owner, time_ms, deliveries, rank), same in groupby(sorted(latest), key=shared):
         ids = list(same)
-        for at in range(0, len(ids), RUN_IDS_MAX):
-            part = ids[at : at + RUN_IDS_MAX]
+        for at in range(0, len(ids), DEFAULT.run_ids):
+            part = ids[at : at + DEFAULT.run_ids]
             yield Run.of(part, (owner, time_ms, deliveries, rank))
 
 

@@ -123,7 +123,7 @@ def _check_group(survey: Survey, place: str, group: GroupMeta) -> None:
     if group.indexed:
         _check_tree(survey, place, group.times)
     elif group.index is not None and group.index != RunIndex.of(
-        group.runs.scan(survey.rows), group.index.is_ordered
+        group.index.sizes, group.runs.scan(survey.rows), group.index.is_ordered
     ):
         survey.findings.fault(place, _INDEX)
     for consumer in group.consumers.values():

@@ -135,7 +135,7 @@ def bury_or_wait(
     until_ms, rank = txn.now_ms + WAIT_MS, group.nack_rank + 1
     group.nack_rank = rank
     pending = sorted((run, pel.pending_of(run, ids)) for run, ids in parts)
-    pel.plan(group, pending, partial(_make_wait, until_ms, rank)).apply(txn, group)
+    pel.plan(txn, group, pending, partial(_make_wait, until_ms, rank)).apply(txn, group)
     timers.put(txn, stream, until_ms, Kind.RETRY, group.name)
     txn.member_changed(group)
     return 0

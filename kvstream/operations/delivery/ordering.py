@@ -159,7 +159,7 @@ def keyed_of(txn: Txn, stream: StreamMeta, group: GroupMeta) -> Keyed:
         assert group.policy is not None
         tree = txn.allocate()
         group.policy = group.policy.with_rules({"keyed_tree": tree})
-        group.keyed = Keyed(stream, tree, new=True)
+        group.keyed = Keyed(stream, tree, txn.thresholds, new=True)
         txn.member_changed(group)
     return group.keyed
 

@@ -11,6 +11,7 @@ transaction or through iterators that were opened at the same moment.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Self
 
 from kvstream.errors import Corruption, InvalidArgument, KeyExists, quoted
@@ -20,7 +21,7 @@ from kvstream.meta import idempotency, nodes, pel_index
 from kvstream.meta.bulk_fill import Sink, append_node, append_page
 from kvstream.meta.key_events import RESTORE
 from kvstream.meta.nodes import measure
-from kvstream.meta.pel import COUNT_MAX, RUN_IDS_MAX, runs_from
+from kvstream.meta.pel import COUNT_MAX, runs_from
 from kvstream.meta.records import (
     ENTRIES_ADDED_MAX,
     ENTRIES_READ_MAX,
@@ -51,6 +52,7 @@ from kvstream.types.images import (
     StreamSource,
     StreamState,
 )
+from kvstream.types.thresholds import Thresholds
 
 Allocate = Callable[[], int]
 """Returns a tree ID that was never used before."""
@@ -169,7 +171,7 @@ def restate(txn: Txn, name: bytes, state: StreamState) -> Loaded:
     for group in list(txn.catalog.groups(txn, stream)):
         txn.catalog.drop_group(txn, stream, group)
     if stream.idmp_tree:
-        key_tree(stream.idmp_tree).drop(txn.batch)
+        key_tree(stream.idmp_tree, txn.thresholds).drop(txn.batch)
     stream.idmp_tree = stream.pids = stream.iids = 0
     loaded = seal(txn, stream, state, txn.allocate)
     txn.record_changed(stream)
@@ -243,12 +245,14 @@ def _add_group(
     txn: Txn, row: bytes, image: GroupImage, allocate: Allocate, loaded: Loaded
 ) -> GroupMeta:
     consumers, runs, times = allocate(), allocate(), allocate()
-    group = GroupMeta(image.name, row, consumers, run_tree(runs), key_tree(times))
+    sizes = txn.thresholds
+    trees = run_tree(runs, sizes), key_tree(times, sizes)
+    group = GroupMeta(image.name, row, consumers, *trees)
     group.last_delivered = image.last_delivered
     _add_consumers(txn, group, image, allocate, loaded.corrections)
     ranks = _ranks(image, loaded.corrections)
     group.nack_rank = len(ranks)
-    pel_index.write_runs(txn, group, lambda: _runs(image, ranks))
+    pel_index.write_runs(txn, group, lambda: _runs(sizes, image, ranks))
     for consumer in group.consumers.values():
         txn.batch.put(_TREES, consumer.row, consumer.encode())
     loaded.pending += len(image.pending)
@@ -258,23 +262,24 @@ def _add_group(
 def _add_consumers(
     txn: Txn, group: GroupMeta, image: GroupImage, allocate: Allocate, notes: list[str]
 ) -> None:
-    prefix = tree_prefix(group.consumers_tree)
+    consumer = partial(_consumer, txn.thresholds, tree_prefix(group.consumers_tree), allocate)
     for member in image.consumers:
         if member.name in group.consumers:
             notes.append(f"group {image.name!r}: consumer {member.name!r} came twice")
             continue
-        consumer = _consumer(prefix, member.name, member.seen_ms, allocate)
-        consumer.active_ms = max(member.active_ms, UNKNOWN)
-        group.consumers[member.name] = consumer
+        made = group.consumers[member.name] = consumer(member.name, member.seen_ms)
+        made.active_ms = max(member.active_ms, UNKNOWN)
     for name in image.pending.owners():
         if name not in group.consumers:
             notes.append(f"group {image.name!r}: {name!r} has pending entries, but was no consumer")
-            group.consumers[name] = _consumer(prefix, name, txn.now_ms, allocate)
+            group.consumers[name] = consumer(name, txn.now_ms)
     group.consumers_count = len(group.consumers)
 
 
-def _consumer(prefix: bytes, name: bytes, seen_ms: int, allocate: Allocate) -> ConsumerMeta:
-    return ConsumerMeta(name, prefix + name, key_tree(allocate()), max(0, seen_ms))
+def _consumer(
+    sizes: Thresholds, prefix: bytes, allocate: Allocate, name: bytes, seen_ms: int
+) -> ConsumerMeta:
+    return ConsumerMeta(name, prefix + name, key_tree(allocate(), sizes), max(0, seen_ms))
 
 
 def _ranks(image: GroupImage, notes: list[str]) -> dict[PackedID, int]:
@@ -287,9 +292,9 @@ def _ranks(image: GroupImage, notes: list[str]) -> dict[PackedID, int]:
     return {eid: rank for rank, eid in enumerate(order + missing, 1)}
 
 
-def _runs(image: GroupImage, ranks: dict[PackedID, int]) -> Iterator[Run]:
+def _runs(sizes: Thresholds, image: GroupImage, ranks: dict[PackedID, int]) -> Iterator[Run]:
     """Yield the pending entries as runs of neighbours that share owner, time and count."""
-    for ids, owner, time_ms, deliveries in image.pending.spans(RUN_IDS_MAX):
+    for ids, owner, time_ms, deliveries in image.pending.spans(sizes.run_ids):
         count = min(deliveries, COUNT_MAX)
         if owner is None:
             yield from (Run(eid, eid, b"", 0, count, ranks[eid]) for eid in ids)

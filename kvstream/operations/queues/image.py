@@ -360,7 +360,7 @@ def _put_places(
     pending = pel.pending_among(txn, group, ids)
     has_order = group.policy is not None and bool(group.policy.order_by)
     decide = partial(_make_wait, places, has_order)
-    pel.plan(group, pel.stretches(txn, group, pending), decide).apply(txn, group)
+    pel.plan(txn, group, pel.stretches(txn, group, pending), decide).apply(txn, group)
     for time_ms in {places[eid][0] for eid in pending} - {0, HELD_MS}:
         timers.put(txn, stream, time_ms, Kind.RETRY, group.name)
     group.nack_rank = max(group.nack_rank, HELD_RANK)

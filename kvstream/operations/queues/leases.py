@@ -184,4 +184,4 @@ def _change(
     def decide_pending(run: Run | None, ids: Sequence[PackedID]) -> Targets:
         return {} if run is None else decide(run, ids)
 
-    plan(group, parts, decide_pending).apply(txn, group)
+    plan(txn, group, parts, decide_pending).apply(txn, group)

@@ -19,7 +19,7 @@ def busy(open_store: Stores, clock: ManualClock) -> Store:
 def indexed(open_store: Stores, clock: ManualClock) -> Store:
     """The same with an indexed group, which had many runs for a while."""
     store = open_store(stream_node_max_entries=NODE_ENTRIES)
-    with small_trees():
+    with small_trees(store):
         fill(store, clock)
     assert Rows(store).group.indexed
     return store

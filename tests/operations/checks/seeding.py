@@ -1,19 +1,18 @@
 """A store with rows of every kind, and ways to damage its rows one at a time."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
-import pytest
-
-from kvstream import Entry, Fault, Group, ManualClock, Store, StreamID
+from kvstream import Entry, Fault, Group, ManualClock, Store, StoreClosed, StreamID
 from kvstream.layout.keys import qualified, stream_row, successor, tree_prefix
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.strings import StringMeta
 from kvstream.operations import readgroup
 from kvstream.storage.batch import Batch, Family, Row
+from tests.opening import change_thresholds
 
 Reopen = Callable[..., Store]
 MESSAGES, METADATA, TREES = Family.MESSAGES, Family.METADATA, Family.TREES
@@ -23,12 +22,15 @@ SMALL_TREE_ROWS = 2
 
 
 @contextmanager
-def small_trees(rows: int = SMALL_TREE_ROWS) -> Iterator[None]:
-    """Index groups of more than a few runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvstream.meta.trees.CACHED_ROWS", rows)
-        patch.setattr("kvstream.meta.trees.STORE_ROWS", 0)
-        yield
+def small_trees(store: Store, rows: int = SMALL_TREE_ROWS) -> Iterator[None]:
+    """Index groups of more than a few runs, until the block ends or the store is closed."""
+    before = store.engine.thresholds
+    change_thresholds(store.engine, cached_rows=rows, store_rows=0)
+    yield
+    with suppress(StoreClosed):
+        change_thresholds(
+            store.engine, cached_rows=before.cached_rows, store_rows=before.store_rows
+        )
 
 
 def fill(store: Store, clock: ManualClock) -> None:

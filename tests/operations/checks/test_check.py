@@ -108,7 +108,7 @@ def test_a_place_names_database_stream_group_and_consumer(
 ) -> None:
     stream = store.stream(key)
     stream.add({"a": "b"})
-    with small_trees(rows=0):
+    with small_trees(store, rows=0):
         stream.create_group(group, "0").consumer(consumer).read()
 
     def lose_index(rows: Rows) -> None:

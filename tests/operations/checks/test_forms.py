@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kvstream import Group, Store
+from tests.opening import change_thresholds
 from tests.operations.checks.seeding import KEY, TREES, Reopen, Rows, read_new, small_trees
 
 ROWS = 8
@@ -79,7 +80,7 @@ def test_an_acknowledgement_writes_no_record(store: Store, group: Group) -> None
 
 
 def test_the_first_run_above_the_limit_indexes_the_group(store: Store, group: Group) -> None:
-    with small_trees(ROWS):
+    with small_trees(store, ROWS):
         read_singly(group, ROWS)
         group.nack([group.pending_range(count=1)[0].id])
         assert not Rows(store).group.indexed
@@ -99,7 +100,7 @@ def test_an_indexed_group_answers_as_one_that_is_not(
     group.ack([row.id for row in group.pending_range(count=3)][1:])
     group.nack([row.id for row in group.pending_range(count=8)][4:])
     before = answers(group)
-    with small_trees(ROWS):
+    with small_trees(store, ROWS):
         store = reopen(store)  # one run above the limit, not indexed: the limit was lowered
         group = store.stream(KEY).group(GROUP)
         assert answers(group) == before
@@ -120,7 +121,7 @@ def test_an_indexed_group_drops_its_indexes_when_it_has_few_runs(
     store: Store, group: Group, reopen: Reopen
 ) -> None:
     left = ROWS // 2
-    with small_trees(ROWS):
+    with small_trees(store, ROWS):
         read_singly(group, 3 * ROWS)
         assert Rows(store).group.indexed
         held = [row.id for row in group.pending_range(count=100)]
@@ -142,7 +143,7 @@ def test_an_indexed_group_drops_its_indexes_when_it_has_few_runs(
 
 
 def test_an_indexed_group_drops_its_indexes_when_it_is_empty(store: Store, group: Group) -> None:
-    with small_trees(ROWS):
+    with small_trees(store, ROWS):
         for _ in range(3):
             read_singly(group, ROWS + 1)
             assert Rows(store).group.indexed
@@ -155,7 +156,7 @@ def test_an_indexed_group_drops_its_indexes_when_it_is_empty(store: Store, group
 def test_a_group_changes_its_form_in_the_commit_that_crosses_the_limit(
     store: Store, group: Group
 ) -> None:
-    with small_trees(ROWS):
+    with small_trees(store, ROWS):
         read_singly(group, ROWS)
         before = answers(group)
         with suppress(_Undo), store.transaction():
@@ -184,7 +185,7 @@ def test_a_group_changes_its_form_in_the_commit_that_crosses_the_limit(
 def test_a_read_only_store_reads_both_forms(
     store: Store, group: Group, reopen: Reopen, runs: int
 ) -> None:
-    with small_trees(ROWS):
+    with small_trees(store, ROWS):
         read_singly(group, runs)
         assert Rows(store).group.indexed == (runs > ROWS)
         before = answers(group)
@@ -194,10 +195,8 @@ def test_a_read_only_store_reads_both_forms(
         reopen(store, read_only=False)
 
 
-def test_many_ids_in_few_runs_are_not_kept_in_memory(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kvstream.meta.pel_index.CACHED_IDS", 40)
+def test_many_ids_in_few_runs_are_not_kept_in_memory(store: Store, group: Group) -> None:
+    change_thresholds(store.engine, cached_ids=40)
     consumer = group.consumer("ann")
     group.consumer("bob").read(count=1)
     for _ in range(10):
@@ -236,7 +235,7 @@ Deed = Callable[[Group], object]
 def test_random_commands_leave_a_group_of_either_form_sound(
     store: Store, group: Group, reopen: Reopen, deed: Deed, runs: int
 ) -> None:
-    with small_trees(ROWS):
+    with small_trees(store, ROWS):
         read_singly(group, runs)
         deed(group)
         assert store.check() == []

@@ -30,7 +30,7 @@ def ordered(store: Store, request: pytest.FixtureRequest) -> Store:
         assert len(group.consumer("ann").read()) == 2
 
     if request.param == "indexed":
-        with small_trees(1):
+        with small_trees(store, 1):
             fill()
         assert Rows(store).group.indexed
     else:

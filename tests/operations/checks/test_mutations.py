@@ -151,11 +151,11 @@ def _plain(store: Store) -> Any:
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     clock = ManualClock()
     stores = Stores(tmp_path_factory.mktemp("mutations"), clock)
-    with pytest.MonkeyPatch.context() as patch, small_pieces():
-        patch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)  # no sweep in the background
-        sizes = Thresholds(flush_keys=10)  # the keys of a flush are read by every check
+    with small_pieces():
+        # no sweep in the background; the keys of a flush are read by every check
+        sizes = Thresholds(cycle_pause_s=3600, flush_keys=10)
         store = stores("store", sizes, stream_node_max_entries=NODE_ENTRIES)
-        with small_trees():
+        with small_trees(store):
             fill(store, clock)
         plain = store.stream("brief").create_group("plain", "0")
         plain.consumer("cid").read(count=3)

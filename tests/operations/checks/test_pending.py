@@ -7,9 +7,10 @@ import pytest
 
 from kvstream import Corruption, PendingEntry, Store, StreamID
 from kvstream.layout.keys import ID_LAST, qualified
-from kvstream.meta.pel import RUN_IDS_MAX, VALID_IDS_MAX
+from kvstream.meta.pel import VALID_IDS_MAX
 from kvstream.meta.runs import Run
 from kvstream.operations.queues import leases
+from kvstream.types.thresholds import DEFAULT
 from tests.operations.checks.seeding import (
     GROUP,
     Reopen,
@@ -233,7 +234,7 @@ def test_a_run_of_too_many_ids_is_split(either: Store, reopen: Reopen) -> None:
     store = damage(either, reopen, put_long_run)
     assert fault_texts(store.check(repair=True))[0] == DISORDER
     assert store.check() == []
-    assert {len(run.ids) for run in Rows(store).runs if run.time_ms == 7} == {RUN_IDS_MAX, 7}
+    assert {len(run.ids) for run in Rows(store).runs if run.time_ms == 7} == {DEFAULT.run_ids, 7}
     use(store)
 
 
@@ -301,7 +302,7 @@ def test_entries_waiting_without_a_timer_become_ready_at_once(
     stream = store.stream("orders")
     stream.add_many([{"n": number} for number in range(40)])
     group = stream.create_group(GROUP, "0")
-    with small_trees() if form == "indexed" else nullcontext():
+    with small_trees(store) if form == "indexed" else nullcontext():
         ids = [entry.id for _ in range(40) for entry in group.consumer("ann").read(count=1)]
         tokens = [(eid, 1) for eid in ids[:20:2]]
         store.engine.run(leases.nack, qualified(0, b"orders"), GROUP, b"ann", tokens, 5000)

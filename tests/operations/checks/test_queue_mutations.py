@@ -20,6 +20,7 @@ from kvstream.meta.timers import Kind
 from kvstream.operations import delayed, unique
 from kvstream.operations.images import copy
 from kvstream.operations.queues import image, redrive, retention, schedules
+from kvstream.types.thresholds import Thresholds
 from tests.opening import Stores
 from tests.operations.checks.mutating import Call, Damaged, Target, target_of
 from tests.operations.checks.seeding import METADATA, TREES, Rows
@@ -265,15 +266,13 @@ def _pending(stream: Any) -> list[Any]:
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     clock = ManualClock()
     stores = Stores(tmp_path_factory.mktemp("queue-mutations"), clock)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)  # no sweep in the background
-        store = stores("store")
-        store.engine.timers.paused = True
-        fill(store, clock)
-        store.sync()
-        assert store.check() == []
-        yield Damaged(store, targets(store))
-        stores.finish()
+    store = stores("store", Thresholds(cycle_pause_s=3600))  # no sweep in the background
+    store.engine.timers.paused = True
+    fill(store, clock)
+    store.sync()
+    assert store.check() == []
+    yield Damaged(store, targets(store))
+    stores.finish()
 
 
 TITLES = (

@@ -15,30 +15,26 @@ from hypothesis import HealthCheck, given, settings
 
 from kvstream import ManualClock, Store
 from kvstream.operations.trim import sweep
+from kvstream.types.thresholds import DEFAULT, Thresholds
 from tests.opening import Stores
 from tests.operations.checks.walking import WALKS, Step, World
 
 NODE_ENTRIES, NODE_BYTES = 4, 300
 SWEEP_EVERY = 5
-CACHED_ROWS = DELETE_RANGE_ROWS = 3
+SMALL_TREES = Thresholds(cached_rows=3, store_rows=6, range_rows=3, run_ids=2)
 QUICK = settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
 
 
 @contextmanager
-def small_limits(sweeps: bool = False, trees: bool = False) -> Iterator[None]:
-    """Lower the limits, so that short walks reach what otherwise takes thousands of entries."""
+def small_limits(sweeps: bool = False) -> Iterator[None]:
+    """Sweep often, so that short walks reach what otherwise takes thousands of entries."""
     with pytest.MonkeyPatch.context() as patch:
         if sweeps:
             patch.setattr("kvstream.operations.trim.sweep", partial(sweep, every=SWEEP_EVERY))
-        if trees:
-            patch.setattr("kvstream.meta.trees.CACHED_ROWS", CACHED_ROWS)
-            patch.setattr("kvstream.meta.trees.STORE_ROWS", 2 * CACHED_ROWS)
-            patch.setattr("kvstream.meta.trees.DELETE_RANGE_ROWS", DELETE_RANGE_ROWS)
-            patch.setattr("kvstream.meta.pel.RUN_IDS_MAX", 2)
         yield
 
 
-def walk(steps: list[Step]) -> None:
+def walk(steps: list[Step], thresholds: Thresholds = DEFAULT) -> None:
     """Take the steps in a new store; check it after each of them, and reopened."""
     clock = ManualClock(10_000_000)
     with tempfile.TemporaryDirectory() as directory:
@@ -47,7 +43,7 @@ def walk(steps: list[Step]) -> None:
             "stream_node_max_entries": NODE_ENTRIES,
             "stream_node_max_bytes": NODE_BYTES,
         }
-        world = World(partial(stores, "store", **options), clock)
+        world = World(partial(stores, "store", thresholds, **options), clock)
         try:
             for step in steps:
                 step.take(world)
@@ -73,8 +69,8 @@ def test_any_walk_leaves_a_sound_store_that_sweeps_often(steps: list[Step]) -> N
 @given(WALKS)
 @QUICK
 def test_any_walk_leaves_a_sound_store_whose_trees_are_read_from_disk(steps: list[Step]) -> None:
-    with small_limits(sweeps=True, trees=True):
-        walk(steps)
+    with small_limits(sweeps=True):
+        walk(steps, SMALL_TREES)
 
 
 # --- walks that once left faults behind ---------------------------------------------------------

@@ -9,14 +9,13 @@ from kvstream import ManualClock, Store, StreamID
 from kvstream.engine import timer_thread
 from kvstream.group import Consumer, Group
 from kvstream.layout.keys import qualified
-from kvstream.meta import trees
 from kvstream.operations import delete
 from kvstream.operations.delivery import ordering
 from kvstream.operations.queues import policy
 from kvstream.operations.trim import Strategy, Trim, trim
 from kvstream.types.options import RefPolicy
 from kvstream.types.records import PendingEntry
-from tests.opening import Stores
+from tests.opening import Stores, change_thresholds
 
 NAME = qualified(0, b"s")
 Reopen = Callable[..., Store]
@@ -238,10 +237,8 @@ def test_a_copy_holds_the_same_entries(ordered: Store) -> None:
     assert [entry.id for entry in group.consumer("w").read()] == [second]
 
 
-def test_a_long_backlog_of_one_key_delays_no_other(
-    ordered: Store, monkeypatch: pytest.MonkeyPatch, reopen: Reopen
-) -> None:
-    monkeypatch.setattr(trees, "CACHED_ROWS", 1 << 10)
+def test_a_long_backlog_of_one_key_delays_no_other(ordered: Store, reopen: Reopen) -> None:
+    change_thresholds(ordered.engine, cached_rows=1 << 10)
     backlog = [eid for _ in range(30) for eid in add(ordered, *["a"] * 1000)]
     (b1,) = add(ordered, "b")
     reads = 0

@@ -8,7 +8,6 @@ end every entry has been delivered.
 import shutil
 import tempfile
 from collections import Counter
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from hypothesis import settings
@@ -20,8 +19,10 @@ from kvstream.engine import timer_thread
 from kvstream.layout.keys import qualified
 from kvstream.operations.queues import policy
 from kvstream.types.options import RefPolicy
+from kvstream.types.thresholds import DEFAULT, Thresholds
 from tests.folders import fast_folder
-from tests.operations.checks.seeding import small_trees
+from tests.opening import open_with
+from tests.operations.checks.seeding import SMALL_TREE_ROWS
 
 NAME = qualified(0, b"s")
 LEASE_MS = 10_000
@@ -34,10 +35,10 @@ PLACES = st.integers(0, 30)
 class OrderMachine(RuleBasedStateMachine):
     """Uses one group ordered by ``user``, and records its expected state."""
 
+    thresholds = DEFAULT
+
     def __init__(self) -> None:
         super().__init__()
-        self._trees = self._limits()
-        self._trees.__enter__()
         self._folder = Path(tempfile.mkdtemp(dir=fast_folder()))
         self._clock = ManualClock()
         self._store = self._open()
@@ -49,11 +50,9 @@ class OrderMachine(RuleBasedStateMachine):
         self._forced: set[str] = set()
         """Keys with a held entry that was claimed by force: their order no longer holds."""
 
-    def _limits(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
     def _open(self) -> Store:
-        return Store.open(self._folder / "store", durability="no", clock=self._clock)
+        place = self._folder / "store"
+        return open_with(place, self.thresholds, durability="no", clock=self._clock)
 
     def teardown(self) -> None:
         try:
@@ -61,7 +60,6 @@ class OrderMachine(RuleBasedStateMachine):
         finally:
             self._store.close()
             shutil.rmtree(self._folder)
-            self._trees.__exit__(None, None, None)
 
     @initialize(most=st.integers(1, 3), deliveries=st.sampled_from([0, 3]))
     def begin(self, most: int, deliveries: int) -> None:
@@ -193,8 +191,7 @@ class OrderMachine(RuleBasedStateMachine):
 class IndexedOrderMachine(OrderMachine):
     """The same with so small trees that runs and keys are read from disk."""
 
-    def _limits(self) -> AbstractContextManager[object]:
-        return small_trees()
+    thresholds = Thresholds(cached_rows=SMALL_TREE_ROWS, store_rows=0)
 
 
 TestOrder = OrderMachine.TestCase

@@ -14,6 +14,7 @@ from kvstream.meta.unfinished_loads import StagedLoad
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.images import NodeImage
+from tests.opening import change_thresholds
 from tests.operations.images.kept import Kept, kept
 
 WEEK_S = 7 * 24 * 3600
@@ -65,11 +66,8 @@ def test_a_staged_stream_is_the_same_as_its_source(store: Store, source: Kept) -
     assert list((store.engine.database.staging()).iterdir()) == []
 
 
-def test_large_groups_are_loaded_with_their_indexes(
-    store: Store, source: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kvstream.meta.trees.CACHED_ROWS", 3)
-    monkeypatch.setattr("kvstream.meta.trees.STORE_ROWS", 0)
+def test_large_groups_are_loaded_with_their_indexes(store: Store, source: Kept) -> None:
+    change_thresholds(store.engine, cached_rows=3, store_rows=0)
     assert store.load("copy", source).corrections == []
     assert kept(store, "copy").rest == source.rest
     assert store.check() == []

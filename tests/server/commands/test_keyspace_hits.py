@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.meta import keyspace
 from kvstream.types.clock import ManualClock
-from kvstream.types.thresholds import DEFAULT
+from kvstream.types.thresholds import DEFAULT, Thresholds
 from tests.server.asking import Asker
 from tests.server.conftest import Served
 from tests.server.talking import Server, Talker, sound
@@ -145,9 +144,9 @@ def test_keys_unused_since_the_start_are_idle_since_then(
 
 
 def test_only_the_last_used_keys_have_times_and_the_others_a_lower_bound(
-    monkeypatch: pytest.MonkeyPatch, clock: ManualClock, ann: Talker
+    tmp_path: Path, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(keyspace, "USED_MAX", 3)
+    ann = Server(tmp_path / "few", clock=clock, thresholds=Thresholds(used_keys=3)).client()
     for number in range(20):
         ann.ask("SET", f"k{number}", "v")
         clock.advance(1000)
@@ -155,6 +154,7 @@ def test_only_the_last_used_keys_have_times_and_the_others_a_lower_bound(
     assert times[-3:] == [3, 2, 1]
     assert times == sorted(times, reverse=True)
     assert all(reply <= true for reply, true in zip(times, range(20, 0, -1), strict=True))
+    ann.server.engine.close()
 
 
 COUNTED = (

@@ -24,7 +24,7 @@ def said(talker: Talker, *requests: tuple[str, ...]) -> str:
     """Return the replies to requests that are sent together."""
     for words in requests:
         talker.send(*words)
-    talker._server.turn()
+    talker.server.turn()
     return talker.heard().decode()
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from kvstream.meta import pel, trees
 from kvstream.meta.pel import runs_by_time
 from kvstream.meta.txn import Txn
 from kvstream.operations.checks import check
@@ -38,15 +37,11 @@ MOVES = (
 
 
 @pytest.fixture(params=[1 << 14, 6], ids=["small", "indexed"])
-def server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Server]:
-    monkeypatch.setattr(trees, "CACHED_ROWS", request.param)
-    monkeypatch.setattr(trees, "STORE_ROWS", 0)
-    monkeypatch.setattr(trees, "_STRETCH", 4)
-    monkeypatch.setattr(pel, "RUN_IDS_MAX", 7 if request.param > ENTRIES else 1)  # many runs
-    sizes = {"step_rows": STEP, "long_rows": 2 * STEP, "packed_together": 7, "steps_s": -1.0}
-    with sound(tmp_path / "store", ManualClock(), **sizes) as started:
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
+    sizes = {"step_rows": STEP, "long_rows": 2 * STEP, "packed_together": 7}
+    sizes |= {"cached_rows": request.param, "store_rows": 0, "stretch_rows": 4}
+    sizes["run_ids"] = 7 if request.param > ENTRIES else 1  # many runs
+    with sound(tmp_path / "store", ManualClock(), steps_s=-1.0, **sizes) as started:
         yield started
 
 
@@ -107,7 +102,7 @@ def test_the_effect_happens_in_the_last_step(
 def test_other_clients_see_all_of_it_or_nothing(
     server: Server, ann: Other, worker: Worker, command: str
 ) -> None:
-    by = 1 if trees.CACHED_ROWS < ENTRIES else 7
+    by = 1 if server.engine.thresholds.cached_rows < ENTRIES else 7
     for key in "st":
         fill(ann, key, ENTRIES)
         for _ in range(ENTRIES // by):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from kvstream.layout.keys import U64, successor, tree_prefix
-from kvstream.meta import lazyfree, trees
 from kvstream.operations import keyspace
 from kvstream.operations.checks import check
 from kvstream.operations.keyspace import plan_count, plan_delete
@@ -15,8 +14,9 @@ from kvstream.operations.plans import Stepped
 from kvstream.operations.strings import plan_put
 from kvstream.storage.batch import Family
 from kvstream.types.clock import ManualClock
-from kvstream.types.thresholds import Thresholds
+from kvstream.types.thresholds import DEFAULT, Thresholds
 from tests.commands.dispatcher import Dispatcher
+from tests.opening import change_thresholds
 from tests.server.runtime.test_incremental_commands import reply_to
 from tests.server.talking import Other, Server, Worker
 
@@ -45,11 +45,10 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(keyspace, "ROW_KEYS", 2)
-    monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
-    sizes = Thresholds(long_keys=4, step_keys=4, keys_together=2, step_names=1, steps_s=-1.0)
-    started = Server(tmp_path / "store", clock=clock, thresholds=sizes)
+def server(tmp_path: Path, clock: ManualClock) -> Iterator[Server]:
+    sizes = {"long_keys": 4, "step_keys": 4, "keys_together": 2, "step_names": 1}
+    sizes |= {"unlinked_keys": 2, "groups_together": 2, "cycle_pause_s": 3600}
+    started = Server(tmp_path / "store", clock=clock, thresholds=Thresholds(steps_s=-1.0, **sizes))
     yield started
     assert started.engine.run(check) == []
     while started.engine.run(keyspace.sweep, 100):
@@ -178,13 +177,11 @@ def test_a_transaction_deletes_them_in_its_order(server: Server, ann: Other) -> 
 
 
 @pytest.mark.parametrize("gone", ["DEL", "FLUSHDB", "DEL of many"])
-@pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 2])
+@pytest.mark.parametrize("cached_rows", [DEFAULT.cached_rows, 2])
 def test_the_groups_of_a_stream_are_deleted_in_batches(
-    server: Server, ann: Other, gone: str, cached_rows: int, monkeypatch: pytest.MonkeyPatch
+    server: Server, ann: Other, gone: str, cached_rows: int
 ) -> None:
-    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
-    monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
-    monkeypatch.setattr(trees, "STORE_ROWS", 0)
+    change_thresholds(server.engine, cached_rows=cached_rows, store_rows=0)
     for number in range(1, 9):
         ann.ask("XADD", "s", f"{number}-1", "f", "v")
         ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0")
@@ -210,10 +207,7 @@ def test_the_groups_of_a_stream_are_deleted_in_batches(
     assert list(server.engine.database.scan(Family.TREES, b"", b"\xff")) == []
 
 
-def test_a_name_is_free_before_its_groups_are_deleted(
-    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
+def test_a_name_is_free_before_its_groups_are_deleted(server: Server, ann: Other) -> None:
     for _ in range(2):
         for number in range(5):
             ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
@@ -228,9 +222,8 @@ def test_a_name_is_free_before_its_groups_are_deleted(
 @pytest.mark.parametrize("word", ["SET", "RENAME", "COPY", "RESTORE", "PEXPIREAT", "FLUSHDB"])
 @pytest.mark.parametrize("expiring", [False, True])
 def test_replacing_a_stream_deletes_its_groups_later(
-    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, word: str, expiring: bool
+    server: Server, ann: Other, word: str, expiring: bool
 ) -> None:
-    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
     for number in range(1, 9):
         ann.ask("XADD", "s", f"{number}-1", "f", "v")
         ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0")
@@ -276,10 +269,7 @@ def make_many_groups(server: Server, ann: Other) -> bytes:
     return b"kvstream:gone:" + U64.pack(stream.generation)
 
 
-def test_an_existing_key_under_the_kept_name_stays(
-    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
+def test_an_existing_key_under_the_kept_name_stays(server: Server, ann: Other) -> None:
     taken = make_many_groups(server, ann)
     ann.ask("SET", taken, "v")
     assert reply_to(ann, "DEL", "s") == 1
@@ -287,10 +277,7 @@ def test_an_existing_key_under_the_kept_name_stays(
 
 
 @pytest.mark.parametrize("steps", [False, True])
-def test_a_key_of_that_name_may_be_about_to_be_set(
-    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, steps: bool
-) -> None:
-    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
+def test_a_key_of_that_name_may_be_about_to_be_set(server: Server, ann: Other, steps: bool) -> None:
     taken = make_many_groups(server, ann)
     if steps:
         work = Stepped(plan_put(0, {b"t": b"v", taken: b"v"}))
@@ -305,10 +292,7 @@ def test_a_key_of_that_name_may_be_about_to_be_set(
 
 
 @pytest.mark.parametrize("gone", [("FLUSHDB",), ("DEL", "s", *KEYS)])
-def test_a_damaged_stream_stays_deleted(
-    server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...]
-) -> None:
-    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
+def test_a_damaged_stream_stays_deleted(server: Server, ann: Other, gone: tuple[str, ...]) -> None:
     for number in range(5):
         ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
     stream = server.engine.run(lambda txn: txn.stream(b"\0\0s"))

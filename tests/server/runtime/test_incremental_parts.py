@@ -15,6 +15,7 @@ from kvstream.operations.checks import check
 from kvstream.operations.delivery import ordering
 from kvstream.types.clock import ManualClock
 from tests.commands.dispatcher import Dispatcher, flatten
+from tests.opening import change_thresholds
 from tests.server.runtime.test_incremental_commands import fill, reply_to
 from tests.server.talking import Other, Server, Worker, parsed, sound
 
@@ -200,9 +201,9 @@ CHANGES = ["SET KEY g ORDERBY other", "SET KEY g ORDERBY user", "DEL KEY g"]
 
 
 @pytest.fixture
-def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_runs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordering, "RELEASED_RUNS", 1)
-    monkeypatch.setattr("kvstream.meta.pel.RUN_IDS_MAX", 4)
+    change_thresholds(server.engine, run_ids=4)
 
 
 @pytest.mark.usefixtures("few_runs")

@@ -8,7 +8,6 @@ import pytest
 
 from kvstream.errors import InvalidArgument, ReplyTooLarge
 from kvstream.layout.keys import qualified
-from kvstream.meta import strings as stored_strings
 from kvstream.operations import keyspace, strings
 from kvstream.operations.checks import check
 from kvstream.operations.plans import Stepped
@@ -27,14 +26,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for module, name, value in (
-        *((strings, "RECORDS_TOGETHER", 2), (stored_strings, "RECORDS_TOGETHER", 2)),
-    ):
-        monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
-    sizes = {"long_names": 9, "step_names": 4, "steps_s": -1.0}
-    with sound(tmp_path / "store", clock, **sizes) as started:
+def server(tmp_path: Path, clock: ManualClock) -> Iterator[Server]:
+    sizes = {"long_names": 9, "step_names": 4, "records_together": 2, "cycle_pause_s": 3600}
+    with sound(tmp_path / "store", clock, steps_s=-1.0, **sizes) as started:
         yield started
 
 

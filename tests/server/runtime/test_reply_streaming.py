@@ -41,7 +41,7 @@ class Reader(Talker):
 
     def page(self) -> bytes:
         """Run a turn or two and take one page, the first that is not empty."""
-        executor = self._server.executor
+        executor = self.server.executor
         while executor.run():
             pass
         self.reads = True
@@ -55,7 +55,7 @@ class Reader(Talker):
 
     def rest(self) -> bytes:
         self.reads = True
-        self._server.turn()
+        self.server.turn()
         return self.heard()
 
 
