@@ -54,6 +54,13 @@ def test_a_record_lags_no_further_though_it_is_loaded_again_and_again(tmp_path: 
         assert recorded(store).length > UNRECORDED_MAX
 
 
+def test_a_record_lags_no_further_behind_entries_added_together(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store", stream_node_max_entries=0) as store:
+        for number in range(1, 8):
+            store.stream("s").add_many([{"f": "v"}] * 50)
+            assert recorded(store).length >= 50 * number - UNRECORDED_MAX
+
+
 def test_a_change_of_another_kind_brings_the_record_up_to_date(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store") as store:
         stream = store.stream("s")
