@@ -1,6 +1,7 @@
 """Export: JSON Lines, CSV and tables, ranges, and resumed files."""
 
 import csv
+import json
 import os
 import resource
 from collections.abc import Iterator
@@ -15,9 +16,8 @@ from click.testing import CliRunner
 from pyarrow import parquet
 
 from kvstream import Store
-from kvstream.cli import file_formats
 from kvstream.cli.export import export
-from kvstream.cli.file_formats import FIELDS_COLUMN, ID_COLUMN
+from kvstream.cli.file_formats import COLUMNS_MAX, FIELDS_COLUMN, ID_COLUMN
 from kvstream.cli.session import DirectorySession
 from tests.cli.program import FIRST, Program
 
@@ -87,14 +87,13 @@ def test_values_unfit_for_cells_are_json_in_a_separate_column(
     assert table[2][3]
 
 
-def test_fields_beyond_the_greatest_number_of_columns_are_json(
-    kvstream: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_formats, "COLUMNS_MAX", 2)
-    kvstream("add", "s", "a=1", "b=2", "c=3", "--id", "1-0")
+def test_fields_beyond_the_greatest_number_of_columns_are_json(kvstream: Program) -> None:
+    fields = {f"f{number}": str(number) for number in range(COLUMNS_MAX + 1)}
+    kvstream("add", "s", *(f"{name}={value}" for name, value in fields.items()), "--id", "1-0")
     table = list(csv.reader(kvstream.lines("export", "s", "--format", "csv")))
-    assert table == [[ID_COLUMN, "a", "b", FIELDS_COLUMN], ["1-0", "", "", table[1][3]]]
-    assert table[1][3] == '{"a": "1", "b": "2", "c": "3"}'
+    assert table[0] == [ID_COLUMN, *list(fields)[:COLUMNS_MAX], FIELDS_COLUMN]
+    assert table[1][:-1] == ["1-0", *[""] * COLUMNS_MAX]
+    assert json.loads(table[1][-1]) == fields
 
 
 def test_an_existing_file_is_replaced_only_on_request(orders: Program, tmp_path: Path) -> None:

@@ -87,7 +87,8 @@ def test_tail_follows_a_recreated_stream_with_lower_ids(
 def test_a_burst_is_shown_in_bounded_pages(
     orders: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entries, "_PAGE", 2)
+    with Store.open(orders.directory) as store:
+        store.stream("orders").add_many([{"n": 1}] * 2500)
     pauses = iter(range(2))
 
     def pause(seconds: float) -> None:
@@ -95,7 +96,7 @@ def test_a_burst_is_shown_in_bounded_pages(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(entries, "sleep", pause)
-    assert len(orders.json("tail", "orders", "-f", "--after", FIRST, code=130)) == 4
+    assert len(orders.json("tail", "orders", "-f", "--after", FIRST, code=130)) == 4 + 2500
 
 
 def test_a_poll_waits_for_the_holder_of_the_store_and_reports_it_once(

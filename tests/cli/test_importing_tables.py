@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from kvstream.cli.importing import batches, tables
+from kvstream.cli.importing.batches import BATCH_ROWS
 from tests.cli.program import Program
 
 pytestmark = pytest.mark.places("store")
@@ -105,15 +105,12 @@ def test_with_a_prefix_the_columns_id_and_timestamp_are_fields(kvstream: Program
     ]
 
 
-def test_a_grown_table_is_resumed_after_its_last_row(
-    kvstream: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "BATCH_ROWS", 2)
-    monkeypatch.setattr(tables, "ROWS", 3)
-    kvstream("import", "s", write({"n": list(range(5))}))
-    done = kvstream.one("import", "s", write({"n": list(range(9))}))
-    assert (done["added"], done["resumed_after_line"]) == (4, 5)
-    assert fields_of(kvstream) == [{"n": str(number)} for number in range(9)]
+def test_a_grown_table_is_resumed_after_its_last_row(kvstream: Program) -> None:
+    count = 2 * BATCH_ROWS + 1
+    kvstream("import", "s", write({"n": list(range(count))}))
+    done = kvstream.one("import", "s", write({"n": list(range(count + 4))}))
+    assert (done["added"], done["resumed_after_line"]) == (4, count)
+    assert fields_of(kvstream) == [{"n": str(number)} for number in range(count + 4)]
 
 
 def test_a_row_of_nulls_is_a_bad_line(kvstream: Program) -> None:

@@ -409,13 +409,12 @@ def test_repeated_and_binary_fields_are_unchanged(kvstream: Program) -> None:
     assert entry.pairs == ((b"a", b"1"), (b"a", b"2"), (b"b", b"\xff"))
 
 
-def test_an_unknown_backlog_is_counted_up_to_a_limit(
-    orders: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_backlog_is_counted_up_to_a_limit(orders: Program) -> None:
     orders("group", "setid", "orders", "billing", "1700000001000-0")
     row = orders.json("group", "ls", "orders")[0]
     assert (row["lag"], row["backlog"]) == (None, 3)
-    monkeypatch.setattr(session, "COUNTED_MAX", 2)
+    with store_of(orders) as store:
+        store.stream("orders").add_many([{"n": 1}] * session.COUNTED_MAX)
     assert orders.json("group", "ls", "orders")[0]["backlog"] is None
     reset = ("group", "reset", "orders", "billing", "--to", "1700000001000-0", "--keep-pending")
     assert "unknown entries to deliver (before: unknown)" in orders.lines(*reset, "--dry-run")[0]
@@ -465,10 +464,7 @@ def test_rows_without_ids_are_written_beside_other_writers(
     assert [int(row[b"n"]) for row in rows if b"n" in row] == list(range(3000))
 
 
-def test_work_is_given_up_after_too_many_concurrent_writes(
-    orders: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "TRIES", 3)
+def test_work_is_given_up_after_too_many_concurrent_writes(orders: Program) -> None:
     with store_of(orders) as store, client_of(orders) as other:
 
         def work() -> None:
@@ -478,7 +474,7 @@ def test_work_is_given_up_after_too_many_concurrent_writes(
 
         with pytest.raises(RequestError, match="others write to the same stream all the time"):
             atomically(store, work)
-        assert len(store.stream("orders")) == 5 + 3
+        assert len(store.stream("orders")) == 5 + session.TRIES
         assert store.ttl(b"orders") is not None
 
 
