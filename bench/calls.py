@@ -20,7 +20,9 @@ import click
 from bench.processes import framed
 from kvstream import Message, Queue, Store, StreamID
 from kvstream.engine.engine import Engine
-from kvstream.jobs import Jobs
+from kvstream.jobs import Job, Jobs
+from kvstream.jobs.execution import finish, job_of
+from kvstream.queue import take
 from kvstream.resp import twins
 from kvstream.resp.requests import RequestReader
 from kvstream.server.commands import TABLE
@@ -172,6 +174,17 @@ def _jobs(folder: Path, clock: ManualClock) -> Iterator[Step]:
         yield "Jobs: enqueue", testing.run, enqueue
         yield "Jobs: take, run and finish", enqueue, lambda _: testing.run()
         yield "Jobs: look for a job, none is there", testing.run, lambda _: testing.run()
+
+        def take_job() -> Job | None:
+            (message,) = take(jobs.queues())
+            return job_of(jobs, message)
+
+        def begin() -> Job | None:
+            enqueue()
+            return take_job()
+
+        yield "Jobs: take", enqueue, lambda _: take_job()
+        yield "Jobs: finish", begin, lambda job: finish(jobs, [job])
 
 
 def _job() -> None:

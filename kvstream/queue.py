@@ -16,9 +16,10 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Generic
 
+from kvstream.dead_letters import DeadLetters
 from kvstream.engine.blocking_reads import clear_unknown_idle, lease_messages
-from kvstream.engine.coerce import Name, Seconds, at_least_1, name_bytes, optional, wait_of
-from kvstream.engine.decoding import BYTES, Decoder, LetterCounts, dead_letter_of
+from kvstream.engine.coerce import Name, Seconds, at_least_1, expiry_ms, name_bytes, wait_of
+from kvstream.engine.decoding import BYTES, Decoder, LetterCounts
 from kvstream.engine.interface import AnyEngine
 from kvstream.engine.lease_renewal import Lease, Outages, Stop, stop_check
 from kvstream.engine.queue_arguments import (
@@ -28,9 +29,7 @@ from kvstream.engine.queue_arguments import (
     Rate,
     check_priorities,
     failure_of,
-    field_and_value,
     key_of_priority,
-    rate_of,
     rules_of,
     unique_consumer,
 )
@@ -53,29 +52,20 @@ from kvstream.errors import (
 from kvstream.group import Group
 from kvstream.layout.keys import key_of
 from kvstream.layout.rows import Rows
-from kvstream.layout.values import FieldPart, FieldsLike
+from kvstream.layout.values import FieldPart, FieldsLike, encode_fields
 from kvstream.meta.policy import DEAD_SUFFIX, GroupPolicy, Retention
 from kvstream.operations import groups, watch
 from kvstream.operations.ack import Nack, negative_acknowledge
 from kvstream.operations.info import group_infos
-from kvstream.operations.queues import leases, policy, redrive, retention
+from kvstream.operations.queues import leases, policy, retention
 from kvstream.operations.queues.info import queue_info
-from kvstream.operations.queues.redrive import Job
 from kvstream.storage.contexts import contextmanager
 from kvstream.store import Store
 from kvstream.stream import Stream
 from kvstream.surface import Public
-from kvstream.types.ids import MIN_ID, BoundLike, IDLike, StreamID, Ticket
+from kvstream.types.ids import MIN_ID, StreamID, Ticket
 from kvstream.types.options import NackMode, OnConflict
-from kvstream.types.records import (
-    DeadLetter,
-    Entry,
-    Fields,
-    LeaseOutcome,
-    QueueInfo,
-    RedriveInfo,
-    S,
-)
+from kvstream.types.records import Entry, Fields, LeaseOutcome, QueueInfo, S
 from kvstream.types.urls import show_instead
 
 LEASE_S, REAP_S = 30.0, 86_400.0
@@ -92,6 +82,7 @@ class Message(Public, Generic[S]):
     """A message that was delivered to a consumer of a queue, and its lease."""
 
     __slots__ = ("_consumer", "_entry", "_name", "_settled", "deliveries", "queue")
+    _internal = frozenset({"give_back", "guard", "has_lapsed", "nack_with"})
 
     def __init__(self, queue: Queue[S], name: bytes, consumer: bytes, entry: Entry[S]) -> None:
         self.queue = queue
@@ -143,6 +134,11 @@ class Message(Public, Generic[S]):
         """The ID and the number of deliveries, which the lease holds for."""
         return self.id, self.deliveries
 
+    @property
+    def has_lapsed(self) -> bool:
+        """Whether it was delivered before, and that lease has ended without a word."""
+        return self.deliveries > 1 and self._entry.idle_ms is not None
+
     def ack(self) -> None:
         """Acknowledge the message. Raises LeaseLost if another consumer has the lease."""
         queue, token = self.queue, (self._entry.id, self.deliveries)
@@ -166,15 +162,28 @@ class Message(Public, Generic[S]):
         the last of ``max_deliveries``, it moves to the dead letters, with the text and traceback of
         ``error``.
         """
-        self._nack(**failure_of(delay, fatal, error, traceback))
+        self.nack_with(**failure_of(delay, fatal, error, traceback))
 
-    def _nack(self, **options: Any) -> None:
+    def nack_with(self, **options: Any) -> None:
+        """Give the message back with the options of ``leases.nack``; raise LeaseLost."""
         self.queue._settle(self, self.queue._run(leases.nack, self, **options))
 
     def extend(self) -> None:
         """Renew the lease. Raises LeaseLost if another consumer has it."""
         done = self.queue._run(leases.extend, self)
         self.queue._refuse_lost(self, done)
+
+    def guard(self) -> None:
+        """Raise LeaseLost if the lease is lost; in a transaction on a server also at its end."""
+        queue, (eid, deliveries) = self.queue, self.token
+        queue._engine.run(watch.guard, self._name, queue._group, self._consumer, eid, deliveries)
+
+    def give_back(self) -> None:
+        """Give the message back as not delivered, unless another consumer has it."""
+        queue, nack = self.queue, Nack(NackMode.SILENT)
+        with suppress(KVStreamError), queue._engine.transaction():
+            self.guard()
+            queue._engine.run(negative_acknowledge, self._name, queue._group, [self.id], nack)
 
     @contextmanager
     def transaction(self) -> Iterator[Store[S]]:
@@ -190,7 +199,7 @@ class Message(Public, Generic[S]):
         queue = self.queue
         try:
             with queue._engine.transaction():
-                queue._guard(self)
+                self.guard()
                 self._settled = False  # an earlier transaction may have been undone
                 yield queue.store
                 if not self._settled:
@@ -200,7 +209,7 @@ class Message(Public, Generic[S]):
             raise
 
 
-class Queue(Public, Generic[S]):
+class Queue(DeadLetters[S]):
     """A queue of messages, by its name; methods may be called from any thread.
 
     The first ``get`` or ``listen`` creates its streams and group, and sets those rules of the
@@ -214,6 +223,8 @@ class Queue(Public, Generic[S]):
             send(message.fields)
             message.ack()
     """
+
+    _internal = frozenset({"held_by", "policy", "prepare"})
 
     def __init__(
         self,
@@ -263,8 +274,8 @@ class Queue(Public, Generic[S]):
         """Streams that exist, with their rules of retention set."""
         self._key = name_bytes(name, "the queue")
         self._priorities = check_priorities(priorities)
-        self._names = [store._name(key_of_priority(self._key, each)) for each in self._priorities]
-        self._plain = store._name(self._key)
+        self._names = [store.name_of(key_of_priority(self._key, each)) for each in self._priorities]
+        self._plain = store.name_of(self._key)
         self._rules = rules_of(
             lease=lease,
             max_deliveries=max_deliveries,
@@ -444,7 +455,7 @@ class Queue(Public, Generic[S]):
             if lease is not None:
                 lease.end()
             for message in ahead:
-                self._give_back(message)
+                message.give_back()
 
     def _extend_held(self, messages: Sequence[Message[S]]) -> list[Message[S]]:
         """Extend leases; return the messages whose lease is still held, or not needed any more."""
@@ -453,24 +464,23 @@ class Queue(Public, Generic[S]):
         lost = {message for message, outcome in outcomes if outcome is not LeaseOutcome.DONE}
         return [message for message in messages if message not in lost or message._settled]
 
-    def _give_back(self, message: Message[S]) -> None:
-        """Give back a message that the program has not seen; it does not count as delivered."""
-        nack = Nack(NackMode.SILENT)
-        with suppress(KVStreamError), self._engine.transaction():
-            self._guard(message)
-            self._engine.run(negative_acknowledge, message._name, self._group, [message.id], nack)
-
     # --- settling -------------------------------------------------------------------------------
 
     def ack(self, *messages: Message[S]) -> list[LeaseOutcome]:
         """Acknowledge messages; return the outcome of each."""
         return self._all(leases.ack, messages)
 
-    def _ack_held(self, messages: Sequence[Message[S]]) -> None:
-        """Acknowledge messages of one stream in a transaction; raise LeaseLost if one is lost."""
-        done = self._run(leases.ack, *messages)
-        for at, message in enumerate(messages):
-            self._settle(message, done[at : at + 1] if isinstance(done, list) else done)
+    def held_by(self, consumer: bytes) -> Iterator[Message[S]]:
+        """Yield the messages that a consumer has in work, up to 1000 of each priority."""
+        for stream, group in zip(self.streams(), self.groups(), strict=True):
+            try:
+                rows = group.pending_range(count=_PAGE, consumer=consumer)
+            except (NoGroup, NoSuchKey):
+                continue
+            for row in rows:
+                if (entry := stream.get(row.id)) is not None:
+                    read = entry._replace(deliveries=row.deliveries - 1)
+                    yield Message(self, stream._name, consumer, read)
 
     def nack(
         self,
@@ -529,27 +539,22 @@ class Queue(Public, Generic[S]):
 
     def _refuse_lost(self, message: Message[S], done: Any) -> None:
         if not isinstance(done, list):  # in a transaction on a server: EXEC will tell
-            self._guard(message)
+            message.guard()
         elif done[0] != LeaseOutcome.DONE:
             raise LeaseLost(
                 f"{message!r} is not leased to {quoted(message._consumer)} any more: "
                 + _WHY[LeaseOutcome(done[0])]
             )
 
-    def _guard(self, message: Message[S]) -> None:
-        """Raise LeaseLost if the lease is lost; on a server also if it is at the end."""
-        group, (eid, deliveries) = self._group, message.token
-        self._engine.run(watch.guard, message._name, group, message._consumer, eid, deliveries)
-
     # --- the group and its policy ---------------------------------------------------------------
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Create the groups and set their policies, unless that is done."""
         if self._lease_ms:
             return
         lease_ms = 0
         for name in self._names:
-            present = self._policy(name)
+            present = self.policy(name)
             prepare = self._create if present is None else self._stream_of
             prepare(name)  # a group with a policy may be of a stream that no Queue has begun
             rules = dict(self._rules)
@@ -581,10 +586,13 @@ class Queue(Public, Generic[S]):
         else:
             self._engine.run(retention.set_rules, name, _DELETE_DONE)
 
-    def _policy(self, name: bytes) -> GroupPolicy | None:
-        """Return the policy of a stream's group; None if there is none, or no group."""
+    def policy(self, name: bytes | None = None) -> GroupPolicy | None:
+        """Return the policy of a stream, by default the plain one; None without one or a group.
+
+        ServerTooOld if the server knows no policies.
+        """
         try:
-            return self._engine.run(policy.policy_of, name, self._group)
+            return self._engine.run(policy.policy_of, name or self._plain, self._group)
         except ServerTooOld:
             raise
         except RequestError:  # NoGroup, or the key does not exist
@@ -592,13 +600,13 @@ class Queue(Public, Generic[S]):
 
     def pause(self) -> None:
         """Deliver nothing until ``resume``; messages in work go on, and puts are taken."""
-        self._prepare()
+        self.prepare()
         for _ in in_parts(group.pause for group in self.groups()):
             pass
 
     def resume(self) -> None:
         """Deliver again."""
-        self._prepare()
+        self.prepare()
         for _ in in_parts(group.resume for group in self.groups()):
             pass
 
@@ -610,7 +618,7 @@ class Queue(Public, Generic[S]):
         ``dead`` are its own letters. If other queues may have some in their stream, it is read.
         """
         return self._info(
-            LetterCounts(lambda key: Stream(self._engine, self.store._name(key), BYTES).scan())
+            LetterCounts(lambda key: Stream(self._engine, self.store.name_of(key), BYTES).scan())
         )
 
     def _info(self, letters: LetterCounts) -> QueueInfo:
@@ -654,61 +662,9 @@ class Queue(Public, Generic[S]):
         """Return the stream of the dead letters."""
         key = self._rules.get("dead_letter")
         if not key:
-            rules = self._policy(self._plain) or GroupPolicy()
+            rules = self.policy() or GroupPolicy()
             key = rules.dead_key(self._key)
         return self.store.stream(key)
-
-    def dead(
-        self, start: BoundLike = "-", end: BoundLike = "+", count: int | None = 100
-    ) -> list[DeadLetter[S]]:
-        """Return dead letters in the order in which they were given up, at most ``count``.
-
-        They are all those of their stream: queues may share one. ``start`` and ``end`` are IDs of
-        letters, or times.
-        """
-        entries = self.dead_stream().range(start, end, count)
-        return [letter for entry in entries if (letter := dead_letter_of(entry)) is not None]
-
-    def redrive(
-        self,
-        *letters: IDLike | DeadLetter[Any],
-        where: tuple[FieldPart, FieldPart] | None = None,
-        count: int | None = None,
-        rate: Rate | None = None,
-        to: Name | None = None,
-        dry_run: bool = False,
-    ) -> RedriveInfo[S]:
-        """Move dead letters back to the streams that they come from, or ``to`` another.
-
-        All of them, or ``letters``, or those with ``where=(field, value)``, a field of the message
-        or of the letter, such as ``("dead:reason", "fatal")``; at most ``count``. A long redrive,
-        and one with a ``rate``, goes on in the background: see ``redrive_status``. ``dry_run``
-        tells what would be moved.
-        """
-        run = self._engine.run(
-            redrive.dry_run if dry_run else redrive.start,
-            self.dead_stream()._name,
-            to=b"" if to is None else name_bytes(to, "the target"),
-            ids=[_letter_id(each) for each in letters] if letters else None,
-            where=None if where is None else field_and_value(where),
-            count=optional(count, "count"),
-            rate=None if rate is None else rate_of(rate),
-        )
-        return self._redrive_info(run)
-
-    def redrive_status(self) -> RedriveInfo[S] | None:
-        """Return the redrive that runs, or the last one; None if there was none."""
-        run = self._engine.run(redrive.status, self.dead_stream()._name)
-        return None if run is None else self._redrive_info(run)
-
-    def cancel_redrive(self) -> bool:
-        """Stop the redrive that runs; return whether one ran. What was moved stays moved."""
-        return self._engine.run(redrive.cancel, self.dead_stream()._name)
-
-    def _redrive_info(self, job: Job) -> RedriveInfo[S]:
-        streams = {self._decoder.name(key): number for key, number in job.streams.items()}
-        error = job.error.decode("utf-8", "replace")
-        return RedriveInfo(str(job.state), job.moved, job.skipped, streams, error)
 
 
 def take(
@@ -730,13 +686,13 @@ def take(
                 "queues that are read together need the same store, group, consumer"
             )
     for queue in queues:
-        queue._prepare()
+        queue.prepare()
     try:
         messages = _take(queues, consumer, count, block)
     except NoGroup:  # deleted meanwhile
         for queue in queues:
             queue._lease_ms = 0
-            queue._prepare()
+            queue.prepare()
         messages = _take(queues, consumer, count, block)
     for queue in queues if len(queues) == 1 and messages else {each.queue for each in messages}:
         queue._reads += 1
@@ -760,6 +716,35 @@ def _take(
     return messages
 
 
+def finish(
+    messages: Sequence[Message[S]], results: Iterable[tuple[Name, FieldsLike, Seconds]] = ()
+) -> None:
+    """Acknowledge and delete messages of one store, and add their results, in one commit.
+
+    A result is an entry of a stream of its own: the key, the fields, and the seconds for which the
+    key is kept. Raises LeaseLost, and nothing is done, if the lease of one message is lost. Within
+    a transaction, which is undone then, all messages are of one stream.
+    """
+    store = messages[0].queue.store
+    made = [
+        leases.Result(store.name_of(key), *encode_fields(fields), ttl_ms)
+        for key, fields, seconds in results
+        if (ttl_ms := expiry_ms(seconds)) > 0
+    ]
+    by_stream: dict[tuple[Queue[S], bytes, bytes], list[Message[S]]] = {}
+    for message in messages:
+        by_stream.setdefault((message.queue, message._name, message._consumer), []).append(message)
+    if len(by_stream) == 1:
+        messages[0].queue._run(leases.finish, *messages, results=made)
+    else:
+        with store.brief_transaction():
+            for (queue, _, _), some in by_stream.items():
+                queue._run(leases.finish, *some, results=made)
+                made = []
+    for message in messages:
+        message._settled = True
+
+
 def _purge(stream: Stream[S], group: Group[S]) -> int:
     """Delete all messages of a stream; return how many of them were delayed."""
     cancelled = 0
@@ -781,7 +766,3 @@ _WHY = {
 
 def _stream_and_consumer(placed: tuple[int, Message[Any]]) -> tuple[bytes, bytes]:
     return placed[1]._name, placed[1]._consumer
-
-
-def _letter_id(letter: Any) -> StreamID:
-    return letter.id if isinstance(letter, DeadLetter) else StreamID.parse(letter)

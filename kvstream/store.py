@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from os import PathLike
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, Unpack, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from kvstream.bulkload import commit
 from kvstream.bulkload.parts import BulkTicket, Part
@@ -31,6 +32,7 @@ from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
 from kvstream.errors import InvalidArgument, NoSuchKey, shown
 from kvstream.layout.keys import key_of, qualified
+from kvstream.meta.txn import Txn
 from kvstream.operations import append, checks, keyspace
 from kvstream.operations.append import BulkResult
 from kvstream.operations.images import copy, dump, load, staged_loads
@@ -45,6 +47,9 @@ from kvstream.types.options import Durability, StoreOptions
 from kvstream.types.records import Entry, Fault, HistoryEntry, KeyInfo, S, UnfinishedLoad
 from kvstream.types.urls import AnyPath
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 Streams = Mapping[Any, IDLike]
 """The starts of a read by key, a Name: Any, since the key type of a Mapping is invariant."""
 
@@ -58,8 +63,13 @@ class Store(Public, Generic[S]):
     damaged rows.
     """
 
-    _engine_type: type[Engine] = Engine
-    _internal = frozenset({"discard_load", "engine", "rows", "unfinished_loads"})
+    engine_type: type[Engine] = Engine
+    _internal = frozenset(
+        {
+            *("brief_transaction", "discard_load", "engine", "engine_type", "every", "name_of"),
+            *("now_ms", "own_engine", "rows", "run", "unfinished_loads", "url"),
+        }
+    )
 
     @overload
     def __init__(self: Store[bytes], engine: AnyEngine, db: int = ...) -> None: ...
@@ -83,6 +93,34 @@ class Store(Public, Generic[S]):
                 f"no server and no shared store has it open (this one is {engine.place})"
             )
         return engine
+
+    @property
+    def own_engine(self) -> Engine | None:
+        """The engine if this process owns the store, else None: another process has it."""
+        return self._engine.own_engine  # type: ignore[no-any-return]
+
+    @property
+    def url(self) -> str:
+        """Where redis-py finds the process that owns the store; "" if no other process does."""
+        return self._engine.url
+
+    def run(
+        self,
+        operation: Callable[Concatenate[Txn, bytes, P], T],
+        key: Name,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an operation on a key as one commit, or as part of this thread's transaction."""
+        return self._engine.run(operation, self.name_of(key), *args, **kwargs)
+
+    def now_ms(self) -> int:
+        """Return the Unix time in milliseconds by which IDs are made and keys expire."""
+        return self._engine.clock.now_ms()
+
+    def every(self, seconds: float, call: Callable[[], object]) -> Callable[[], None]:
+        """Call a function every ``seconds`` in the background; return the function that ends it."""
+        return self._engine.every(seconds, call)
 
     @overload
     @classmethod
@@ -138,7 +176,7 @@ class Store(Public, Generic[S]):
         )
         _checked_db(db, settings)
         decoder = decoder_of(decode, errors)
-        engine = cls._engine_type(directory, settings, clock_of(clock))
+        engine = cls.engine_type(directory, settings, clock_of(clock))
         try:
             return cls(engine, db, decoder)
         except BaseException:  # an interrupt: the caller has no store to close
@@ -173,7 +211,8 @@ class Store(Public, Generic[S]):
         """Close the store; after an error, remove a new directory without any write."""
         self._engine.close(discard=error is not None)
 
-    def _name(self, key: Name) -> bytes:
+    def name_of(self, key: Name) -> bytes:
+        """Return the qualified name of a key: its database and the key."""
         return qualified(self.db, name_bytes(key, "the key"))
 
     def _key(self, name: bytes) -> S:
@@ -183,7 +222,7 @@ class Store(Public, Generic[S]):
 
     def stream(self, key: Name) -> Stream[S]:
         """Return a handle on the stream of a key; the first ``add`` creates the stream."""
-        return Stream(self._engine, self._name(key), self._decoder)
+        return Stream(self._engine, self.name_of(key), self._decoder)
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
@@ -195,6 +234,10 @@ class Store(Public, Generic[S]):
         """
         with self._engine.transaction():
             yield self
+
+    def brief_transaction(self) -> AbstractContextManager[Any]:
+        """Run a block of kvstream's own code, which takes no time, as a transaction."""
+        return self._engine.brief_transaction()
 
     def read(
         self,
@@ -257,7 +300,7 @@ class Store(Public, Generic[S]):
     def _wanted(self, streams: Streams) -> list[tuple[bytes, IDLike]]:
         if not isinstance(streams, Mapping):
             raise InvalidArgument(f'streams map keys to IDs, {{"a": "$"}}, not {shown(streams)}')
-        return [(self._name(key), after) for key, after in streams.items()]
+        return [(self.name_of(key), after) for key, after in streams.items()]
 
     # --- keys -----------------------------------------------------------------------------------
 
@@ -286,18 +329,18 @@ class Store(Public, Generic[S]):
         return self._engine.run(keyspace.size, self.db)
 
     def exists(self, key: Name) -> bool:
-        return self._engine.run(keyspace.exists, self._name(key))
+        return self._engine.run(keyspace.exists, self.name_of(key))
 
     def __contains__(self, key: Name) -> bool:
         return self.exists(key)
 
     def type(self, key: Name) -> str:
         """Return ``"stream"``, ``"string"``, or ``"none"`` if the key does not exist."""
-        return self._engine.run(keyspace.kind, self._name(key))
+        return self._engine.run(keyspace.kind, self.name_of(key))
 
     def delete(self, *keys: Name) -> int:
         """Delete keys in one commit; return how many existed. The cost does not depend on sizes."""
-        names = [key_of(self._name(key)) for key in keys]
+        names = [key_of(self.name_of(key)) for key in keys]
         return self._engine.run(keyspace.delete_all, self.db, names)
 
     def rename(self, source: Name, target: Name, *, replace: bool = True) -> bool:
@@ -305,7 +348,7 @@ class Store(Public, Generic[S]):
 
         Raises NoSuchKey if the source does not exist.
         """
-        names = self._name(source), self._name(target)
+        names = self.name_of(source), self.name_of(target)
         try:
             return self._engine.run(keyspace.rename, *names, replace=replace)
         except NoSuchKey:
@@ -313,7 +356,7 @@ class Store(Public, Generic[S]):
 
     def _missing(self, key: Name) -> NoSuchKey:
         """Return the error of a key that does not exist, with the nearest name."""
-        return NoSuchKey().with_detail(missing_key(self._engine, self._name(key)))
+        return NoSuchKey().with_detail(missing_key(self._engine, self.name_of(key)))
 
     def copy(self, source: Name, target: Name, *, replace: bool = False) -> bool:
         """Copy a key, with its groups, in one commit; return False if the target exists.
@@ -321,7 +364,7 @@ class Store(Public, Generic[S]):
         With ``replace`` a target is overwritten. Memory and time grow with the number of entries.
         Raises NoSuchKey if the source does not exist.
         """
-        done = self._engine.run(copy.copy, self._name(source), self._name(target), replace)
+        done = self._engine.run(copy.copy, self.name_of(source), self.name_of(target), replace)
         if done is False and not self.exists(source):  # on a server it may be known later
             raise self._missing(source)
         return done
@@ -336,15 +379,15 @@ class Store(Public, Generic[S]):
 
     def _expire(self, key: Name, base_ms: int, seconds: Seconds) -> bool:
         at_ms = base_ms + expiry_ms(seconds)
-        return self._engine.run(keyspace.expire_at, self._name(key), at_ms)
+        return self._engine.run(keyspace.expire_at, self.name_of(key), at_ms)
 
     def persist(self, key: Name) -> bool:
         """Remove the expiry of a key; return whether it had one."""
-        return self._engine.run(keyspace.persist, self._name(key))
+        return self._engine.run(keyspace.persist, self.name_of(key))
 
     def ttl(self, key: Name) -> float | None:
         """Return the seconds until a key expires; None if it does not expire or exist."""
-        at_ms = self._engine.run(keyspace.expiry, self._name(key))
+        at_ms = self._engine.run(keyspace.expiry, self.name_of(key))
         return None if not at_ms else max(0, at_ms - self._engine.clock.now_ms()) / 1000
 
     def flush(self) -> int:
@@ -370,13 +413,13 @@ class Store(Public, Generic[S]):
         """
         first = None if start is None else StreamID.parse(start).packed
         return self.engine.run(
-            load.image_of_now, self._name(key), self.engine.database.pages, first
+            load.image_of_now, self.name_of(key), self.engine.database.pages, first
         )
 
     def rows(self, key: Name, start: IDLike, end: IDLike, count: int) -> list[tuple[bytes, bytes]]:
         """Return the first ``count`` entries of a range as (packed ID, stored value) pairs."""
         first, last = StreamID.parse(start), StreamID.parse(end, U64_MAX)
-        return self.engine.run(load.page, self._name(key), first, last, whole(count, "count"))
+        return self.engine.run(load.page, self.name_of(key), first, last, whole(count, "count"))
 
     def load(
         self, key: Name, source: StreamSource, *, replace: bool = False, expire_at_ms: int = 0
@@ -398,7 +441,7 @@ class Store(Public, Generic[S]):
         that this server cannot hold is left out. The default is the store's ``dump_target``, and
         without one the oldest format that loses nothing.
         """
-        return self._engine.run(dump.dump, self._name(key), target)
+        return self._engine.run(dump.dump, self.name_of(key), target)
 
     def restore(
         self,
@@ -416,7 +459,7 @@ class Store(Public, Generic[S]):
         if not isinstance(payload, bytes | bytearray | memoryview):
             raise InvalidArgument(f"a payload is the bytes of dump, not {shown(payload)}")
         at_ms = unix_ms(expire_at_ms, "expire_at_ms")
-        return self._engine.run(dump.restore, self._name(key), bytes(payload), replace, at_ms)
+        return self._engine.run(dump.restore, self.name_of(key), bytes(payload), replace, at_ms)
 
     def loader(
         self, key: Name, *, replace: bool = False, expire_at_ms: int = 0, label: bytes = b""
@@ -428,7 +471,7 @@ class Store(Public, Generic[S]):
         """
         at_ms = unix_ms(expire_at_ms, "expire_at_ms")
         return Loader(
-            self.engine, self._name(key), replace=replace, expire_at_ms=at_ms, label=label
+            self.engine, self.name_of(key), replace=replace, expire_at_ms=at_ms, label=label
         )
 
     def unfinished_loads(self) -> list[UnfinishedLoad]:
@@ -471,7 +514,7 @@ class Store(Public, Generic[S]):
 
         None instead of the IDs lets the store allot them. ``mark`` is that of ``bulk_load``.
         """
-        wanted = {self._name(key): entries for key, entries in streams.items()}
+        wanted = {self.name_of(key): entries for key, entries in streams.items()}
         return self.engine.run(append.append_many, wanted, mark_of(mark, self.db))
 
     # --- care -----------------------------------------------------------------------------------

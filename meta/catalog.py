@@ -275,11 +275,12 @@ class Catalog:
             if key is not None and not 0 < key.expire_at <= txn.expiry_ms:
                 yield key
 
-    def create_stream(self, txn: Txn, name: bytes) -> StreamMeta:
-        """Create an empty stream under a name that is free."""
+    def create_stream(self, txn: Txn, name: bytes, expire_at: int = 0) -> StreamMeta:
+        """Create an empty stream under a name that is free; ``expire_at`` 0: it never expires."""
         stored = self.databases.stored_name(txn, name)
         stream = StreamMeta(stored, txn.allocate())
         stream.nodes_tree = txn.allocate()
+        stream.expire_at = expire_at
         self.add_stream(txn, name, stream)
         return stream
 

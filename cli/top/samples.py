@@ -293,7 +293,7 @@ class Sampler:
         from kvstream.operations.queues.info import QueueInfo, queue_info
         from kvstream.types.ids import MAX_ID, MIN_ID
 
-        stored = {name: store._name(name) for name in names}
+        stored = {name: store.name_of(name) for name in names}
         found = _ask(store, [(info.stream_info, each) for each in stored.values()])
         groups = _ask(store, [(info.group_infos, each) for each in stored.values()])
         seen = [

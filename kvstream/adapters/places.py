@@ -57,16 +57,16 @@ class Place:
         url = server_url(place)
         if url is None:
             options["shared"] = shared
-        self._place = os.path.abspath(path_of(place)) if url is None else url
-        self._options = options
-        self._key = self._place, repr(sorted(options.items()))
+        self.address = os.path.abspath(path_of(place)) if url is None else url
+        self.options = options
+        self._key = self.address, repr(sorted(options.items()))
         self._store: Store | None = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {show_place(self._place)!r}>"
+        return f"<{type(self).__name__} {show_place(self.address)!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Place, **self._options), (self._place,)
+        return partial(Place, **self.options), (self.address,)
 
     @property
     def store(self) -> Store:
@@ -75,7 +75,7 @@ class Place:
             with _lock:
                 if self._store is None:
                     store, users = _stores.get(self._key) or (None, 0)
-                    store = store or kvstream.open(self._place, **self._options)
+                    store = store or kvstream.open(self.address, **self.options)
                     _stores[self._key] = store, users + 1
                     self._store = store
         return self._store
@@ -104,12 +104,11 @@ class Strings:
         return self._prefix + (key.encode() if isinstance(key, str) else key)
 
     def _run(self, operation: Callable[..., T], key: str | bytes, *args: Any) -> T:
-        store = self._place.store
-        return store._engine.run(operation, store._name(self._name(key)), *args)
+        return self._place.store.run(operation, self._name(key), *args)
 
     def _expiry(self, ttl: float | None) -> int:
         """Return the Unix time in milliseconds at which a string expires, 0 for never."""
-        return 0 if not ttl else self._place.store._engine.clock.now_ms() + int(ttl * 1000)
+        return 0 if not ttl else self._place.store.now_ms() + int(ttl * 1000)
 
     def get(self, key: str | bytes) -> bytes | None:
         return self._run(strings.get, key)

@@ -65,16 +65,21 @@ class AsyncPlace(Place):
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that uses ``store``; open the store first."""
         if self._async is None:
-            using = StoreOfLoop(self._place, **self._options)
+            using = StoreOfLoop(self.address, **self.options)
             self._async = await self._using.enter_async_context(using)
-        return await self._async._engine.task_call(function, *args, **kwargs)
+        return await self._async.call(function, *args, **kwargs)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call has opened the store, and it was not closed since."""
+        return self._async is not None
 
     @property
     def store(self) -> Store:
         """The open store, for a function that ``call`` runs."""
         if self._async is None:
             raise StoreClosed
-        return self._async._sync
+        return self._async.plain
 
     async def aclose(self) -> None:
         """Close the store if no other place uses it; the next call opens it again."""
@@ -101,7 +106,7 @@ class KVStreamBroker(AsyncBroker):
 
     async def shutdown(self) -> None:
         await super().shutdown()
-        if self.place._async is not None:
+        if self.place.is_open:
             await self.place.call(self.tasks.close)
         await self.place.aclose()
 

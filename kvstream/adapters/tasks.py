@@ -34,8 +34,6 @@ T = TypeVar("T")
 GROUP = "workers"
 BODY = b"task"
 LEASE_S = 30.0
-REAP_S = 3600.0
-"""A consumer that has read nothing for so long and has nothing pending is deleted."""
 _PURGE_PAGE = 1000
 _log = logging.getLogger(__name__)
 
@@ -72,6 +70,9 @@ class _Queue:
 
 class Tasks:
     """Queues of bytes, by name, and a reader of them. Methods may be called from any thread."""
+
+    reap_s = 3600.0
+    """A consumer that has read nothing for so long and has nothing pending is deleted."""
 
     def __init__(self, store: Callable[[], Store], lease: float = LEASE_S) -> None:
         """``store`` returns the open store; it is called in each process."""
@@ -221,9 +222,7 @@ class Tasks:
 
     def _run(self, operation: Callable[..., T], key: bytes, *args: Any) -> T:
         """Run an operation on the deliveries of one stream to this reader."""
-        store = self._open()
-        owner = GROUP.encode(), self.consumer.encode()
-        return store._engine.run(operation, store._name(key), *owner, *args)
+        return self._open().run(operation, key, GROUP.encode(), self.consumer.encode(), *args)
 
     def release(self, *refs: Ref) -> None:
         """Renew tasks no more: another reader gets them when their lease is over."""
@@ -240,7 +239,7 @@ class Tasks:
             self._held.update(task.ref for task in tasks)
             if self._end is not None:
                 return
-            self._end = self._open()._engine.every(self.lease / 3, self._renew)
+            self._end = self._open().every(self.lease / 3, self._renew)
         self._reap(tasks[0].queue)
 
     def _renew(self) -> None:
@@ -263,7 +262,7 @@ class Tasks:
         for stream in self._streams(name):
             group = stream.group(GROUP)
             for info in group.consumers():
-                if not info.pending and info.idle > REAP_S * 1000:
+                if not info.pending and info.idle > self.reap_s * 1000:
                     group.delete_consumer(info.name)
 
     def close(self) -> None:

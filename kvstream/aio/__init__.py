@@ -83,17 +83,17 @@ def __dir__() -> list[str]:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-F = TypeVar("F")
+F_co = TypeVar("F_co", covariant=True)
 
 _END: Any = object()
 
 
-class _Face(Public, Generic[F]):
+class _Face(Public, Generic[F_co]):
     """An object of the library, and the engine that runs its methods for tasks."""
 
     __slots__ = ("_engine", "_sync")
 
-    def __init__(self, engine: AsyncEngine, sync: F) -> None:
+    def __init__(self, engine: AsyncEngine, sync: F_co) -> None:
         self._engine = engine
         self._sync = sync
 
@@ -112,24 +112,24 @@ class _Same(Generic[T]):
 
 
 def _awaited(
-    method: Callable[Concatenate[F, P], T],
-) -> Callable[Concatenate[_Face[F], P], Coroutine[Any, Any, T]]:
+    method: Callable[Concatenate[F_co, P], T],
+) -> Callable[Concatenate[_Face[F_co], P], Coroutine[Any, Any, T]]:
     """Return the method that awaits a method of the library."""
 
     @wraps(method)
-    async def call(self: _Face[F], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: _Face[F_co], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._engine.task_call(method, self._sync, *args, **kwargs)
 
     return call
 
 
 def _long(
-    method: Callable[Concatenate[F, P], T], alone: bool = True
-) -> Callable[Concatenate[_Face[F], P], Coroutine[Any, Any, T]]:
+    method: Callable[Concatenate[F_co, P], T], alone: bool = True
+) -> Callable[Concatenate[_Face[F_co], P], Coroutine[Any, Any, T]]:
     """Return the method that awaits a long one; ``alone``: other calls wait meanwhile."""
 
     @wraps(method)
-    async def call(self: _Face[F], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: _Face[F_co], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._engine.task_call_long(
             partial(method, self._sync, *args, **kwargs), alone
         )
@@ -138,12 +138,12 @@ def _long(
 
 
 def _stepped(
-    method: Callable[Concatenate[F, P], Iterator[T]],
-) -> Callable[Concatenate[_Face[F], P], AsyncIterator[T]]:
+    method: Callable[Concatenate[F_co, P], Iterator[T]],
+) -> Callable[Concatenate[_Face[F_co], P], AsyncIterator[T]]:
     """Return the method that makes an asynchronous iterator of the library's iterator."""
 
     @wraps(method)
-    async def steps(self: _Face[F], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+    async def steps(self: _Face[F_co], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         iterator = await self._engine.task_call(method, self._sync, *args, **kwargs)
         try:
             while (item := await self._engine.task_call(next, iterator, _END)) is not _END:
@@ -298,9 +298,18 @@ class AsyncStore(_Face[Store[S]], Generic[S]):
     """
 
     __slots__ = ()
-    _internal = Store._internal
+    _internal = Store._internal | {"call", "plain"}
 
     db = _Same[int]()
+
+    @property
+    def plain(self) -> Store[S]:
+        """The store for a function that ``call`` runs."""
+        return self._sync
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function that uses ``plain``; suspend the task where it would block the thread."""
+        return await self._engine.task_call(function, *args, **kwargs)
 
     @property
     def blocking(self) -> Store[S]:
@@ -521,7 +530,7 @@ def _unwrapped(messages: Sequence[AsyncMessage[S]]) -> list[Message[S]]:
 
 
 class _LoopStore(Store[S]):
-    _engine_type = LoopEngine
+    engine_type = LoopEngine
 
 
 class Opening(Generic[S]):

@@ -32,7 +32,7 @@ from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.schedules import SCHEDULED, Schedule
 from kvstream.jobs.task import Task
 from kvstream.operations.queues.schedules import refuse_most
-from kvstream.queue import Message, Queue
+from kvstream.queue import Queue, finish
 from kvstream.storage.contexts import contextmanager
 from kvstream.surface import Public
 from kvstream.types.clock import now_ms
@@ -203,7 +203,7 @@ class Jobs(Public):
     def _refuse_redis(self, store: Store) -> None:
         """Raise ServerTooOld if the server would take jobs that no worker can run."""
         with suppress(AccessDenied):  # a program that may only enqueue
-            Queue(store, self.name, group=self.group)._policy(store._name(self.name))
+            Queue(store, self.name, group=self.group).policy()
 
     def close(self) -> None:
         """Close the store, if it is open; the next use opens it again."""
@@ -514,7 +514,7 @@ class Jobs(Public):
         if all(value is None for value in (*options.values(), *names)):
             places = queue.put_many(fields, priority=priority)
         else:
-            with self.store._engine.brief_transaction():
+            with self.store.brief_transaction():
                 places = [
                     queue.put(each, priority=priority, unique=name, **options)
                     for each, name in zip(fields, names, strict=True)
@@ -543,10 +543,12 @@ class Jobs(Public):
     ) -> None:
         """Write the outcome of a job, in the open transaction if there is one."""
         ttl = self.result_ttl if ttl is None else ttl
-        if ttl <= 0:
-            return
+        if ttl > 0:
+            self._write(job_id, {"status": status, **fields}, ttl)
+
+    def _write(self, job_id: str, fields: Mapping[Any, Any], ttl: float) -> None:
         key = self.result_key(job_id)
-        self.store.stream(key).add({"status": status, **fields})
+        self.store.stream(key).add(fields)
         self.store.expire(key, ttl)
 
     @contextmanager
@@ -564,44 +566,44 @@ class Jobs(Public):
         for job in jobs:
             job.ending = True
         self._write_large(ended)
-        with self.store._engine.brief_transaction():
-            self._end(ended)
+        self._end(ended)
 
-    def _write_large(self, ended: Sequence[tuple[Job, dict[str, Any]]]) -> None:
+    def _write_large(self, ended: Sequence[tuple[Job, dict[bytes, Any]]]) -> None:
         """Write results that a server may refuse before their jobs are acknowledged.
 
         A server undoes nothing of a transaction: the job would be gone without its result.
         """
-        if self.store._engine.own_engine is not None:
-            return
         for job, outcome in ended:
-            if len(outcome["result"]) > LARGE_RESULT:
-                with self.store._engine.brief_transaction():
+            if len(outcome.get(b"result", b"")) > LARGE_RESULT and self.store.own_engine is None:
+                with self.store.brief_transaction():
                     assert job.message is not None
-                    job.message.queue._guard(job.message)
-                    self.record(job.id, DONE, job.task.result_ttl, outcome)
+                    job.message.guard()
+                    self._write(job.id, outcome, job.task.result_ttl)
                 outcome.clear()
 
-    def _outcome(self, job: Job) -> dict[str, Any]:
-        """Return the fields that say that a job is done; raise TypeError for a wrong result."""
-        packed = pack(job.task.signature.dump_result(job.result), self.format)
-        return {"result": packed, "format": self.format, "task": job.task.name}
+    def _outcome(self, job: Job) -> dict[bytes, Any]:
+        """Return the fields that say that a job is done; empty if its result is not kept.
 
-    def _end(self, ended: Sequence[tuple[Job, Mapping[str, Any]]]) -> None:
-        """Write what jobs have returned, and take their messages out of the queues.
-
-        An empty outcome has been written before.
+        TypeError for a wrong result.
         """
-        by_stream: dict[tuple[Queue, bytes], list[Message]] = {}
+        packed = pack(job.task.signature.dump_result(job.result), self.format)
+        if job.task.result_ttl <= 0:
+            return {}
+        end = {b"status": DONE, b"result": packed}
+        return {**end, b"format": self.format, b"task": job.task.name}
+
+    def _end(self, ended: Sequence[tuple[Job, Mapping[bytes, Any]]]) -> None:
+        """Take the messages of jobs out of the queues, and write what they have returned.
+
+        An empty outcome has been written before, or is not kept.
+        """
+        messages, results = [], []
         for job, outcome in ended:
-            message = job.message
-            assert message is not None
-            by_stream.setdefault((message.queue, message.key), []).append(message)
+            assert job.message is not None
+            messages.append(job.message)
             if outcome:
-                self.record(job.id, DONE, job.task.result_ttl, outcome)
-        for (queue, key), messages in by_stream.items():
-            queue._ack_held(messages)
-            self.store.stream(key).delete(*[message.id for message in messages])
+                results.append((self.result_key(job.id), outcome, job.task.result_ttl))
+        finish(messages, results)
 
     # --- workers --------------------------------------------------------------------------------
 
@@ -612,7 +614,7 @@ class Jobs(Public):
         of other applications stay.
         """
         for queue in self.queues():
-            queue._prepare()
+            queue.prepare()
         schedules.declare(self, self._declared)
 
     def test(self, *, start_ms: int | None = None) -> Testing:

@@ -111,7 +111,7 @@ def was_cut_short(jobs: AnyJobs, job: Job) -> bool:
     """
     message = job.message
     assert message is not None
-    if job.attempt == 1 or message._entry.idle_ms is not None:
+    if job.attempt == 1 or message.has_lapsed:
         return job.attempt > 1
     try:
         last = jobs.store.stream(jobs.result_key(job.id)).revrange(count=1)
@@ -258,11 +258,11 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
     If that is refused, since one job has lost its lease or has a wrong result, each ends by a
     commit of its own.
     """
-    until = monotonic() + jobs.lease_s
+    begun = monotonic()
     ending = [job for job in done if not job.settled]
     if len(ending) > 1:
         with suppress(Exception):
-            _repeated(lambda: jobs.finish(ending), until)
+            _repeated(jobs, begun, partial(jobs.finish, ending))
             for job in ending:
                 job.settled = True
             for job in ending:
@@ -273,12 +273,12 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
         elif job not in ending:
             _log.info("job %s of %s had ended before its task returned", job.id, job.task_name)
         elif not job.settled:
-            _finish_one(jobs, job, until)
+            _finish_one(jobs, job, begun)
 
 
-def _finish_one(jobs: AnyJobs, job: Job, until: float) -> None:
+def _finish_one(jobs: AnyJobs, job: Job, begun: float) -> None:
     try:
-        _repeated(lambda: jobs.finish([job]), until)
+        _repeated(jobs, begun, partial(jobs.finish, [job]))
         job.settled = True
     except LeaseLost:
         _note_lost(job)
@@ -292,10 +292,10 @@ def _finish_one(jobs: AnyJobs, job: Job, until: float) -> None:
         log_done(job)
 
 
-def _repeated(call: Callable[[], None], until: float) -> None:
+def _repeated(jobs: AnyJobs, begun: float, call: Callable[[], None]) -> None:
     """Call again while other clients change what the transaction has read, or the server is away.
 
-    ``until`` is when the lease has ended, so that another worker may have the job. A call whose
+    A lease after ``begun`` it has ended, so that another worker may have the job. A call whose
     outcome is unknown may be repeated: if it was done, the lease is another's.
     """
     tries = _TRIES
@@ -308,7 +308,7 @@ def _repeated(call: Callable[[], None], until: float) -> None:
             if not tries:
                 raise
         except (ServerUnavailable, UnknownOutcome):
-            if monotonic() >= until:
+            if monotonic() >= begun + jobs.lease_s:
                 raise
             sleep(AWAY_S)
 
@@ -358,7 +358,7 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
             jobs.store.stream(message.key).delete(message.id)
         else:
             options = failure_of(None, not is_spent, failure.text, failure.trace)
-            message._nack(**options, max_deliveries=int(is_spent))
+            message.nack_with(**options, max_deliveries=int(is_spent))
 
     if _is_written(jobs, job, bury, "given up"):
         log_failed(job, failure)
@@ -372,17 +372,17 @@ def _is_written(jobs: AnyJobs, job: Job, write: Callable[[bool], None], outcome:
     """
 
     def commit(recorded: bool) -> None:
-        with jobs.store._engine.brief_transaction():
+        with jobs.store.brief_transaction():
             write(recorded)
 
-    done, until = False, monotonic() + jobs.lease_s
+    done, begun = False, monotonic()
     try:
         try:
-            _repeated(partial(commit, True), until)
+            _repeated(jobs, begun, partial(commit, True))
         except (LeaseLost, Conflict):
             raise
         except RequestError:
-            _repeated(partial(commit, False), until)
+            _repeated(jobs, begun, partial(commit, False))
         done = True
     except LeaseLost:
         _note_lost(job)

@@ -223,12 +223,12 @@ class JobHandle(Generic[R]):
     async def _aread(self, after: Any, block: float | None) -> list[Entry]:
         """Read records as ``_records`` does."""
         store = self._jobs.store
-        own, url = store._engine.own_engine, store._engine.url
+        own = store.own_engine
         if own is not None:
             return await self._arecords(own, after, block)
         from kvstream.aio import StoreOfLoop  # programs that await nothing need no greenlet
 
-        async with StoreOfLoop(url, db=store.db) as found:
+        async with StoreOfLoop(store.url, db=store.db) as found:
             stream = found.stream(self._jobs.result_key(self.id))
             return list(await stream.read(after, block=block))
 
@@ -247,7 +247,7 @@ class JobHandle(Generic[R]):
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(settle, outcome)
 
-        name = self._jobs.store._name(self._jobs.result_key(self.id))
+        name = self._jobs.store.name_of(self._jobs.result_key(self.id))
         read = PlainRead([(name, read_position(after, engine.clock.now_ms))], None, lambda: None)
         reply, waiter = engine.submit([name], read, deliver)
         if waiter is not None:
@@ -361,11 +361,11 @@ class JobHandle(Generic[R]):
                 return False
             stream, entry_id = place
             try:
-                with self._jobs.store._engine.brief_transaction():
+                with self._jobs.store.brief_transaction():
                     if stream.get(entry_id) is None:
                         return False
-                    group = stream.group(self._jobs.group)
-                    group._run(acknowledge, [entry_id])  # no worker may have made the group yet
+                    group = self._jobs.group.encode()  # no worker may have made it yet
+                    self._jobs.store.run(acknowledge, stream.key, group, [entry_id])
                     stream.delete(entry_id)
                     self._jobs.record(self.id, CANCELLED, self._ttl)
                 return True

@@ -19,20 +19,19 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kvstream.errors import KVStreamError, LeaseLost, NoGroup, NoSuchKey
+from kvstream.errors import KVStreamError, LeaseLost
 from kvstream.jobs.execution import end_late, job_of
 from kvstream.jobs.job import TASK
 from kvstream.jobs.job_log import logger_of
-from kvstream.queue import Message, Queue
 from kvstream.types.clock import monotonic
-from kvstream.types.records import Entry
 
 if TYPE_CHECKING:
     from kvstream.jobs.application import Jobs
+    from kvstream.queue import Message
 
 BEAT, NAME_END = b".", b"\n"
 BEATS, SILENT_BEATS = 10, 3
@@ -40,7 +39,6 @@ BEATS, SILENT_BEATS = 10, 3
 BEAT_S_MIN = 0.02
 LATE_S_MIN = 1.0
 """A child that is silent for less is never killed: the machine may be busy."""
-_PAGE = 1000
 _READ_MAX = 1 << 16
 _log = logger_of(__name__)
 
@@ -174,13 +172,13 @@ class Renewal:
         """Give back the jobs of a child that was killed as the workers stop, as not tried."""
         try:
             for message in self._held(beats.consumer):
-                message.queue._give_back(message)
+                message.give_back()
         except KVStreamError as error:
             _log.warning("the jobs of a killed worker are not given back: %s", error)
 
     def _held(self, consumer: bytes) -> list[Message]:
         """Return what a child has in work, with its tokens."""
-        return [message for queue in self._queues for message in _held_of(queue, consumer)]
+        return [message for queue in self._queues for message in queue.held_by(consumer)]
 
     def _is_late(self, message: Message, late_s: float) -> bool:
         """Return whether a job has stood still for longer than its timeout."""
@@ -196,16 +194,3 @@ class Renewal:
                     message.nack(0)
             elif (job := job_of(self._jobs, message)) is not None:
                 end_late(self._jobs, job, late_s)
-
-
-def _held_of(queue: Queue, consumer: bytes) -> Iterator[Message]:
-    """Yield the messages of a queue that a consumer has in work."""
-    for stream, group in zip(queue.streams(), queue.groups(), strict=True):
-        try:
-            rows = group.pending_range(count=_PAGE, consumer=consumer)
-        except (NoGroup, NoSuchKey):
-            continue
-        for row in rows:
-            if (entry := stream.get(row.id)) is not None:
-                read = Entry(entry.id, entry.fields, None, row.deliveries - 1)
-                yield Message(queue, stream._name, consumer, read)

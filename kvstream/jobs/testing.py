@@ -55,7 +55,7 @@ class _Engine(Engine):
 
 
 class _Store(Store[bytes]):
-    _engine_type = _Engine
+    engine_type = _Engine
 
 
 class Testing:
@@ -152,8 +152,8 @@ class Testing:
     def _next_ms(self) -> int | None:
         """Return when the next timer is due; None if there is none."""
         streams = [stream for queue in self.jobs.queues() for stream in queue.streams()]
-        run = self.jobs.store.engine.run
-        times = [at for stream in streams if (at := run(_first_timer, stream._name))]
+        run = self.jobs.store.run
+        times = [at for stream in streams if (at := run(_first_timer, stream.key))]
         later = [at for at in times if at > self.clock.ms]
         return min(later, default=None)
 

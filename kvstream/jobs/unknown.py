@@ -65,19 +65,19 @@ def _waited_s(jobs: AnyJobs, job: Job) -> float | None:
             since_ms = record.id.ms
     if since_ms is None:
         return None
-    return max(0, jobs.store._engine.clock.now_ms() - since_ms) / 1000
+    return max(0, jobs.store.now_ms() - since_ms) / 1000
 
 
 def _put_off(jobs: AnyJobs, job: Job, error: UnknownTask, waited_s: float | None) -> None:
     assert job.message is not None
     left_s = jobs.unknown_grace - (waited_s or 0.0)
     delay_s = min(max(DELAY_S, (waited_s or 0.0) / DELAY_SHARE) * (0.5 + random()), left_s)
-    with jobs.store._engine.brief_transaction():
+    with jobs.store.brief_transaction():
         if waited_s is None:
             fields = {"error": described(error), "traceback": "", _UNKNOWN: job.task_name}
             jobs.record(job.id, RETRY, max(jobs.unknown_grace + KEPT_S, jobs.result_ttl), fields)
         said = failure_of(delay_s, False, error, "")
-        job.message._nack(**said, untried=True)
+        job.message.nack_with(**said, untried=True)
 
 
 def _worker(jobs: AnyJobs, grace_s: float) -> str:

@@ -22,7 +22,7 @@ from kvstream.layout.values import Names
 from kvstream.meta import filling, idempotency, nodes, unfinished_loads
 from kvstream.meta.bulk_fill import append_page, join
 from kvstream.meta.idempotency import Producer, Request
-from kvstream.meta.key_events import XADD, XSETID
+from kvstream.meta.key_events import EXPIRE, XADD, XSETID
 from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import Ingested
@@ -110,6 +110,23 @@ def add(
         txn.notify(XADD, name)
     if trim is not None:
         trim_stream(txn, stream, trim)
+    txn.signal_added(name, stream, last)
+    return new
+
+
+def add_expiring(txn: Txn, name: bytes, value: bytes, names: Names, expire_at: int) -> StreamID:
+    """Append one encoded entry, and set the expiry of its key to a time that has not passed."""
+    stream = txn.stream(name)
+    if stream is None:
+        stream = txn.catalog.create_stream(txn, name, expire_at)
+    else:
+        txn.catalog.set_expiry(txn, stream, expire_at)
+    last = stream.last
+    new = next_id(last, None, txn.now_ms)
+    filling.append(txn, stream, new, value, names)
+    if txn.wanted_events:
+        txn.notify(XADD, name)
+        txn.notify(EXPIRE, name)
     txn.signal_added(name, stream, last)
     return new
 

@@ -39,10 +39,15 @@ class Guard(NamedTuple):
     def check(self, txn: Txn) -> None:
         """Raise LeaseLost if the lease is not held."""
         if not self.is_held(txn):
-            raise LeaseLost(
-                f"entry {self.eid} of stream {quoted(key_of(self.name))} is not leased to "
-                f"{quoted(self.consumer)} with delivery {self.deliveries} any more"
-            )
+            raise lost_lease(self.name, self.consumer, self.eid, self.deliveries)
+
+
+def lost_lease(name: bytes, consumer: bytes, eid: StreamID, deliveries: int) -> LeaseLost:
+    """Return the error of a token that is not current."""
+    return LeaseLost(
+        f"entry {eid} of stream {quoted(key_of(name))} is not leased to {quoted(consumer)} with "
+        f"delivery {deliveries} any more"
+    )
 
 
 def guard(

@@ -48,6 +48,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import ack, claim, info, read
 from kvstream.operations import range as ranges
 from kvstream.operations.ack import Nack
+from kvstream.operations.queues import leases
 from kvstream.operations.read import Reply
 from kvstream.remote import commands
 from kvstream.remote.call import REQUIRED, Call, Words, ask
@@ -68,6 +69,7 @@ from kvstream.remote.connection import (
     translated,
 )
 from kvstream.remote.given_back import GivenBack
+from kvstream.remote.queue_commands import finish
 from kvstream.remote.replies import group_info_of, sections_of, stream_info_of, unix_ms
 from kvstream.storage.contexts import contextmanager
 from kvstream.types.clock import Clock, SystemClock
@@ -178,6 +180,10 @@ class RemoteEngine:
             name = getattr(operation, "__name__", "this")
             raise InvalidArgument(f"{name} works on the files of a store, not on a server")
         return procedure(self, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def has_transaction(self) -> bool:
+        """Return whether this thread has a transaction open."""
+        return self._transaction is not None
 
     @property
     def _transaction(self) -> "Transaction | None":
@@ -749,6 +755,7 @@ _PROCEDURES: Mapping[Callable[..., Any], Callable[..., Any]] = {
     ranges.count: _count,
     ack.negative_acknowledge: _nack,
     claim.renew: _renew,
+    leases.finish: finish,
     **AS_XREADGROUP,
 }
 

@@ -1,6 +1,7 @@
 """The operations of queues as commands of kvstream's own, which a Redis does not have."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
@@ -8,7 +9,7 @@ from typing import Any, Unpack
 from kvstream.layout.keys import database_of, key_of
 from kvstream.layout.values import Names, decode_fields
 from kvstream.meta.policy import GroupPolicy, Retention
-from kvstream.operations import delayed, groups, watch
+from kvstream.operations import append, delayed, groups, keyspace, watch
 from kvstream.operations.queues import consumers, leases, policy, redrive, retention, schedules
 from kvstream.operations.queues import info as queue_info
 from kvstream.operations.queues.leases import Token
@@ -124,6 +125,25 @@ def _nack(
     )
     words = (key_of(name), group, consumer, *options, *_tokens(tokens))
     return _do(name, "KVSTREAM.NACK", *words)
+
+
+def finish(
+    engine: Any,
+    name: bytes,
+    group: bytes,
+    consumer: bytes,
+    tokens: Sequence[Token],
+    results: Sequence[leases.Result] = (),
+) -> None:
+    """Acknowledge deliveries and add their results in one MULTI, guarded by the leases."""
+    with nullcontext() if engine.has_transaction() else engine.transaction():
+        for token in tokens:
+            engine.run(watch.guard, name, group, consumer, *token)
+        now_ms = engine.clock.now_ms() if results else 0
+        for result in results:
+            engine.run(append.add, result.name, result.value, result.names)
+            engine.run(keyspace.expire_at, result.name, now_ms + result.ttl_ms)
+        engine.run(leases.ack_delete, name, group, consumer, tokens)
 
 
 def _guard(name: bytes, group: bytes, consumer: bytes, eid: StreamID, deliveries: int) -> Call:

@@ -149,18 +149,19 @@ def test_threads_share_a_reader(store: Store) -> None:
     assert tasks.size("q") == 0
 
 
-def test_idle_consumers_are_deleted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_consumers_are_deleted(store: Store) -> None:
     old, new = reader(store), reader(store)
     for tasks in (old, old, new):
         tasks.put("q", b"1")
     tasks_of_old = old.get("q", count=2)
     group = store.stream("q").group("workers")
-    monkeypatch.setattr("kvstream.adapters.tasks.REAP_S", 0.001)
+    new.reap_s = 0.001
     until(lambda: all(info.idle > 1 for info in group.consumers()))
     new.get("q")
     assert len(group.consumers()) == 2  # the old one has tasks
     old.ack(*(task.ref for task in tasks_of_old))
     third = reader(store)
+    third.reap_s = 0.001
     third.put("q", b"1")
     until(lambda: all(info.idle > 1 for info in group.consumers()))
     third.get("q")

@@ -7,8 +7,10 @@ changes nothing, and its outcome says so: each token has an outcome of its own.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from kvstream.errors import InvalidArgument
+from kvstream.layout.values import Names
 from kvstream.meta.pel import (
     Targets,
     discard,
@@ -24,12 +26,14 @@ from kvstream.meta.records import GroupMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.timers import TIME_MAX
 from kvstream.meta.txn import Txn
+from kvstream.operations import append
 from kvstream.operations.ack import note_released
-from kvstream.operations.delete import delete_but
+from kvstream.operations.delete import delete
 from kvstream.operations.delivery import failures
 from kvstream.operations.delivery.backoff import GivenBack
 from kvstream.operations.groups import consumer_of, group_of_key
-from kvstream.types.ids import PACKED, StreamID, ascending, ascending_packed
+from kvstream.operations.watch import lost_lease
+from kvstream.types.ids import PACKED, StreamID, ascending_packed
 from kvstream.types.images import PackedID
 from kvstream.types.records import LeaseOutcome
 
@@ -78,10 +82,44 @@ def ack_delete(
     """Acknowledge the deliveries whose tokens are current, and delete their entries."""
     outcomes = ack(txn, name, group, consumer, tokens)
     asked = zip(tokens, outcomes, strict=True)
-    done = [token[0] for token, outcome in asked if outcome == LeaseOutcome.DONE]
-    stream, _ = group_of_key(txn, name, group)
-    delete_but(txn, stream, ascending(done), frozenset())
+    delete(txn, name, [token[0] for token, outcome in asked if outcome == LeaseOutcome.DONE])
     return outcomes
+
+
+class Result(NamedTuple):
+    """What a delivery has led to: the first entry of a stream that expires."""
+
+    name: bytes
+    """The qualified name of the stream."""
+    value: bytes
+    names: Names
+    """The encoded entry, and the names of its fields."""
+    ttl_ms: int
+    """Above 0."""
+
+
+def finish(
+    txn: Txn,
+    name: bytes,
+    group: bytes,
+    consumer: bytes,
+    tokens: Sequence[Token],
+    results: Sequence[Result] = (),
+) -> None:
+    """Acknowledge deliveries, delete their entries and add their results.
+
+    Raises LeaseLost, and the transaction is undone, if one of the tokens is not current.
+    """
+    outcomes = ack_delete(txn, name, group, consumer, tokens)
+    if outcomes.count(LeaseOutcome.DONE) < len(tokens):
+        txn.failed = True
+        for (eid, deliveries), outcome in zip(tokens, outcomes, strict=True):
+            if outcome != LeaseOutcome.DONE:
+                raise lost_lease(name, consumer, eid, deliveries)
+    for result in results:
+        append.add_expiring(
+            txn, result.name, result.value, result.names, txn.now_ms + result.ttl_ms
+        )
 
 
 def ack(txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]) -> list[int]:
