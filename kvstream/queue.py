@@ -33,6 +33,7 @@ from kvstream.engine.queue_arguments import (
     rules_of,
     unique_consumer,
 )
+from kvstream.engine.waiters import Interrupt
 from kvstream.errors import (
     AccessDenied,
     BusyGroup,
@@ -675,6 +676,13 @@ def take(
     The queues are of one store and database, and have the same group and consumer. Their order is
     that of the read.
     """
+    return take_until(queues, count, block, None)
+
+
+def take_until(
+    queues: Sequence[Queue[S]], count: int, block: Seconds | None, interrupt: Interrupt | None
+) -> list[Message[S]]:
+    """Lease messages as ``take`` does; ``interrupt`` ends the wait."""
     if not queues:
         raise InvalidArgument("take needs at least one queue")
     first, count = queues[0], at_least_1(count, "count")
@@ -688,25 +696,29 @@ def take(
     for queue in queues:
         queue.prepare()
     try:
-        messages = _take(queues, consumer, count, block)
+        messages = _take(queues, consumer, count, block, interrupt)
     except NoGroup:  # deleted meanwhile
         for queue in queues:
             queue._lease_ms = 0
             queue.prepare()
-        messages = _take(queues, consumer, count, block)
+        messages = _take(queues, consumer, count, block, interrupt)
     for queue in queues if len(queues) == 1 and messages else {each.queue for each in messages}:
         queue._reads += 1
     return messages
 
 
 def _take(
-    queues: Sequence[Queue[S]], consumer: bytes, count: int, block: Seconds | None
+    queues: Sequence[Queue[S]],
+    consumer: bytes,
+    count: int,
+    block: Seconds | None,
+    interrupt: Interrupt | None,
 ) -> list[Message[S]]:
     first = queues[0]
     wanted = {name: queue for queue in queues for name in queue._read_order()}
     lease_ms = min([queue._lease_ms for queue in queues])
     engine, names = first._engine, list(wanted)
-    reply = lease_messages(engine, names, first._group, consumer, count, lease_ms, block)
+    reply = lease_messages(engine, names, first._group, consumer, count, lease_ms, block, interrupt)
     messages: list[Message[S]] = []
     for name, leased in reply:
         queue = wanted[name]

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from kvstream.engine.coerce import Seconds, block_of, count_of, milliseconds
 from kvstream.engine.interface import AnyEngine
+from kvstream.engine.waiters import Interrupt
 from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, advise, nearest, shown
 from kvstream.layout.keys import database_of, key_of
 from kvstream.meta.txn import Txn
@@ -108,6 +109,8 @@ class GroupRead:
     noack: bool
     claim_ms: int | None
     budget: BudgetOf
+    interrupt: Interrupt | None = None
+    """Ends the wait, if it blocks."""
 
     def __call__(self, txn: Txn) -> Reply | None:
         reply = readgroup.read_group(
@@ -137,6 +140,15 @@ class GroupRead:
         """The key of reads that find nothing if this one finds nothing."""
         return readgroup.share_key(self.group, self.claim_ms, self.given_back)
 
+    @property
+    def is_interrupted(self) -> bool:
+        return self.interrupt is not None and self.interrupt.is_set()
+
+    @property
+    def retries(self) -> Callable[[Txn], int | None] | None:
+        """``retry_at``, if tries may help although nothing wakes the read."""
+        return None if self.claim_ms is None else self.retry_at
+
     def retry_at(self, txn: Txn) -> int | None:
         """Return the Unix time in milliseconds at which an entry can be claimed, if any can."""
         idle = self.claim_ms or 0
@@ -145,14 +157,24 @@ class GroupRead:
 
 
 class QueueRead(GroupRead):
-    """The read of a worker: a lease in this process, an XREADGROUP with CLAIM on a server."""
+    """The read of a worker: a lease in this process, an XREADGROUP with CLAIM on a server.
+
+    Its groups have leases, at whose ends the timer thread wakes blocked reads.
+    """
 
     __slots__ = ("names",)
+    retries = None
 
     def __init__(
-        self, names: list[bytes], group: bytes, consumer: bytes, count: int, lease_ms: int
+        self,
+        names: list[bytes],
+        group: bytes,
+        consumer: bytes,
+        count: int,
+        lease_ms: int,
+        interrupt: Interrupt | None = None,
     ) -> None:
-        self.names = names
+        self.names, self.interrupt = names, interrupt
         self.group, self.consumer, self.count = group, consumer, count
         self.noack, self.claim_ms = False, lease_ms
         self.wanted = [(name, readgroup.NEW) for name in names]
@@ -275,12 +297,16 @@ def lease_messages(
     count: int,
     lease_ms: int,
     block: Seconds | None,
+    interrupt: Interrupt | None = None,
 ) -> Reply:
-    """Lease messages as ``readgroup.lease``; return [] if none came within ``block`` seconds."""
+    """Lease messages as ``readgroup.lease``; return [] if none came within ``block`` seconds.
+
+    ``interrupt`` ends the wait.
+    """
     if block is None:
         return engine.run(readgroup.lease, names, group, consumer, count, lease_ms)
-    read = QueueRead(names, group, consumer, count, lease_ms)
-    return engine.wait_for(names, read, block_of(block), read.retry_at) or []
+    read = QueueRead(names, group, consumer, count, lease_ms, interrupt)
+    return engine.wait_for(names, read, block_of(block), read.retries) or []
 
 
 def group_read(
@@ -307,8 +333,7 @@ def group_read(
         if block is None:
             reply = engine.run(attempt)
         else:
-            retry_at = None if claim_ms is None else attempt.retry_at
-            reply = engine.wait_for(names, attempt, block_of(block), retry_at)
+            reply = engine.wait_for(names, attempt, block_of(block), attempt.retries)
     except NoGroup as error:
         wrong = (explain_missing(engine, name, group) for name in names)
         raise error.with_detail(next(filter(None, wrong), "")) from None

@@ -26,7 +26,7 @@ from kvstream.engine.lock import ENDS_ELSEWHERE, CallLock, EngineLock
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
 from kvstream.engine.timer_thread import TimerThread
 from kvstream.engine.unclosed import Unclosed, weakly
-from kvstream.engine.waiters import Outcome, Signal, Waiter, Waiters, retry_pause_s
+from kvstream.engine.waiters import Interrupt, Outcome, Signal, Waiter, Waiters, retry_pause_s
 from kvstream.errors import (
     InvalidArgument,
     KVStreamError,
@@ -489,15 +489,20 @@ class Engine(Unclosed):
             if reply is None:
                 warn_of_block()
             return reply
+        interrupt: Interrupt | None = getattr(attempt, "interrupt", None)
         try:
+            if interrupt is not None:
+                interrupt.on_set(arrived.set)
             while not arrived.wait(self._pause_s(deadline, retry_at)):
                 if deadline is not None and monotonic() >= deadline:
-                    if self.cancel(waiter, Wake.TIMEOUT):
-                        return None
-                    arrived.wait(None)
                     break
                 elif retry_at is not None:
                     self.serve(waiter.names)  # in order: earlier waiters may succeed as well
+            if not outcomes:
+                is_over = deadline is not None and monotonic() >= deadline
+                if self.cancel(waiter, Wake.TIMEOUT if is_over else Wake.UNBLOCKED):
+                    return None
+                arrived.wait(None)
         except BaseException:  # KeyboardInterrupt among them
             self.cancel(waiter)
             raise

@@ -8,6 +8,7 @@ thread, or in asyncio a task, as ``AnyEngine.every`` says.
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -34,7 +35,7 @@ RENEW_S, RENEW_S_MIN = 1.0, 0.05
 AWAY_S, AWAY_S_MAX = 0.1, 5.0
 """The first and the longest pause before a server that is away is asked again."""
 LOOK_S = 0.05
-"""How long a pause lasts after ``stop`` is set."""
+"""Pause between two looks whether ``stop`` is set."""
 
 _log = logging.getLogger(__name__)
 
@@ -58,13 +59,51 @@ def stop_check(stop: Stop | None) -> Callable[[], bool]:
     return cast(Callable[[], bool], is_set)
 
 
-class SignalStop:
+class Flag:
+    """An event that a signal handler may set: threads wait at a bare lock, not at a Condition."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._gate = threading.Lock()
+        """Locked until the flag is set, and for a moment by each thread that has waited."""
+        self._gate.acquire()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        with suppress(RuntimeError):  # it was set before
+            self._gate.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for ``seconds`` at most; return whether it is set."""
+        if self._gate.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            with suppress(RuntimeError):  # it was set once more
+                self._gate.release()
+        return self._is_set
+
+
+def wait_until_set(stop: Stop, seconds: float) -> bool:
+    """Wait for an event for ``seconds`` at most; return whether it is set.
+
+    One that a thread cannot wait for, such as an asyncio.Event, is looked at again and again.
+    """
+    if isinstance(stop, threading.Event | Flag):
+        return stop.wait(seconds)
+    until = monotonic() + seconds
+    while not stop.is_set():
+        rest = until - monotonic()
+        if rest <= 0:
+            return False
+        time.sleep(min(rest, LOOK_S))
+    return True
+
+
+class SignalStop(Flag):
     """Says whether the process has received a signal to stop."""
 
     received: signal.Signals | None = None
-
-    def is_set(self) -> bool:
-        return self.received is not None
 
 
 @contextmanager
@@ -87,8 +126,8 @@ def stop_on_signals(*signals: signal.Signals) -> Iterator[SignalStop]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def note(number: int, frame: FrameType | None) -> None:
-        # A threading.Event has a lock, which the interrupted code may hold.
         stop.received = signal.Signals(number)
+        stop.set()
         restore()
 
     if threading.current_thread() is not threading.main_thread():

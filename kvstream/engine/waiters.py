@@ -42,6 +42,26 @@ class Signal:
         return self._unset.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
 
 
+class Interrupt:
+    """Ends the blocked reads of one thread from another one; it stays set."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._end: Callable[[], object] = lambda: None
+        self.is_set, self.wait = self._event.is_set, self._event.wait
+
+    def set(self) -> None:
+        """End the read that waits, and those that begin later; may be called again and again."""
+        self._event.set()
+        self._end()
+
+    def on_set(self, end: Callable[[], object] = lambda: None) -> None:
+        """Call ``end`` in each call of ``set``, and at once if it is set already."""
+        self._end = end
+        if self.is_set():
+            end()
+
+
 class Outcome:
     """The reply or the error of a blocked command."""
 

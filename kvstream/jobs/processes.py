@@ -31,6 +31,7 @@ from select import select
 from types import FrameType
 from typing import Any
 
+from kvstream.engine.lease_renewal import Flag
 from kvstream.errors import InvalidArgument, shown
 from kvstream.jobs import job_log
 from kvstream.jobs.application import Jobs
@@ -99,7 +100,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.count = 0
-        self.stop, self.at_once = _Count(self, 1), _Count(self, 2)
+        self.stop, self.at_once = Flag(), Flag()
 
     def receive(self) -> None:
         """Receive SIGTERM and SIGINT from now on, in the main thread."""
@@ -109,21 +110,15 @@ class Signals:
     def stop_now(self) -> None:
         """Stop as after the first signal."""
         self.count = max(self.count, 1)
+        self.stop.set()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
+        self.stop.set()
+        if self.count == 2:
+            self.at_once.set()
         if self.count > 2:
             signal.signal(number, signal.SIG_DFL)
-
-
-class _Count:
-    """An event that is set once ``count`` signals have come."""
-
-    def __init__(self, signals: Signals, count: int) -> None:
-        self._signals, self._count = signals, count
-
-    def is_set(self) -> bool:
-        return self._signals.count >= self._count
 
 
 # --- a child ------------------------------------------------------------------------------------

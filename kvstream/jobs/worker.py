@@ -20,10 +20,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstream.engine.coerce import at_least_1
-from kvstream.engine.lease_renewal import Stop, stop_check
+from kvstream.engine.lease_renewal import Stop, stop_check, wait_until_set
+from kvstream.engine.waiters import Interrupt
 from kvstream.errors import KVStreamError, StoreClosed
 from kvstream.jobs.execution import (
     finish,
@@ -37,7 +38,7 @@ from kvstream.jobs.job import checked_seconds
 from kvstream.jobs.job_log import log_lost, log_problem, logger_of
 from kvstream.jobs.starting import LINE_S
 from kvstream.logs import Throttle
-from kvstream.queue import take
+from kvstream.queue import take_until
 from kvstream.surface import Public
 from kvstream.types.clock import monotonic
 
@@ -46,29 +47,36 @@ if TYPE_CHECKING:
     from kvstream.jobs.job import Job
     from kvstream.queue import Message
 
-POLL_S, POLL_FIRST_S = 0.1, 0.01
-"""Longest wait for a job: a signal to stop is noticed after it. The first wait after a job is
-shorter, and each one that finds none is twice as long as the one before."""
+WAIT_S = 60.0
+"""Longest wait for a job: new ones, and ends of leases, wake the worker."""
+POLL_S = 0.1
+"""Pause between two looks whether a job may run alone."""
 LOOK_S = 0.05
 """Pause between two looks while the worker stops."""
+WATCH_S = 10.0
+"""Longest wait for the event to stop: the thread that waits looks whether the worker has ended."""
 GATHER_S = 0.001
 """Longest wait for one more job to end, before a read for the room that there is."""
 ENDS_MAX = 64
 """Results that are written in one commit at most: some milliseconds."""
-LATE_S = 5.0
-"""Seconds that cancelled tasks have to end."""
-HANGS_S = 1.0
-"""An event loop that does not answer for so long is blocked."""
 END_S = 60.0
 """Seconds that writing an outcome may take once the job has returned or raised."""
 FAILED_PAUSE_S = 1.0
 """Pause after an error of the store, such as a server that is away."""
 
-ALONE_S = 30.0
-"""Seconds that a job whose last try was cut short runs alone: no other one begins, and those that
-run have done so for as long. A limit, since it may wait for another job."""
-
 _log = logger_of(__name__)
+
+
+class Times(NamedTuple):
+    """Seconds that a worker gives its jobs, beside their own timeouts."""
+
+    alone: float = 30.0
+    """A job whose last try was cut short runs alone for so long: no other one begins, and those
+    that run have done so for as long. A limit, since it may wait for another job."""
+    late: float = 5.0
+    """Cancelled tasks have so long to end."""
+    hangs: float = 1.0
+    """An event loop that does not answer for so long is blocked."""
 
 
 @dataclass(eq=False)
@@ -81,7 +89,7 @@ class Run:
     """By ``monotonic``, as all times here."""
     deadline: float | None
     """When the run of a thread has taken too long, or an async one has not ended although asyncio
-    has cancelled it ``LATE_S`` before."""
+    has cancelled it ``Times.late`` before."""
     future: Any = None
     """The asyncio task."""
     abandoned: bool = False
@@ -94,7 +102,8 @@ class Worker(Public):
     Worker(jobs, concurrency=8).run(stop)
     """
 
-    _internal = frozenset({"is_stuck"})
+    _internal = frozenset({"is_stuck", "times"})
+    times = Times()
 
     def __init__(
         self,
@@ -122,7 +131,8 @@ class Worker(Public):
         self._takes_one = False
         """The last read has returned a job whose last try was cut short."""
         self._changed = threading.Condition()
-        self._poll_s = POLL_FIRST_S
+        self._ending = Interrupt()
+        """No job is taken any more: the worker is to stop, or is stuck."""
         self._threads = Threads()
         self._lines = Throttle(1, LINE_S)
         """Lines about reads that fail while the store is away."""
@@ -130,6 +140,8 @@ class Worker(Public):
         """Jobs whose results are to be written; None ends the thread that does it."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
+        self._has_taken = threading.Event()
+        """No thread takes jobs any more."""
         self._ended = threading.Event()
         self._wakes = threading.Event()
         """A deadline is new, or all is over."""
@@ -155,33 +167,52 @@ class Worker(Public):
             target=self._write_results, name="kvstream-jobs-results", daemon=True
         )
         writer.start()
+        watcher = threading.Thread(
+            target=self._watch, args=(stop,), name="kvstream-jobs-stop", daemon=True
+        )
+        watcher.start()
         try:
-            while not stop.is_set() and not self.is_stuck:
+            while not (stop.is_set() or self._ending.is_set() or self.is_stuck):
                 self._step(stop)
         finally:
+            self._has_taken.set()
             self._finish(at_once)
             self._ended.set()
             self._wakes.set()
             self._returned.put(None)
             keeper.join()
-            writer.join(LATE_S)
+            writer.join(self.times.late)
             self._threads.close()
             self._close_loop()
+
+    def _watch(self, stop: Stop) -> None:
+        """Wait until the worker is to stop, and wake the thread that takes jobs."""
+        with suppress(Exception):  # the thread that takes jobs gets the same error
+            while not (self._has_taken.is_set() or self.is_stuck or wait_until_set(stop, WATCH_S)):
+                pass
+        while not self._has_taken.is_set():  # a wake-up is lost if its wait has not begun yet
+            self._end_taking()
+            self._has_taken.wait(LOOK_S)
+
+    def _end_taking(self) -> None:
+        """Take no more jobs; end the wait for one."""
+        self._ending.set()
+        with self._changed:
+            self._changed.notify_all()
 
     def _step(self, stop: Stop) -> None:
         """Take as many jobs as there is room for, and begin them."""
         room = self._room()
-        if room <= 0 or stop.is_set():
+        if room <= 0 or stop.is_set() or self._ending.is_set() or self.is_stuck:
             return
         try:
-            messages = take(self._queues, room, self._poll_s)
+            messages = take_until(self._queues, room, WAIT_S, self._ending)
         except KVStreamError as error:
             if isinstance(error, StoreClosed):
                 raise
             self._lines.log(_log, logging.WARNING, "no jobs can be taken for now: %s", error)
-            self._ended.wait(FAILED_PAUSE_S)
+            self._ending.wait(FAILED_PAUSE_S)
             return
-        self._poll_s = POLL_FIRST_S if messages else min(POLL_S, 2 * self._poll_s)
         if messages:
             self._queues.append(self._queues.pop(0))  # each queue is the first in turn
         if stop.is_set():
@@ -201,10 +232,10 @@ class Worker(Public):
         if suspects and (len(found) > 1 or self._has_young()):
             self._return([message for message, _ in found if message in suspects])
             found = [each for each in found if each[0] not in suspects]
-        return [_run_of(job, message) for message, job in found]
+        return [_run_of(job, message, self.times.late) for message, job in found]
 
     def _has_young(self) -> bool:
-        oldest = monotonic() - ALONE_S
+        oldest = monotonic() - self.times.alone
         with self._changed:
             return any(run.begun > oldest for run in self._runs)
 
@@ -218,8 +249,8 @@ class Worker(Public):
         if self._takes_one:
             return self._room_for_one()
         with self._changed:
-            if len(self._runs) >= self.concurrency:
-                self._changed.wait(POLL_S)
+            while len(self._runs) >= self.concurrency and not self._ending.is_set():
+                self._changed.wait()
             while half < len(self._runs) < self.concurrency and self._changed.wait(GATHER_S):
                 pass
             return self.concurrency - len(self._runs)
@@ -323,7 +354,7 @@ class Worker(Public):
             for task in left:
                 task.cancel()
             if left:
-                loop.run_until_complete(asyncio.wait(left, timeout=LATE_S))
+                loop.run_until_complete(asyncio.wait(left, timeout=self.times.late))
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(loop.shutdown_default_executor())
         finally:
@@ -333,7 +364,7 @@ class Worker(Public):
         if self._loop is not None and self._loop_thread is not None:
             with suppress(RuntimeError):  # it is closed
                 self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop_thread.join(LATE_S)
+            self._loop_thread.join(self.times.late)
             self._loop = None
 
     def _wait(self, awaitable: Any, seconds: float | None = None) -> Any:
@@ -348,10 +379,11 @@ class Worker(Public):
         """End the worker if an async task that has taken too long blocks the event loop."""
         answer = threading.Event()
         self._event_loop().call_soon_threadsafe(answer.set)
-        if not answer.wait(HANGS_S):
+        if not answer.wait(self.times.hangs):
             _log.error("a job blocks the event loop of async tasks")
             with self._changed:
                 self._stuck = max(self._stuck, self.concurrency)
+            self._end_taking()
 
     # --- leases and timeouts --------------------------------------------------------------------
 
@@ -370,10 +402,11 @@ class Worker(Public):
                 runs = list(self._runs)
             now = monotonic()
             try:
-                late = [run for run in runs if _is_late(run, now) and self._abandon(run)]
+                late_s = self.times.late
+                late = [run for run in runs if _is_late(run, now, late_s) and self._abandon(run)]
                 for run in late:
                     # The event loop may hang.
-                    timed_out(self.jobs, run.job, partial(self._wait, seconds=LATE_S))
+                    timed_out(self.jobs, run.job, partial(self._wait, seconds=late_s))
                 if any(run.future is not None for run in late):
                     self._check_loop()
                 if now >= due:
@@ -418,7 +451,9 @@ class Worker(Public):
             self._runs.discard(run)
             self._stuck += 1
             self._changed.notify_all()
-            return True
+        if self.is_stuck:
+            self._end_taking()
+        return True
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -444,18 +479,18 @@ class Worker(Public):
     def _return(self, messages: Sequence[Message]) -> None:
         """Give jobs back as not tried, unless another worker has them by now."""
         for message in messages:
-            message.queue._give_back(message)
+            message.give_back()
             _log.info("message %s is given back", message.id)
 
 
-def _run_of(job: Job, message: Message) -> Run:
+def _run_of(job: Job, message: Message, late_s: float) -> Run:
     timeout, now = job.task.timeout, monotonic()
     if timeout is None:
         return Run(job, message, now, None)
-    return Run(job, message, now, now + timeout + (LATE_S if job.task.is_async else 0))
+    return Run(job, message, now, now + timeout + (late_s if job.task.is_async else 0))
 
 
-def _is_late(run: Run, now: float) -> bool:
+def _is_late(run: Run, now: float, late_s: float) -> bool:
     """Return whether a run hangs; one whose end is being written gets more time.
 
     Its exception's text may take a while too, and is not the job's time.
@@ -468,7 +503,7 @@ def _is_late(run: Run, now: float) -> bool:
         run.deadline = returned + END_S
         return False
     if run.future is not None and run.job.ending:
-        run.deadline = now + LATE_S
+        run.deadline = now + late_s
         return False
     return True
 

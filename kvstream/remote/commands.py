@@ -289,7 +289,7 @@ def group_read(attempt: GroupRead, block: Words = (), claim_ms: int | None = Non
     """Return the call of an XREADGROUP; ``claim_ms``: with CLAIM although the read has none."""
     claim_ms = attempt.claim_ms if claim_ms is None else claim_ms
     db = database_of(attempt.wanted[0][0])
-    keys = tuple(key_of(name) for name, _ in attempt.wanted)
+    keys = tuple([key_of(name) for name, _ in attempt.wanted])
     limits, needs = _limits(attempt.budget())
     if claim_ms is not None:
         needs = ("XREADGROUP CLAIM", *needs)
@@ -302,7 +302,7 @@ def group_read(attempt: GroupRead, block: Words = (), claim_ms: int | None = Non
         *flag("NOACK", attempt.noack),
         "STREAMS",
         *keys,
-        *(">" if after is None else str(after) for _, after in attempt.wanted),
+        *[">" if after is None else str(after) for _, after in attempt.wanted],
     )
     return Call(
         db,

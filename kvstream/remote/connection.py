@@ -9,6 +9,7 @@ import re
 import select
 import socket
 import ssl
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -372,10 +373,12 @@ def mark_unsent(error: BaseException) -> None:
 class Link:
     """One connection to a server. Errors of the connection are those of redis-py."""
 
-    __slots__ = ("__weakref__", "_connection", "_ended", "_unread", "_wait")
+    __slots__ = ("__weakref__", "_connection", "_ended", "_unread", "_wait", "number")
 
     def __init__(self, client: "redis.Redis") -> None:
         self._connection = socket_connection(client)
+        self.number = 0
+        """The server's number of this client, once it was asked for."""
         try:
             self._connection.connect()
         except Exception as error:
@@ -506,14 +509,16 @@ class Connection:
         self.client: Any = client  # its methods for plain commands are untyped
         self._errors, self._refusals = RedisError, ResponseError
         self._free: list[Link] = []
-        self._blocked: set[Link] = set()
-        """Links whose command waits for an entry."""
+        self._blocked: dict[Link, int] = {}
+        """Links whose command waits for an entry, and the thread that does."""
+        self._unblocks = False
+        """Threads may be unblocked: the server's number of each link that waits is asked for."""
         self._closed = False
         settings = client.connection_pool.connection_kwargs
         if db is not None:
             settings["db"] = db
         self.db = int(settings.get("db") or 0)
-        self._block_s_max = min(BLOCK_S_MAX, (settings.get("socket_timeout") or REPLY_S) / 2)
+        self.block_s_max = min(BLOCK_S_MAX, (settings.get("socket_timeout") or REPLY_S) / 2)
 
     def close(self) -> None:
         """Close the free connections, and end reads that wait; other commands are answered."""
@@ -553,7 +558,11 @@ class Connection:
         blocks = words[0] in _READS and "BLOCK" in words
         try:
             if blocks:
-                self._blocked.add(link)
+                if self._unblocks and not link.number:
+                    link.number = -1
+                    with suppress(self._refusals):  # not every user may send CLIENT
+                        link.number = link.ask(("CLIENT", "ID"))
+                self._blocked[link] = threading.get_ident()
                 if self._closed:
                     raise StoreClosed
             reply = link.ask(words)
@@ -565,7 +574,7 @@ class Connection:
             raise
         finally:
             if blocks:
-                self._blocked.discard(link)
+                self._blocked.pop(link, None)
         self.give_back(link)
         return reply
 
@@ -580,6 +589,21 @@ class Connection:
                 raise
         self.give_back(link)
         return replies
+
+    def unblocks_here(self) -> Callable[[], None]:
+        """Return the function that ends the wait of this thread for an entry, without a reply.
+
+        It does nothing if the thread does not wait yet, or the server refuses.
+        """
+        self._unblocks, thread = True, threading.get_ident()
+
+        def unblock() -> None:
+            for link, waiting in list(self._blocked.items()):
+                if waiting == thread and not self._closed:
+                    with suppress(KVStreamError):
+                        self.ask("CLIENT", "UNBLOCK", link.number)
+
+        return unblock
 
     def greet(self) -> None:
         """Check that a server is there, speaks RESP and accepts this user."""
@@ -626,7 +650,7 @@ class Connection:
 
     def block_words(self, seconds: float | None) -> tuple[Word, ...]:
         """Return the words that make a read wait ``seconds``, or less; None: as long as it may."""
-        longest = self._block_s_max
+        longest = self.block_s_max
         seconds = longest if seconds is None else min(seconds, longest)
         return ("BLOCK", max(1, round(seconds * 1000)))
 

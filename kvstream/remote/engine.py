@@ -270,13 +270,17 @@ class RemoteEngine:
         if isinstance(attempt, GroupRead) and attempt.given_back:
             return self._read_next(attempt, timeout_s)
         call_of, rest_s = self._call_of(attempt), rest_of(timeout_s)
-        while True:
+        connection = self.connection(database_of(attempt.wanted[0][0]))
+        interrupt = attempt.interrupt if isinstance(attempt, GroupRead) else None
+        if interrupt is not None:
+            interrupt.on_set(connection.unblocks_here())
+        while interrupt is None or not interrupt.is_set():
             rest = rest_s()
             waits = self._transaction is None and (rest is None or rest > 0)
-            block = self.connection().block_words(rest) if waits else ()
-            reply: Reply = self.call(call_of(block))
-            if reply or not waits:
+            reply: Reply = self.call(call_of(connection.block_words(rest) if waits else ()))
+            if reply or not waits or (rest is not None and rest <= connection.block_s_max):
                 return reply or None
+        return None
 
     def _read_next(self, attempt: GroupRead, timeout_s: float | None) -> Reply | None:
         """Send a read that returns entries which were given back, too; see ``GivenBack``."""

@@ -540,7 +540,7 @@ class SharedEngine(Unclosed):
             if not isinstance(self._current, Engine):
                 wait_s = PIECE_S if wait_s is None else min(wait_s, PIECE_S)
             reply = self._read_piece(attempt, wait_s)
-            if reply or rest() == 0:
+            if reply or rest() == 0 or attempt.is_interrupted:
                 return reply
 
     def _read_piece(self, attempt: GroupRead, timeout_s: float | None) -> Reply | None:
@@ -548,7 +548,6 @@ class SharedEngine(Unclosed):
         key = (attempt.group, attempt.consumer)
         seen: set[tuple[bytes, StreamID]] = set()
         names = [name for name, _ in attempt.wanted]
-        retry_at = None if attempt.claim_ms is None else attempt.retry_at
         begun, lost = time.time(), False
         rest = rest_of(timeout_s)
 
@@ -562,7 +561,7 @@ class SharedEngine(Unclosed):
             wait_s = rest()
             if wait_s == 0:
                 return engine.run(attempt)
-            return engine.wait_for(names, attempt, wait_s, retry_at)
+            return engine.wait_for(names, attempt, wait_s, attempt.retries)
 
         with self._lock:
             self._reads.setdefault(key, []).append(seen)

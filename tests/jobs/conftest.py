@@ -10,6 +10,7 @@ import pytest
 import kvstream
 from kvstream import Jobs
 from kvstream.jobs import Worker
+from kvstream.jobs.worker import Times
 from tests.patience import PATIENCE_S
 from tests.remote.conftest import Places, places
 
@@ -21,9 +22,13 @@ PLACES = ("directory", "shared", "server")
 class Working:
     """A worker in a thread, from ``start`` until ``stop``."""
 
-    def __init__(self, jobs: Jobs, **options: Any) -> None:
+    def __init__(
+        self, jobs: Jobs, *, stopping: Any = None, times: Times = Worker.times, **options: Any
+    ) -> None:
         self.worker = Worker(jobs, **options)
-        self.stopping, self.at_once = threading.Event(), threading.Event()
+        self.worker.times = times
+        self.stopping = stopping or threading.Event()
+        self.at_once = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

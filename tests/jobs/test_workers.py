@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ from kvstream import (
     ServerUnavailable,
     current_job,
 )
+from kvstream.engine.lease_renewal import Flag, SignalStop
 from kvstream.jobs import Worker
+from kvstream.jobs.worker import Times
 from kvstream.queue import take
 from tests.jobs.conftest import Working
 from tests.patience import PATIENCE_S, until
@@ -118,9 +121,12 @@ def test_jobs_of_a_dead_worker_run_one_at_a_time(
 
 
 def test_a_job_of_a_dead_worker_that_waits_for_another_is_alone_for_a_while(
-    jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch
+    jobs: Jobs, working: Start
 ) -> None:
-    @jobs.task(timeout=30)
+    @jobs.task(timeout=0.3)
+    def short() -> None: ...
+
+    @jobs.task
     def part() -> int:
         return 1
 
@@ -128,10 +134,11 @@ def test_a_job_of_a_dead_worker_that_waits_for_another_is_alone_for_a_while(
     def whole() -> int:
         return part.enqueue().result(PATIENCE_S)
 
-    monkeypatch.setattr("kvstream.jobs.worker.ALONE_S", 0.1)
-    monkeypatch.setattr("kvstream.jobs.worker.was_cut_short", lambda jobs, job: True)
-    working(jobs, concurrency=2)
-    assert whole.enqueue().result(PATIENCE_S) == 1
+    handle = whole.enqueue()
+    jobs.declare()
+    assert len(take(jobs.queues())) == 1
+    working(jobs, concurrency=2, times=Times(alone=0.1))
+    assert handle.result(PATIENCE_S) == 1
 
 
 def test_an_async_job_is_cancelled_at_its_timeout(jobs: Jobs, working: Start) -> None:
@@ -197,10 +204,8 @@ def test_a_worker_whose_threads_all_hang_leases_no_more_jobs(jobs: Jobs, working
 
 @pytest.mark.parametrize("blocks", [False, True])
 def test_an_async_task_that_ignores_its_timeout_loses_its_job(
-    jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch, blocks: bool
+    jobs: Jobs, working: Start, blocks: bool
 ) -> None:
-    monkeypatch.setattr("kvstream.jobs.worker.LATE_S", 0.2)
-    monkeypatch.setattr("kvstream.jobs.worker.HANGS_S", 0.2)
     go = threading.Event()
 
     @jobs.task(timeout=0.2)
@@ -215,7 +220,7 @@ def test_an_async_task_that_ignores_its_timeout_loses_its_job(
     async def other() -> int:
         return 1
 
-    worker = working(jobs, concurrency=2, grace=0.1)
+    worker = working(jobs, concurrency=2, grace=0.1, times=Times(late=0.2, hangs=0.2))
     try:
         with pytest.raises(JobFailed, match="JobTimeout: hang has run for more than"):
             hang.enqueue().result(PATIENCE_S)
@@ -227,6 +232,53 @@ def test_an_async_task_that_ignores_its_timeout_loses_its_job(
             assert not worker.worker.is_stuck
     finally:
         go.set()
+
+
+def test_an_idle_worker_waits_and_does_not_poll(jobs: Jobs) -> None:
+    """New jobs, ends of leases and the event to stop wake it."""
+    counted: list[str] = []
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            counted.append(frame.f_code.co_qualname)
+
+    @jobs.task
+    def run(n: int) -> int:
+        return n
+
+    @jobs.task(queue="other")
+    def other() -> None: ...
+
+    run.enqueue(0)
+    threading.setprofile(count)
+    worker = Working(jobs)
+    try:
+        until(lambda: not jobs.queue_of(run).info().leased)
+        seen = -1
+        while seen != len(counted):  # it begins to wait
+            seen = len(counted)
+            time.sleep(0.2)
+        time.sleep(1.0)
+        calls = counted[seen:]
+        assert run.enqueue(1).result(PATIENCE_S) == 1
+    finally:
+        threading.setprofile(None)
+        begun = time.perf_counter()
+        worker.stop()
+    assert time.perf_counter() - begun < PATIENCE_S / 2
+    assert len(calls) < 150, Counter(calls)
+
+
+@pytest.mark.parametrize("make", [threading.Event, Flag, asyncio.Event, SignalStop])
+def test_any_event_stops_an_idle_worker(
+    jobs: Jobs, working: Start, make: Callable[[], Any]
+) -> None:
+    @jobs.task
+    def run() -> None: ...
+
+    worker = working(jobs, stopping=make())
+    run.enqueue().result(PATIENCE_S)
+    worker.stop()
 
 
 def test_a_stopped_worker_finishes_its_jobs_and_starts_none(jobs: Jobs, working: Start) -> None:
