@@ -8,11 +8,21 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import Backoff, rules_of
-from kvstream.errors import InvalidArgument, described, shown
+from kvstream.errors import InvalidArgument, described, nearest, shown
 from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.job import AnyJobs, Job, Refused, UnknownTask, checked_seconds, new_id
@@ -40,31 +50,24 @@ ELSEWHERE = MappingProxyType(
 """What other frameworks call ``enqueue``: Celery, dramatiq, huey, taskiq, Procrastinate."""
 
 
-class Options(NamedTuple):
-    """How a job is enqueued; see ``Task.with_options``."""
+class Options(TypedDict, total=False):
+    """How a job is enqueued; see ``Task.with_options``. None is as if not given."""
 
-    delay: float | timedelta | None = None
-    at: float | datetime | None = None
-    key: str | None = None
-    unique: str | bool | None = None
-    window: float | timedelta | None = None
-    on_conflict: str | None = None
-    priority: str | None = None
-    ttl: float | timedelta | None = None
-
-    def updated(self, given: Mapping[str, Any]) -> Options:
-        """Return the options with those that are ``given``, and not None, in place of these."""
-        new = {name: value for name, value in given.items() if value is not None}
-        if not WHEN.isdisjoint(new):
-            new = {**dict.fromkeys(WHEN), **new}
-        return self._replace(**new)
+    delay: float | timedelta | None
+    at: float | datetime | None
+    key: str | None
+    unique: str | bool | None
+    window: float | timedelta | None
+    on_conflict: OnConflict | None
+    priority: str | None
+    ttl: float | timedelta | None
 
 
-OPTIONS = frozenset(Options._fields)
+OPTIONS = frozenset(Options.__annotations__)
 """Arguments of ``enqueue`` that are not the function's, unless it has a parameter of the name."""
 WHEN = frozenset({"delay", "at"})
 """Options that take each other's place."""
-_NONE = Options()
+_NONE: Options = {}
 
 
 class Task(Public, Generic[P, R_co]):
@@ -161,18 +164,7 @@ class Task(Public, Generic[P, R_co]):
         given = {name: kwargs.pop(name) for name in self._options.intersection(kwargs)}
         return self._enqueue(self._updated(_NONE, given) if given else _NONE, args, kwargs)
 
-    def with_options(
-        self,
-        *,
-        delay: float | timedelta | None = None,
-        at: float | datetime | None = None,
-        key: str | None = None,
-        unique: str | bool | None = None,
-        window: float | timedelta | None = None,
-        on_conflict: OnConflict | None = None,
-        priority: str | None = None,
-        ttl: float | timedelta | None = None,
-    ) -> TaskWithOptions[P, R_co]:
+    def with_options(self, **options: Unpack[Options]) -> TaskWithOptions[P, R_co]:
         """Return the task with options for jobs that are enqueued through it.
 
         ``delay`` (seconds or timedelta) or ``at`` (datetime or Unix seconds): not before then.
@@ -182,37 +174,32 @@ class Task(Public, Generic[P, R_co]):
         the first, "replace", "debounce", or "after" (once more, after the first).
         ``priority``: one of those of the Jobs. ``ttl``: not after so many seconds.
         """
-        return TaskWithOptions(self, _NONE).with_options(
-            delay=delay,
-            at=at,
-            key=key,
-            unique=unique,
-            window=window,
-            on_conflict=on_conflict,
-            priority=priority,
-            ttl=ttl,
-        )
+        return TaskWithOptions(self, self._updated(_NONE, options))
 
     def _updated(self, options: Options, given: Mapping[str, Any]) -> Options:
         """Return options with those that are given; InvalidArgument for a wrong template."""
-        if (unique := given.get("unique")) is not None:
-            self._check_unique(unique)
-        return options.updated(given)
+        for name in given.keys() - OPTIONS:
+            raise TypeError(f"a job has no option {shown(name)}{nearest(name, OPTIONS)}")
+        new = {name: value for name, value in given.items() if value is not None}
+        if "unique" in new:
+            self._check_unique(new["unique"])
+        before = {} if WHEN.isdisjoint(new) else dict.fromkeys(WHEN)
+        return cast(Options, {**options, **before, **new})
 
     def _enqueue(
         self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> JobHandle[Any]:
-        job = self._job(args, kwargs, options.key)
+        job = self._job(args, kwargs, options.get("key"))
         handle: JobHandle[Any] = self.jobs.put(
             self,
             job,
-            delay=options.delay,
-            at=options.at,
-            ttl=options.ttl,
-            unique=self._unique_name(options.unique, args, kwargs, job),
-            window=options.window,
-            on_conflict="skip" if options.on_conflict is None else options.on_conflict,
-            priority=options.priority or self.default_priority,
+            delay=options.get("delay"),
+            at=options.get("at"),
+            ttl=options.get("ttl"),
+            unique=self._unique_name(options.get("unique"), args, kwargs, job),
+            window=options.get("window"),
+            on_conflict=options.get("on_conflict", "skip"),
+            priority=options.get("priority") or self.default_priority,
         )
         return handle
 
@@ -360,37 +347,16 @@ class TaskWithOptions(Generic[P, R_co]):
         self._task, self._options = task, options
 
     def __repr__(self) -> str:
-        options = self._options._asdict().items()
+        options = self._options.items()
         given = [f"{name}={value!r}" for name, value in options if value is not None]
         return f"<Task {self._task.name} with {', '.join(given) or 'no options'}>"
 
-    def with_options(
-        self,
-        *,
-        delay: float | timedelta | None = None,
-        at: float | datetime | None = None,
-        key: str | None = None,
-        unique: str | bool | None = None,
-        window: float | timedelta | None = None,
-        on_conflict: OnConflict | None = None,
-        priority: str | None = None,
-        ttl: float | timedelta | None = None,
-    ) -> TaskWithOptions[P, R_co]:
+    def with_options(self, **options: Unpack[Options]) -> TaskWithOptions[P, R_co]:
         """Return the task with these options, and those of before that are not given anew.
 
         ``delay`` and ``at`` take each other's place. See ``Task.with_options``.
         """
-        given = {
-            "delay": delay,
-            "at": at,
-            "key": key,
-            "unique": unique,
-            "window": window,
-            "on_conflict": on_conflict,
-            "priority": priority,
-            "ttl": ttl,
-        }
-        return TaskWithOptions(self._task, self._task._updated(self._options, given))
+        return TaskWithOptions(self._task, self._task._updated(self._options, options))
 
     @overload
     def enqueue(
