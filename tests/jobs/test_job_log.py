@@ -185,10 +185,11 @@ def test_long_texts_of_errors_are_cut_and_stored_once(
 class Unshown(Exception):
     """Has a text of its own making."""
 
-    made: Callable[[], Any] = staticmethod(lambda: "")
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
 
     def __str__(self) -> str:
-        text: str = type(self).made()
+        text: str = self.make()
         return text
 
 
@@ -203,17 +204,16 @@ def _exits() -> str:
 
 @pytest.mark.parametrize("made", [_exits, lambda: 5, lambda: None])
 def test_a_text_that_cannot_be_made_fails_its_job_alone(
-    jobs: Jobs, working: Start, made: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+    jobs: Jobs, working: Start, made: Callable[[], Any]
 ) -> None:
     @jobs.task
     def odd() -> None:
-        raise Unshown
+        raise Unshown(made)
 
     @jobs.task
     async def odd_too() -> None:
-        raise Unshown
+        raise Unshown(made)
 
-    monkeypatch.setattr(Unshown, "made", staticmethod(made))
     worker = working(jobs)
     for task in (odd, odd_too):
         with pytest.raises(JobFailed, match="its text cannot be shown"):
@@ -222,7 +222,7 @@ def test_a_text_that_cannot_be_made_fails_its_job_alone(
 
 
 def test_a_handler_that_makes_a_text_which_exits_fails_no_other_job(
-    jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch
+    jobs: Jobs, working: Start
 ) -> None:
     class Formats(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -231,13 +231,12 @@ def test_a_handler_that_makes_a_text_which_exits_fails_no_other_job(
 
     @jobs.task
     def odd() -> None:
-        raise Unshown
+        raise Unshown(_exits)
 
     @jobs.task
     def fine() -> int:
         return 1
 
-    monkeypatch.setattr(Unshown, "made", staticmethod(_exits))
     handler = Formats()
     LOGGER.addHandler(handler)
     try:
@@ -250,14 +249,11 @@ def test_a_handler_that_makes_a_text_which_exits_fails_no_other_job(
         LOGGER.removeHandler(handler)
 
 
-def test_making_the_text_of_an_error_is_not_the_time_of_the_job(
-    jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_making_the_text_of_an_error_is_not_the_time_of_the_job(jobs: Jobs, working: Start) -> None:
     @jobs.task(timeout=0.3)
     def slow() -> None:
-        raise Unshown
+        raise Unshown(_slowly)
 
-    monkeypatch.setattr(Unshown, "made", staticmethod(_slowly))
     working(jobs)
     with pytest.raises(JobFailed, match="Unshown: slow"):
         slow.enqueue().result(PATIENCE_S)
