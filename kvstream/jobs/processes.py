@@ -47,7 +47,8 @@ PAUSE_BEGUN_MAX_S = 5.0
 """The longest one if the child had begun to work: a job has ended it, and others wait."""
 STEADY_S = 10.0
 """A child that has lived for so long begins with the first pause again."""
-LOOK_S = 0.1
+LOOK_S, STOPPING_LOOK_S = 0.5, 0.05
+"""Pauses between two looks at the children: while they work, and while they stop."""
 LATE_S = 5.0
 """Seconds that a child has to end beyond the grace of its jobs; then it is killed."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -321,7 +322,7 @@ class Supervisor:
                 if self._sources is not None and self._sources.have_changed():
                     _log.log(NOTICE, "a source file has changed: starting the workers anew")
                     self._stop_children(signals, renewal)
-                time.sleep(LOOK_S)
+                signals.stop.wait(LOOK_S)
             _log.log(NOTICE, "stopping: jobs have %g s to finish", self._options.grace)
             self._stop_children(signals, renewal)
         finally:
@@ -358,7 +359,7 @@ class Supervisor:
                 sent = 2
                 deadline = min(deadline, monotonic() + LATE_S)
                 self._send(signal.SIGTERM)
-            time.sleep(LOOK_S / 2)
+            time.sleep(STOPPING_LOOK_S)
         for child in self._children:
             hangs, beats = child.is_running, child.beats
             child.end()
