@@ -1,6 +1,5 @@
-"""DEL and EXISTS of very many keys in steps: replies and remaining keys, beside other clients."""
+"""Deleted keys leave their names at once, and their rows later, a batch of groups at a time."""
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from kvstream.layout.keys import U64, successor, tree_prefix
 from kvstream.operations import keyspace
 from kvstream.operations.checks import check
-from kvstream.operations.keyspace import plan_count, plan_delete
 from kvstream.operations.plans import Stepped
 from kvstream.operations.strings import plan_put
 from kvstream.storage.batch import Family
@@ -18,25 +16,9 @@ from kvstream.types.thresholds import DEFAULT, Thresholds
 from tests.commands.dispatcher import Dispatcher
 from tests.opening import change_thresholds
 from tests.server.runtime.test_incremental_commands import reply_to
-from tests.server.talking import Other, Server, Worker
+from tests.server.talking import Other, Server
 
 KEYS = [f"k{number}" for number in range(40)]
-CHANGES = (
-    ("SET", "KEY", "v"),
-    ("SET", "KEY", "v", "PX", "7"),
-    ("XADD", "KEY", "*", "f", "v"),
-    ("DEL", "KEY"),
-    ("DEL", *["KEY"] * 6),
-    ("RENAME", "KEY", "KEY"),
-    ("RENAME", "KEY", "free"),
-    ("RENAME", "free", "KEY"),
-    ("COPY", "KEY", "KEY", "REPLACE"),
-    ("MOVE", "KEY", "1"),
-    ("PEXPIRE", "KEY", "3"),
-    ("PERSIST", "KEY"),
-    ("EXISTS", "KEY"),
-)
-WHOLE = (("FLUSHDB",), ("SWAPDB", "0", "1"), ("SWAPDB", "2", "3"))
 
 
 @pytest.fixture
@@ -62,118 +44,6 @@ def server(tmp_path: Path, clock: ManualClock) -> Iterator[Server]:
 def ann(server: Server) -> Other:
     """Another client that runs commands meanwhile."""
     return Other(server, 1)
-
-
-class Others:
-    """Any other change of the keys."""
-
-    def __init__(self, server: Server, clock: ManualClock, seed: int) -> None:
-        self._ask = Dispatcher(server.engine).execute
-        self._clock = clock
-        self.draw = random.Random(seed)
-
-    def fill(self) -> None:
-        for key in KEYS:
-            self.ask(*self.draw.choice(CHANGES[:3]), key=key)
-
-    def ask(self, *words: str, key: str = "") -> None:
-        named = [(key or self.draw.choice(KEYS)) if word == "KEY" else word for word in words]
-        self._ask([word.encode() for word in named])
-
-    def change(self) -> None:
-        for _ in range(self.draw.randint(0, 5)):
-            self.ask(*self.draw.choice(CHANGES))
-            self._clock.advance(self.draw.randint(0, 1))
-        if self.draw.random() < 0.05:
-            self.ask(*self.draw.choice(WHOLE))
-
-    def shown(self) -> set[bytes]:
-        found = self._ask([b"KEYS", b"*"])
-        assert isinstance(found, list)
-        assert len(found) == self._ask([b"DBSIZE"])
-        return set(found)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_it_deletes_the_keys_of_its_last_step(
-    server: Server, clock: ManualClock, seed: int
-) -> None:
-    others = Others(server, clock, seed)
-    for _ in range(6):
-        others.fill()
-        keys = [key.encode() for key in others.draw.sample(KEYS, 30) * 2]
-        works = [Stepped(plan_count(0, [*keys, keys[0]])), Stepped(plan_delete(0, keys))]
-        counted, done = None, None
-        while counted is None:
-            others.change()
-            server.engine.run(keyspace.delete_expired, 100)
-            counted = server.engine.run(works[0].step)
-        shown = others.shown()
-        assert counted == 2 * len(shown & set(keys)) + (keys[0] in shown)
-        while done is None:
-            others.change()
-            server.engine.run(keyspace.delete_expired, 100)
-            before = others.shown()
-            done = server.engine.run(works[1].step)
-        assert done == len(before & set(keys))
-        assert others.shown() == before - set(keys)
-        server.engine.run(keyspace.sweep, others.draw.choice([0, 1, 100]))
-
-
-def test_a_key_that_expires_meanwhile_is_not_counted(
-    server: Server, ann: Other, worker: Worker, clock: ManualClock
-) -> None:
-    for key in KEYS:
-        ann.ask("SET", key, "v", "PX", "100")
-    worker.begin("DEL", *KEYS)
-    clock.advance(100)
-    assert worker.end() == 0
-    assert reply_to(ann, "EXISTS", *KEYS[:3]) == 0
-    worker.begin("EXISTS", *KEYS)
-    ann.ask("SET", KEYS[7], "v")
-    assert worker.end() == 1
-
-
-def test_other_clients_see_all_keys_until_all_are_deleted(
-    server: Server, ann: Other, worker: Worker
-) -> None:
-    for key in KEYS:
-        ann.ask("XADD", key, "1-1", "f", "v")
-    ann.ask("XGROUP", "CREATE", KEYS[0], "g", "$")
-    blocked = server.client()
-    blocked.send("XREADGROUP", "GROUP", "g", "w", "BLOCK", "0", "STREAMS", KEYS[0], ">")
-    ann.ask("WATCH", KEYS[1])
-    worker.begin("UNLINK", *KEYS, "none", KEYS[0])
-    while server.executor.incremental.is_busy:
-        assert reply_to(ann, "DBSIZE") == len(KEYS)
-        assert blocked.heard() == b""
-        worker.step()
-    assert worker.end() == len(KEYS)
-    assert reply_to(ann, "DBSIZE") == 0
-    assert blocked.heard().startswith(b"-NOGROUP")
-    ann.ask("MULTI")
-    ann.ask("PING")
-    assert ann.ask("EXEC") == b"*-1\r\n"
-
-
-def test_a_client_that_disconnects_before_the_last_step_deletes_nothing(
-    server: Server, ann: Other, worker: Worker
-) -> None:
-    for key in KEYS:
-        ann.ask("SET", key, "v")
-    worker.begin("DEL", *KEYS)
-    worker.leave()
-    server.turn()
-    assert reply_to(ann, "DBSIZE") == len(KEYS)
-
-
-def test_a_transaction_deletes_them_in_its_order(server: Server, ann: Other) -> None:
-    for key in KEYS:
-        ann.ask("SET", key, "v")
-    ann.ask("MULTI")
-    for words in (("DEL", *KEYS), ("EXISTS", KEYS[3]), ("SET", KEYS[3], "w"), ("DBSIZE",)):
-        assert ann.ask(*words) == b"+QUEUED\r\n"
-    assert reply_to(ann, "EXEC") == [len(KEYS), 0, b"OK", 1]
 
 
 @pytest.mark.parametrize("gone", ["DEL", "FLUSHDB", "DEL of many"])
