@@ -14,13 +14,15 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from operator import attrgetter
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from kvstream.commands.args import Argv
 from kvstream.commands.replies import NULL_ARRAY, RESP2, RESP3, Reply, Simple
 from kvstream.layout.keys import U16
 from kvstream.meta.txn import Txn
+from kvstream.operations.plans import Stepped
 
+T = TypeVar("T")
 Attempt: TypeAlias = Callable[[Txn], Reply]
 
 
@@ -55,17 +57,21 @@ class Later(Enum):
 LATER: Final = Later.LATER
 
 
-@dataclass(frozen=True, slots=True)
-class Stepwise:
+@dataclass(slots=True, eq=False)
+class Stepwise(Generic[T]):
     """Returned instead of a reply by a long command: other clients are served between its steps.
 
-    ``step`` is called until it returns something else, each time in a transaction that is
-    committed.
+    ``run`` is its handler from then on: it is called until it returns something else, each time in
+    a transaction that is committed.
     """
 
-    step: "Handler"
-    undo: Callable[[Txn], None] | None = None
-    """Removes the rows of finished steps if the client disconnects before the last one."""
+    work: Stepped[T]
+    answer: Callable[[T, Txn, "Session"], "Answer"]
+
+    def run(self, txn: Txn, session: "Session", argv: Argv) -> "Answer":
+        """Run one step; return the answer in the last one."""
+        done = self.work.step(txn)
+        return self if done is None else self.answer(done, txn, session)
 
 
 class Session:
@@ -100,7 +106,7 @@ class Session:
         """Put before a key it makes the key's name: the hot form of ``qualified``."""
 
 
-Answer: TypeAlias = "Reply | Blocked | Later | Stepwise"
+Answer: TypeAlias = "Reply | Blocked | Later | Stepwise[Any]"
 Handler: TypeAlias = Callable[[Txn, Session, Argv], Answer]
 H = TypeVar("H", bound=Callable[..., Answer])
 

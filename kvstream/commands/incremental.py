@@ -5,8 +5,7 @@ happen in parts, each a commit: ``in_parts``.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from kvstream.commands.args import Argv, leading, packed_ids
 from kvstream.commands.command import Answer, Session, Stepwise
@@ -21,27 +20,9 @@ Begin: TypeAlias = Callable[[Txn, list[bytes]], Plan[T]]
 """Returns the plan of a command from its packed IDs."""
 
 
-@dataclass(slots=True)
-class _Steps(Generic[T]):
-    """The handler of a command that runs in steps: each call is one step.
-
-    A function would refer to itself, and all that the command holds would wait for the garbage
-    collector.
-    """
-
-    work: Stepped[T]
-    answer: Callable[[T, Txn, Session], Answer]
-
-    def __call__(self, txn: Txn, session: Session, argv: Argv) -> Answer:
-        done = self.work.step(txn)
-        if done is None:
-            return Stepwise(self, self.work.undo)
-        return self.answer(done, txn, session)
-
-
-def in_steps(plan: Plan[T], answer: Callable[[T], Answer]) -> Stepwise:
+def in_steps(plan: Plan[T], answer: Callable[[T], Answer]) -> Stepwise[T]:
     """Run a plan in steps; ``answer`` turns its result into a reply."""
-    return Stepwise(_Steps(Stepped(plan), lambda done, txn, session: answer(done)))
+    return Stepwise(Stepped(plan), lambda done, txn, session: answer(done))
 
 
 def run_plan(
@@ -57,15 +38,14 @@ def run_plan(
     return answer(run_at_once(txn, plan))
 
 
-def behind_steps(plan: Plan[bool], answer: Callable[[Txn, Session], Answer]) -> Stepwise:
+def behind_steps(plan: Plan[bool], answer: Callable[[Txn, Session], Answer]) -> Stepwise[bool]:
     """Run a plan in steps, then ``answer`` in the last one's transaction."""
-    return Stepwise(_Steps(Stepped(plan), lambda done, txn, session: answer(txn, session)))
+    return Stepwise(Stepped(plan), lambda done, txn, session: answer(txn, session))
 
 
 def begin_steps(txn: Txn, session: Session, plan: Plan[T], answer: Callable[[T], Answer]) -> Answer:
     """Run the first step of a plan that may need no other, and changes nothing, at once."""
-    work = Stepped(plan)
-    return _Steps(work, lambda done, txn, session: answer(done))(txn, session, [])
+    return in_steps(plan, answer).run(txn, session, [])
 
 
 def in_parts(
@@ -74,7 +54,7 @@ def in_parts(
     parse: Callable[[Argv], list[T]],
     settle: Callable[[Txn, list[T]], list[int]],
     answer: Callable[[list[int]], Answer],
-) -> Stepwise:
+) -> Stepwise[list[int]]:
     """Parse all words in steps, then settle some of their items in each step, which is a commit.
 
     An item has ``size`` words. A wrong word is refused before anything is settled.
@@ -117,7 +97,7 @@ def are_many(txn: Txn, session: Session, ids: int) -> bool:
 
 def about_ids(
     words: Argv, begin: Begin[T], answer: Callable[[T], Answer], until_other: bool = False
-) -> Stepwise:
+) -> Stepwise[T]:
     """Pack the IDs that ``words`` are in steps, then run the plan that ``begin`` returns.
 
     ``until_other``: the first word that is not an ID ends them.

@@ -82,9 +82,9 @@ class Stepped(Generic[T]):
         return self._plan(txn)
 
     @property
-    def undo(self) -> Callable[[Txn], None] | None:
-        """Return what removes the rows of the steps so far; None if they have written none."""
-        return None if self._progress.undo is None else self.abandon
+    def has_staged(self) -> bool:
+        """Whether the steps so far have written something that ``abandon`` removes."""
+        return self._progress.undo is not None
 
     def abandon(self, txn: Txn) -> None:
         """Remove what the steps so far have written."""

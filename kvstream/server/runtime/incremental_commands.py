@@ -7,12 +7,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from kvstream.commands.command import Command, Stepwise
 from kvstream.commands.replies import ErrorReply
 from kvstream.engine.turns import Turn, TurnFailed
 from kvstream.errors import KVStreamError
-from kvstream.meta.txn import Txn
+from kvstream.operations.plans import Stepped
 from kvstream.server.runtime.blocked_clients import Pause
 from kvstream.server.runtime.client import Client, Server
 from kvstream.server.runtime.client_state import Event
@@ -26,7 +27,7 @@ class IncrementalCommand:
 
     pending: PendingReply
     command: Command
-    undo: Callable[[Txn], None] | None
+    work: Stepped[Any]
 
 
 class IncrementalCommands:
@@ -45,13 +46,13 @@ class IncrementalCommands:
         self._pause = pause
         self._run_step = run_step
         self._under_way: dict[Client, IncrementalCommand] = {}
-        self._undos: list[Callable[[Txn], None]] = []
-        """Remove what commands have staged whose clients are gone."""
+        self._abandoned: list[Stepped[Any]] = []
+        """Those that have staged something."""
 
     @property
     def is_busy(self) -> bool:
         """Whether a step can run now."""
-        return bool(self._undos or (self._under_way and self._next() is not None))
+        return bool(self._abandoned or (self._under_way and self._next() is not None))
 
     def _next(self) -> Client | None:
         """Return the client whose step runs next; CLIENT PAUSE holds steps too."""
@@ -61,50 +62,54 @@ class IncrementalCommands:
         clients = (each for each, work in self._under_way.items() if not holds(work.command))
         return next(clients, None)
 
-    def add(self, pending: PendingReply, reply: Stepwise) -> None:
+    def add(self, pending: PendingReply, reply: Stepwise[Any]) -> None:
         """Queue the next step of a command."""
         unit = pending.unit
         assert isinstance(unit, partial)  # of Dispatcher.answer
         client, command, argv = unit.args
-        step = replace(command, run=reply.step)
+        step = replace(command, run=reply.run)
         following = partial(self._dispatcher.answer_later, client, step, argv)
         again = PendingReply(
             client, None, following, pending.db, pending.protocol, reads=pending.reads
         )
         client.handle(Event.STEP)
-        self._under_way[client] = IncrementalCommand(again, command, reply.undo)
+        self._under_way[client] = IncrementalCommand(again, command, reply.work)
 
     def forget(self, client: Client) -> None:
         """Abandon the command of a client that is gone."""
-        work = self._under_way.pop(client, None)
-        if work is not None and work.undo is not None:
-            self._undos.append(work.undo)
+        command = self._under_way.pop(client, None)
+        if command is not None:
+            self._abandon(command.work)
 
     def put_back(self, client: Client) -> None:
         """Make the rolled back step of a client its next request."""
-        work = self._under_way.pop(client, None)
-        if work is not None:
-            client.requests.appendleft(Requeued(work.pending))
+        command = self._under_way.pop(client, None)
+        if command is not None:
+            client.requests.appendleft(Requeued(command.pending))
 
     def run(self) -> None:
         """Run steps for the time that they have between two turns."""
         clock = self._server.clock
         until = clock() + self._server.engine.thresholds.steps_s
-        while self._undos:
-            self._undo(self._undos.pop())
+        while self._abandoned:
+            self._undo(self._abandoned.pop())
         while (client := self._next()) is not None:
-            work = self._under_way.pop(client)
+            command = self._under_way.pop(client)
             client.handle(Event.RESUME)  # to run the step
             client.last_used = clock()
-            self._run_step(work.pending)
-            if work.undo is not None and isinstance(work.pending.reply, ErrorReply):
-                self._undos.append(work.undo)
+            self._run_step(command.pending)
+            if isinstance(command.pending.reply, ErrorReply):
+                self._abandon(command.work)
             if clock() >= until:
                 return
 
-    def _undo(self, undo: Callable[[Txn], None]) -> None:
+    def _abandon(self, work: Stepped[Any]) -> None:
+        if work.has_staged:
+            self._abandoned.append(work)
+
+    def _undo(self, work: Stepped[Any]) -> None:
         """Remove what steps have staged; if that fails, the next opening of the store does it."""
         with suppress(TurnFailed, KVStreamError):
             turn = Turn(self._server.engine)
-            turn.run(undo)
+            turn.run(work.abandon)
             turn.commit()

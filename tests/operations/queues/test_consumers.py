@@ -57,7 +57,7 @@ def test_a_consumer_of_very_many_entries_is_removed_in_steps(
     argv = words("KVSTREAM.POLICY REMOVE s g a")
     answer, steps = store.engine.run(find(argv).run, session, argv), 0
     while isinstance(answer, Stepwise):
-        answer, steps = store.engine.run(answer.step, session, argv), steps + 1
+        answer, steps = store.engine.run(answer.run, session, argv), steps + 1
         assert store.check() == []
     assert (answer, steps) == (3, 4)
     assert say("XINFO CONSUMERS s g") == []
