@@ -19,7 +19,7 @@ asyncio. ``connect`` and ``connect_async`` return redis-py clients on a store.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import (
     AccessDenied,
@@ -70,10 +70,7 @@ from kvstream.errors import (
 from kvstream.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from kvstream import aio as aio
-    from kvstream.engine.coerce import PlaceSettings
     from kvstream.engine.lease_renewal import stop_on_signals
     from kvstream.engine.queue_arguments import Backoff
     from kvstream.group import Consumer, Group
@@ -83,6 +80,7 @@ if TYPE_CHECKING:
     from kvstream.jobs.handle import JobHandle
     from kvstream.jobs.job import current_job
     from kvstream.meta.policy import GroupPolicy, Retention
+    from kvstream.opening import open
     from kvstream.queue import Message, Queue
     from kvstream.store import Store
     from kvstream.stream import Stream
@@ -114,7 +112,6 @@ if TYPE_CHECKING:
         StreamDetail,
         StreamInfo,
     )
-    from kvstream.types.urls import AnyPath
 
 __all__ = [
     "AccessDenied",
@@ -223,6 +220,7 @@ _LAZY = {
     "jobs.handle": ("JobHandle",),
     "jobs.job": ("current_job",),
     "meta.policy": ("GroupPolicy", "Retention"),
+    "opening": ("open",),
     "queue": ("Message", "Queue"),
     "store": ("Store",),
     "stream": ("Stream",),
@@ -276,55 +274,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, *_PACKAGES]
-
-
-@overload
-def open(
-    place: AnyPath, *, decode: Literal[False] = ..., **options: Unpack[PlaceSettings]
-) -> Store[bytes]: ...
-@overload
-def open(
-    place: AnyPath, *, decode: Literal[True], errors: str = ..., **options: Unpack[PlaceSettings]
-) -> Store[str]: ...
-@overload
-def open(
-    place: AnyPath, *, decode: bool, errors: str = ..., **options: Unpack[PlaceSettings]
-) -> Store[bytes] | Store[str]: ...
-def open(
-    place: AnyPath, *, decode: bool = False, errors: str = "strict", **options: Any
-) -> Store[Any]:
-    """Open the store at ``place``: in a directory, or on a server.
-
-    A path opens the directory, as ``Store.open`` does with the same ``options``. With ``shared``
-    many processes may open it so: one owns the store and serves the others, and when it ends,
-    another one takes over. ``wait_s`` is how long a call waits for an owner, 15 seconds if None.
-
-    The URL of a server (``redis://``, ``rediss://`` or ``unix://``), kvstream's or a Redis from 7.0
-    on, gives the same classes over the network. There ``db`` None is the database that the URL
-    names, and durability is the server's. Raises ServerUnavailable, AccessDenied, or ClientMissing
-    without redis-py; a call that the server is too old for raises ServerTooOld.
-
-    With ``decode``, names and fields are returned as text; ``errors`` is that of ``bytes.decode``.
-    Bytes that are no text raise NotText. ::
-
-        with kvstream.open("redis://localhost:6379", decode=True) as store:
-            store.stream("orders").add({"sku": "a1"})
-            print([order.fields["sku"] for order in store.stream("orders")])
-    """
-    from kvstream.engine.coerce import opening_of
-    from kvstream.engine.decoding import decoder_of
-    from kvstream.store import Store
-
-    asked, decoder = opening_of(place, **options), decoder_of(decode, errors)
-    if asked.url is not None:
-        from kvstream.remote.engine import RemoteEngine  # with redis-py, which is optional
-
-        engine = RemoteEngine.open(asked.url, asked.db)
-        return Store(engine, engine.db, decoder)
-    if asked.shared:
-        from kvstream.shared.engine import SharedEngine  # with redis-py, too
-
-        shared = SharedEngine.open(place, asked.settings, asked.clock, asked.wait_s)
-        return Store(shared, asked.db or 0, decoder)
-    settings = {"db": asked.db or 0, "clock": asked.clock, **asked.settings}
-    return Store.open(place, decode=decode, errors=errors, **settings)

@@ -16,10 +16,10 @@ from kvstream.layout.columns import unpack_rows
 from kvstream.layout.keys import ID_BYTES, tree_prefix
 from kvstream.layout.listpack import counters_size
 from kvstream.layout.values import decode_checked
+from kvstream.meta.changeset import Changeset
 from kvstream.meta.filling import NODE_BYTES_MAX, NODE_ENTRIES_MAX, begin_node, close, count_joined
 from kvstream.meta.nodes import data_size, measure, set_names, size_in_python
 from kvstream.meta.records import StreamMeta
-from kvstream.meta.txn import Txn
 from kvstream.rdb.nodes import PackedNode
 from kvstream.storage.batch import Family
 from kvstream.types.ids import StreamID
@@ -49,7 +49,7 @@ class Sink(Protocol):
 class _IntoBatch:
     """The transaction's own batch."""
 
-    def __init__(self, txn: Txn) -> None:
+    def __init__(self, txn: Changeset) -> None:
         self._puts = txn.batch.puts[_MESSAGES]
 
     def put(self, prefix: bytes, ids: list[PackedID], values: list[bytes]) -> None:
@@ -59,7 +59,9 @@ class _IntoBatch:
         self.put(prefix, *unpack_rows(rows))
 
 
-def append_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None = None) -> None:
+def append_node(
+    txn: Changeset, stream: StreamMeta, node: NodeImage, into: Sink | None = None
+) -> None:
     """Append a node with its own borders; raise InvalidArgument if it cannot follow.
 
     The rows go into the transaction's batch, or into ``into``.
@@ -104,7 +106,7 @@ def _count_gone(stream: StreamMeta, node: NodeImage, gone: int, last: StreamID) 
 
 
 def append_page(
-    txn: Txn,
+    txn: Changeset,
     stream: StreamMeta,
     ids: list[PackedID],
     values: list[bytes],
@@ -211,7 +213,7 @@ def fit(
 
 
 def join(
-    txn: Txn, stream: StreamMeta, piece: StreamMeta, closed: list[tuple[PackedID, bytes]]
+    txn: Changeset, stream: StreamMeta, piece: StreamMeta, closed: list[tuple[PackedID, bytes]]
 ) -> None:
     """Append a piece whose rows are written already: a stream of its own with all nodes but one.
 

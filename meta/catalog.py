@@ -21,32 +21,32 @@ from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     U16,
     U64,
-    database_bounds,
     database_of,
     decode_number,
     key_of,
+    qualified,
+    scan_row,
     stream_row,
     successor,
     tree_prefix,
 )
-from kvstream.meta import unfinished_loads
-from kvstream.meta.filling import Limits, catch_up
+from kvstream.meta.changeset import Changeset
+from kvstream.meta.deleted_keys import Flushed, Unlinked, encode_unlinked
+from kvstream.meta.filling import catch_up
 from kvstream.meta.key_events import EXPIRED, NEW
 from kvstream.meta.keyed import Keyed
 from kvstream.meta.keyspace import Databases, KeyIndex, Usage
-from kvstream.meta.lazyfree import Flushed, Unlinked, drop_few, encode_unlinked, hide
 from kvstream.meta.queue_events import QueueEvents
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.reply_cache import ReplyCache
 from kvstream.meta.runs import run_tree
 from kvstream.meta.strings import Key, StringMeta, decode_key
 from kvstream.meta.trees import key_tree
-from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake, Wakeups
 from kvstream.storage.batch import Family
 from kvstream.storage.reads import Snapshot
 from kvstream.types.ids import StreamID
-from kvstream.types.options import StoreOptions
+from kvstream.types.options import Limits, StoreOptions
 from kvstream.types.thresholds import DEFAULT, Thresholds
 
 
@@ -90,21 +90,6 @@ class Deletions:
                 watch.record(ids)
 
 
-def note_activity(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> None:
-    """Mark a consumer as active now in the group's record, so that its own need not be written."""
-    activity = group.activity
-    if activity.name != consumer.name:
-        former = txn.catalog.consumer(txn, group, activity.name) if activity.is_known else None
-        if former is not None:
-            txn.member_changed(former)
-        activity.name = consumer.name
-    activity.number += 1
-    activity.at_ms = consumer.seen_ms = consumer.active_ms = txn.now_ms
-    consumer.activity = activity.number
-    txn.catalog.seen.pop(consumer.row, None)
-    txn.member_changed(group)
-
-
 def recall_activity(group: GroupMeta, consumer: ConsumerMeta) -> None:
     """Take a consumer's times from the group's record if these are newer than its own."""
     activity = group.activity
@@ -131,12 +116,12 @@ class Allocator:
         self._first_free = 1
         """Above every number allocated since the store was opened, used or not."""
 
-    def take(self, txn: Txn, count: int) -> range:
+    def take(self, txn: Changeset, count: int) -> range:
         """Return ``count`` consecutive numbers."""
         first = self.reserve(txn, count)
         return range(first, first + count)
 
-    def reserve(self, txn: Txn, count: int = 1) -> int:
+    def reserve(self, txn: Changeset, count: int = 1) -> int:
         """Return the first of ``count`` consecutive numbers."""
         first = self._next
         if not first:
@@ -152,6 +137,11 @@ class Allocator:
 
 
 _TREES, _MESSAGES = Family.TREES, Family.MESSAGES
+_HIDDEN_NAME = b"kvstream:gone:"
+"""The name of a renamed stream, before its generation.
+
+If a client has such a key, all groups are deleted at once.
+"""
 
 
 class Catalog:
@@ -192,9 +182,21 @@ class Catalog:
         self.index = KeyIndex(self.unlinked, self.databases, Usage(thresholds.used_keys))
         self.numbers = Allocator()
 
+    def allocate(self, txn: Changeset) -> int:
+        """Allocate a number for a tree or a generation."""
+        return self.numbers.reserve(txn)
+
+    def shown_name(self, txn: Changeset, name: bytes) -> bytes:
+        """Return the name that callers use for a stored name."""
+        return self.databases.shown_name(txn, name)
+
+    def set_due(self, txn: Changeset, stream: StreamMeta, at_ms: int) -> None:
+        """Set when the first timer of a stream is due; 0 means never."""
+        self.index.set_due(txn, stream, at_ms)
+
     # --- keys -----------------------------------------------------------------------------------
 
-    def stream(self, txn: Txn, name: bytes) -> StreamMeta | None:
+    def stream(self, txn: Changeset, name: bytes) -> StreamMeta | None:
         """Return the stream of a name, or None if there is none or it has expired."""
         stream = self.streams.get(name)
         if stream is None or 0 < stream.expire_at <= txn.expiry_ms:
@@ -204,14 +206,14 @@ class Catalog:
             return key
         return stream
 
-    def string(self, txn: Txn, name: bytes) -> StringMeta | None:
+    def string(self, txn: Changeset, name: bytes) -> StringMeta | None:
         """Return the string of a name, or None if there is none or it has expired."""
         key = self.key(txn, name)
         if isinstance(key, StreamMeta):
             raise WrongType().with_detail(f"{quoted(key_of(name))} is a stream, not a string")
         return key
 
-    def key(self, txn: Txn, name: bytes) -> Key | None:
+    def key(self, txn: Changeset, name: bytes) -> Key | None:
         """Return the key of a name, of any type, or None if there is none or it has expired."""
         key = self.streams.get(name) or self.strings.get(name) or self._load(txn, name)
         if key is not None and not 0 < key.expire_at <= txn.expiry_ms:
@@ -224,7 +226,7 @@ class Catalog:
             txn.signal(name, Wake.EXPIRED)
         return None
 
-    def _load(self, txn: Txn, name: bytes) -> Key | None:
+    def _load(self, txn: Changeset, name: bytes) -> Key | None:
         key = self._stored_key(txn, name)
         if key is None or self.is_gone(txn, key):
             return None
@@ -236,7 +238,7 @@ class Catalog:
             self._keep_string(name, key)
         return key
 
-    def _stored_key(self, txn: Txn, name: bytes) -> Key | None:
+    def _stored_key(self, txn: Changeset, name: bytes) -> Key | None:
         stored = self.databases.stored_name(txn, name)
         record = txn.batch.get(_METADATA, stream_row(stored))
         return None if record is None else decode_key(stored, record)
@@ -256,12 +258,12 @@ class Catalog:
             if len(self.strings) > most:
                 self.crowded = True  # one commit may add many before it evicts some
 
-    def peek(self, txn: Txn, name: bytes) -> Key | None:
+    def peek(self, txn: Changeset, name: bytes) -> Key | None:
         """Return what ``key`` does, but load and delete nothing; its counts may lag behind."""
         key = self.streams.get(name) or self.strings.get(name) or self._stored_key(txn, name)
         return None if key is None or 0 < key.expire_at <= txn.expiry_ms else key
 
-    def peek_all(self, txn: Txn, names: Sequence[bytes]) -> Iterator[Key]:
+    def peek_all(self, txn: Changeset, names: Sequence[bytes]) -> Iterator[Key]:
         """Yield the keys of many names, with their counts; load and delete nothing."""
         stored = [self.databases.stored_name(txn, name) for name in names]
         records = txn.batch.get_many(_METADATA, [stream_row(name) for name in stored])
@@ -275,7 +277,7 @@ class Catalog:
             if key is not None and not 0 < key.expire_at <= txn.expiry_ms:
                 yield key
 
-    def create_stream(self, txn: Txn, name: bytes, expire_at: int = 0) -> StreamMeta:
+    def create_stream(self, txn: Changeset, name: bytes, expire_at: int = 0) -> StreamMeta:
         """Create an empty stream under a name that is free; ``expire_at`` 0: it never expires."""
         stored = self.databases.stored_name(txn, name)
         stream = StreamMeta(stored, txn.allocate())
@@ -284,7 +286,7 @@ class Catalog:
         self.add_stream(txn, name, stream)
         return stream
 
-    def add_stream(self, txn: Txn, name: bytes, stream: StreamMeta) -> None:
+    def add_stream(self, txn: Changeset, name: bytes, stream: StreamMeta) -> None:
         """Add a new stream, with its stored name, under a name that is free."""
         self.drop_gone(txn, stream.name)
         self._keep(name, stream)
@@ -293,7 +295,7 @@ class Catalog:
         txn.notify(NEW, name)
 
     def create_string(
-        self, txn: Txn, name: bytes, value: bytes, expire_at: int = 0, is_new: bool = True
+        self, txn: Changeset, name: bytes, value: bytes, expire_at: int = 0, is_new: bool = True
     ) -> StringMeta:
         """Create a string under a name that is free; ``is_new``: no other key has just left it."""
         stored = self.databases.stored_name(txn, name)
@@ -307,14 +309,14 @@ class Catalog:
             txn.notify(NEW, name)
         return string
 
-    def write(self, txn: Txn, key: Key) -> None:
+    def write(self, txn: Changeset, key: Key) -> None:
         """Write the whole record of a key."""
         if isinstance(key, StreamMeta):
             txn.record_changed(key)
         else:
             txn.batch.puts[_METADATA][key.row] = key.encode()
 
-    def rewrite(self, txn: Txn, string: StringMeta) -> None:
+    def rewrite(self, txn: Changeset, string: StringMeta) -> None:
         """Write a string with a new value; a long one is not kept in memory."""
         if self.index.watches:
             self.index.report_change(string)
@@ -322,17 +324,41 @@ class Catalog:
         if len(string.value) > self.thresholds.string_bytes_cached:
             self.strings.pop(self.databases.shown_name(txn, string.name), None)
 
-    def drop(self, txn: Txn, key: Key) -> None:
+    def drop(self, txn: Changeset, key: Key) -> None:
         """Delete a key of any type, in time that does not depend on its size."""
         if isinstance(key, StreamMeta):
-            if not hide(txn, key):
+            if not self._hide(txn, key):
                 self.drop_stream(txn, key)
         else:
             txn.frees = True
             key.drop_pieces(txn.batch)
             self.unlist(txn, key)
 
-    def drop_stream(self, txn: Txn, stream: StreamMeta) -> None:
+    def _hide(self, txn: Changeset, stream: StreamMeta) -> bool:
+        """Rename a stream with many groups, for the sweep to delete; return False if it has few."""
+        dropped = txn.groups_dropped + stream.groups_count
+        sizes = self.thresholds
+        if stream.groups_count <= sizes.groups_together and dropped <= sizes.groups_of_commit:
+            txn.groups_dropped = dropped
+            return False
+        db, generation = database_of(stream.name), stream.generation
+        hidden = qualified(db, _HIDDEN_NAME + U64.pack(generation))
+        txn.frees = True
+        txn.finish()  # no later commit may write a record of its groups
+        if txn.batch.get(_METADATA, stream_row(hidden)) is not None:
+            return False
+        self.reply_cache.forget(stream.prefix)
+        self.unlist(txn, stream)
+        stream.name, stream.row, stream.expire_at = hidden, stream_row(hidden), 0
+        self.index.report_change(stream)  # a command may be about to create a key of that name
+        txn.record_changed(stream)
+        txn.finish()
+        txn.batch.put(_METADATA, scan_row(db, generation), key_of(hidden))
+        if not self.is_gone(txn, stream):  # otherwise it is due to be swept already
+            self.unlinked.add(txn, dict([encode_unlinked(db, [generation])]), {generation})
+        return True
+
+    def drop_stream(self, txn: Changeset, stream: StreamMeta) -> None:
         """Delete a stream with all its rows, in time that does not depend on its entries."""
         txn.frees = True
         self._drop_trees(txn, stream)
@@ -340,7 +366,7 @@ class Catalog:
         self._drop_messages(txn, stream)
         self.unlist(txn, stream)
 
-    def _drop_trees(self, txn: Txn, stream: StreamMeta) -> None:
+    def _drop_trees(self, txn: Changeset, stream: StreamMeta) -> None:
         for group in list(self.groups(txn, stream)):
             self._drop_group_trees(txn, group)
         for tree in (stream.groups_tree, stream.idmp_tree, stream.queue_tree):
@@ -350,7 +376,7 @@ class Catalog:
             nodes = tree_prefix(stream.nodes_tree)
             txn.batch.delete_range(_TREES, nodes, successor(nodes))
 
-    def _drop_messages(self, txn: Txn, stream: StreamMeta) -> None:
+    def _drop_messages(self, txn: Changeset, stream: StreamMeta) -> None:
         """Delete messages: row by row if there are few, otherwise as a range."""
         prefix, upper = stream.prefix, successor(stream.prefix)
         most = self.thresholds.range_rows
@@ -360,7 +386,7 @@ class Catalog:
         else:
             txn.batch.delete_range(_MESSAGES, prefix, upper)
 
-    def drop_flushed(self, txn: Txn, key: Key) -> None:
+    def drop_flushed(self, txn: Changeset, key: Key) -> None:
         """Delete all rows of a key that a flush has deleted, but for its messages."""
         if isinstance(key, StreamMeta):
             with suppress(Corruption):  # check reports the rows that it does not find
@@ -369,7 +395,7 @@ class Catalog:
         txn.batch.delete(_METADATA, key.row)
         self.index.remove(txn, key, counted=False)
 
-    def unlist(self, txn: Txn, key: Key) -> None:
+    def unlist(self, txn: Changeset, key: Key) -> None:
         """Remove a key from its name and from the orders of SCAN and of expiry."""
         name = self.databases.shown_name(txn, key.name)
         if isinstance(key, StreamMeta):
@@ -380,7 +406,7 @@ class Catalog:
         txn.batch.delete(_METADATA, key.row)
         self.index.remove(txn, key, counted=not self.is_gone(txn, key))
 
-    def rename(self, txn: Txn, key: Key, name: bytes) -> None:
+    def rename(self, txn: Changeset, key: Key, name: bytes) -> None:
         """Move a key to a name that is free; the other rows of a stream stay where they are."""
         stored = self.databases.stored_name(txn, name)
         self.drop_gone(txn, stored)
@@ -394,43 +420,21 @@ class Catalog:
         self.write(txn, key)
         txn.notify(NEW, name)
 
-    def set_expiry(self, txn: Txn, key: Key, at_ms: int) -> None:
+    def set_expiry(self, txn: Changeset, key: Key, at_ms: int) -> None:
         """Set when a key expires, in milliseconds of Unix time; 0 means never."""
         self.index.set_expiry(txn, key, at_ms)
         self.write(txn, key)
 
     # --- whole databases ------------------------------------------------------------------------
 
-    def flush(self, txn: Txn, db: int, few: int) -> int:
-        """Delete all keys of a database and return their number.
-
-        The rows of up to ``few`` keys go at once. Those of more are left to ``sweep``, and the
-        database gets another stored number, under which there is nothing.
-        """
-        count = self.index.count(txn, db)
-        if not count and next(self.index.names(txn, db), None) is None:
-            return 0
-        txn.frees = True
-        self._evict_database(txn, db, Wake.DELETED)
-        stored = self.databases.stored(txn, db)
-        for load in unfinished_loads.all_of(txn):
-            if database_of(load.stream.name) == stored:  # this commit deletes its entries too
-                unfinished_loads.discard(txn, load)
-        txn.batch.delete_range(_MESSAGES, *database_bounds(stored))
-        self.index.uncount(txn, stored)
-        if not drop_few(txn, stored, few):
-            self.flushed.add(txn, stored)
-            self.databases.renumber(txn, db, self.flushed.numbers(txn))
-        return count
-
-    def swap(self, txn: Txn, one: int, other: int) -> None:
+    def swap(self, txn: Changeset, one: int, other: int) -> None:
         """Exchange all keys of two databases, in time that does not depend on their number."""
         txn.write_seen()
-        self._evict_database(txn, one, Wake.REPLACED)
-        self._evict_database(txn, other, Wake.REPLACED)
+        self.evict_database(txn, one, Wake.REPLACED)
+        self.evict_database(txn, other, Wake.REPLACED)
         self.databases.swap(txn, one, other)
 
-    def _evict_database(self, txn: Txn, db: int, reason: Wake) -> None:
+    def evict_database(self, txn: Changeset, db: int, reason: Wake) -> None:
         """Write and evict a database's objects in memory; wake the clients blocked on its keys."""
         txn.finish()
         self.reply_cache.clear()
@@ -441,37 +445,18 @@ class Catalog:
                 del known[name]
         txn.signal_all(prefix, reason)
 
-    def unlink(self, txn: Txn, db: int, pages: Sequence[Mapping[bytes, int]]) -> None:
-        """Delete keys of a database, given by its stored number; their rows stay for ``sweep``.
-
-        ``pages`` have stored names and generations, at most ``unlinked_keys`` each.
-        """
-        txn.frees = True
-        txn.finish()
-        streams, strings, gone = self.streams, self.strings, set[int]()
-        prefix = U16.pack(self.databases.shown(txn, db))
-        for page in pages:
-            gone.update(page.values())
-            for stored in page:
-                name = prefix + key_of(stored)
-                streams.pop(name, None)
-                strings.pop(name, None)
-        self.index.left(txn, db, len(gone))
-        self.unlinked.add(txn, dict([encode_unlinked(db, page.values()) for page in pages]), gone)
-        txn.signal_all(prefix, Wake.DELETED)
-
-    def is_gone(self, txn: Txn, key: Key) -> bool:
+    def is_gone(self, txn: Changeset, key: Key) -> bool:
         """Return whether a key was deleted by a command that leaves its rows for later."""
         return key.generation in self.unlinked.known(txn)
 
-    def drop_gone(self, txn: Txn, name: bytes) -> None:
+    def drop_gone(self, txn: Changeset, name: bytes) -> None:
         """Delete the rows that a deleted key left under a stored name."""
         if self.unlinked.known(txn):
             key = self.gone(txn, name, txn.batch.get(_METADATA, stream_row(name)))
             if key is not None:
                 self.drop_rows_of(txn, key)
 
-    def gone(self, txn: Txn, name: bytes, record: bytes | None) -> Key | None:
+    def gone(self, txn: Changeset, name: bytes, record: bytes | None) -> Key | None:
         """Return the deleted key that left this record under a stored name, None for no such key.
 
         A record that cannot be read is deleted; check reports its other rows, which belong to none.
@@ -485,7 +470,7 @@ class Catalog:
             return None
         return key if self.is_gone(txn, key) else None
 
-    def drop_rows_of(self, txn: Txn, key: Key, swept: bool = False) -> None:
+    def drop_rows_of(self, txn: Changeset, key: Key, swept: bool = False) -> None:
         """Delete the rows of a deleted key, with ``swept`` all of them, otherwise as ``drop``."""
         try:
             if isinstance(key, StreamMeta):
@@ -499,7 +484,7 @@ class Catalog:
 
     # --- groups and consumers -------------------------------------------------------------------
 
-    def group(self, txn: Txn, stream: StreamMeta, name: bytes) -> GroupMeta | None:
+    def group(self, txn: Changeset, stream: StreamMeta, name: bytes) -> GroupMeta | None:
         group = stream.groups.get(name)
         if group is None and stream.groups_tree:
             row = tree_prefix(stream.groups_tree) + name
@@ -510,21 +495,23 @@ class Catalog:
                     group.keyed = Keyed(stream, group.policy.keyed_tree, self.thresholds)
         return group
 
-    def groups(self, txn: Txn, stream: StreamMeta) -> Iterator[GroupMeta]:
+    def groups(self, txn: Changeset, stream: StreamMeta) -> Iterator[GroupMeta]:
         """Yield all groups of a stream, sorted by name."""
         for name in self._names(txn, stream.groups_tree, stream.groups, stream.groups_count):
             group = self.group(txn, stream, name)
             if group is not None:
                 yield group
 
-    def _names(self, txn: Txn, tree: int, known: Mapping[bytes, object], count: int) -> list[bytes]:
+    def _names(
+        self, txn: Changeset, tree: int, known: Mapping[bytes, object], count: int
+    ) -> list[bytes]:
         if len(known) == count:  # all are in memory
             return sorted(known)
         prefix = tree_prefix(tree)
         rows = txn.batch.scan(_TREES, prefix, successor(prefix))
         return sorted({key[U64.size :] for key, _ in rows} | known.keys())
 
-    def create_group(self, txn: Txn, stream: StreamMeta, name: bytes) -> GroupMeta:
+    def create_group(self, txn: Changeset, stream: StreamMeta, name: bytes) -> GroupMeta:
         if not stream.groups_tree:
             stream.groups_tree = txn.allocate()
         consumers, runs, times = (txn.allocate() for _ in range(3))
@@ -542,14 +529,14 @@ class Catalog:
         txn.member_changed(group)
         return group
 
-    def drop_group(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
+    def drop_group(self, txn: Changeset, stream: StreamMeta, group: GroupMeta) -> None:
         self._drop_group_trees(txn, group)
         txn.batch.delete(_TREES, group.row)
         stream.groups.pop(group.name, None)
         stream.groups_count -= 1
         txn.record_changed(stream)
 
-    def _drop_group_trees(self, txn: Txn, group: GroupMeta) -> None:
+    def _drop_group_trees(self, txn: Changeset, group: GroupMeta) -> None:
         for consumer in list(self.consumers(txn, group)) if group.indexed else ():
             consumer.runs.drop(txn.batch)
         txn.forget_members(tree_prefix(group.consumers_tree))
@@ -560,7 +547,7 @@ class Catalog:
             key_tree(group.policy.keyed_tree, self.thresholds).drop(txn.batch)
         txn.forget_member(group)
 
-    def consumer(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta | None:
+    def consumer(self, txn: Changeset, group: GroupMeta, name: bytes) -> ConsumerMeta | None:
         consumer = group.consumers.get(name)
         if consumer is None and group.consumers_count:
             row = tree_prefix(group.consumers_tree) + name
@@ -571,21 +558,21 @@ class Catalog:
                 recall_activity(group, consumer)
         return consumer
 
-    def owner(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
+    def owner(self, txn: Changeset, group: GroupMeta, name: bytes) -> ConsumerMeta:
         """Return the consumer that a pending entry names."""
         consumer = self.consumer(txn, group, name)
         if consumer is None:
             raise Corruption(f"group {group.name!r} has pending entries of no consumer {name!r}")
         return consumer
 
-    def consumers(self, txn: Txn, group: GroupMeta) -> Iterator[ConsumerMeta]:
+    def consumers(self, txn: Changeset, group: GroupMeta) -> Iterator[ConsumerMeta]:
         """Yield all consumers of a group, sorted by name."""
         for name in self._names(txn, group.consumers_tree, group.consumers, group.consumers_count):
             consumer = self.consumer(txn, group, name)
             if consumer is not None:
                 yield consumer
 
-    def create_consumer(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
+    def create_consumer(self, txn: Changeset, group: GroupMeta, name: bytes) -> ConsumerMeta:
         row = tree_prefix(group.consumers_tree) + name
         tree = key_tree(txn.allocate(), self.thresholds, new=True)
         consumer = group.consumers[name] = ConsumerMeta(name, row, tree, txn.now_ms)
@@ -594,7 +581,7 @@ class Catalog:
         txn.member_changed(consumer)
         return consumer
 
-    def drop_consumer(self, txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> None:
+    def drop_consumer(self, txn: Changeset, group: GroupMeta, consumer: ConsumerMeta) -> None:
         """Delete a consumer that has no pending entry left."""
         consumer.runs.drop(txn.batch)
         txn.batch.delete(_TREES, consumer.row)
@@ -602,6 +589,20 @@ class Catalog:
         forget_activity(group, consumer)
         group.consumers.pop(consumer.name, None)
         group.consumers_count -= 1
+        txn.member_changed(group)
+
+    def note_activity(self, txn: Changeset, group: GroupMeta, consumer: ConsumerMeta) -> None:
+        """Mark a consumer as active now in the group's record; its own is not written."""
+        activity = group.activity
+        if activity.name != consumer.name:
+            former = self.consumer(txn, group, activity.name) if activity.is_known else None
+            if former is not None:
+                txn.member_changed(former)
+            activity.name = consumer.name
+        activity.number += 1
+        activity.at_ms = consumer.seen_ms = consumer.active_ms = txn.now_ms
+        consumer.activity = activity.number
+        self.seen.pop(consumer.row, None)
         txn.member_changed(group)
 
     # --- upkeep ---------------------------------------------------------------------------------

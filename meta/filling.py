@@ -7,59 +7,17 @@ and others that commands read.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Self
 
-from kvstream.errors import Corruption, ReplyTooLarge
+from kvstream.errors import Corruption
 from kvstream.layout import twins
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.listpack import counters_size, elements_size, node_size
 from kvstream.layout.values import Names, decode_checked
+from kvstream.meta.changeset import Changeset
 from kvstream.meta.nodes import data_size, measure, put_open, set_names
 from kvstream.meta.records import UNREAD, UNRECORDED_MAX, StreamMeta
-from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
-from kvstream.types.options import ENTRY_BYTES_MAX, StoreOptions
-
-
-@dataclass(slots=True)
-class Limits:
-    """The settings in force; they may change while the store is open."""
-
-    node_max_entries: int
-    node_max_bytes: int
-    idmp_duration_s: int
-    idmp_maxsize: int
-    dump_target: str
-    """The server that DUMP writes payloads for, or ``auto``."""
-    entry_max_bytes: int = ENTRY_BYTES_MAX
-    """Bytes of names and values that XADD accepts in one entry; RESTORE accepts more."""
-    reply_max: int = 0
-    """Bytes of memory that the reply of one read may take; 0 means any number."""
-    reply_held: int = 0
-    """Bytes of memory that earlier replies of the same EXEC take, which count together."""
-
-    @property
-    def reply_left(self) -> int:
-        """Return the bytes of memory that the next reply may take; 0 means any number."""
-        return max(self.reply_max - self.reply_held, 1) if self.reply_max else 0
-
-    def too_large(self) -> ReplyTooLarge:
-        """Return the error for a reply that would take more."""
-        return ReplyTooLarge.beyond(self.reply_max)
-
-    @classmethod
-    def of(cls, options: StoreOptions) -> Self:
-        """Return the limits of a store's options."""
-        return cls(
-            options.stream_node_max_entries,
-            options.stream_node_max_bytes,
-            options.stream_idmp_duration_s,
-            options.stream_idmp_maxsize,
-            options.dump_target,
-        )
-
 
 _MESSAGES: int = Family.MESSAGES
 NODE_BYTES_MAX = 1 << 30
@@ -79,7 +37,7 @@ _HEAD_FAR = 32
 """Most bytes of an entry's flags, deltas and counters."""
 
 
-def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Names) -> None:
+def append(txn: Changeset, stream: StreamMeta, eid: StreamID, value: bytes, names: Names) -> None:
     """Append an entry above the last one: its row, the stream's counters, and its node."""
     limits = txn.catalog.limits
     length = len(value)
@@ -122,7 +80,7 @@ def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Nam
 
 
 def extend(
-    txn: Txn, stream: StreamMeta, ids: list[StreamID], entries: list[tuple[bytes, Names]]
+    txn: Changeset, stream: StreamMeta, ids: list[StreamID], entries: list[tuple[bytes, Names]]
 ) -> None:
     """Append many entries, as ``append`` does one."""
     at = 0
@@ -134,7 +92,7 @@ def extend(
 
 
 def _fill(
-    txn: Txn,
+    txn: Changeset,
     stream: StreamMeta,
     ids: list[StreamID],
     entries: list[tuple[bytes, Names]],
@@ -275,7 +233,7 @@ def _same_names(stream: StreamMeta, names: Names) -> bool:
     return True
 
 
-def close(txn: Txn, stream: StreamMeta) -> None:
+def close(txn: Changeset, stream: StreamMeta) -> None:
     """Close the open node by writing its row."""
     if stream.open_live:
         if stream.unmeasured != [] or stream.slack:

@@ -40,8 +40,8 @@ from kvstream.layout.keys import (
     successor,
     tree_prefix,
 )
+from kvstream.meta.changeset import Changeset
 from kvstream.meta.records import StreamMeta
-from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 from kvstream.types.ids import StreamID
 from kvstream.types.images import IdempotencyImage
@@ -70,11 +70,11 @@ def _unpacked(layout: Struct, row: bytes, value: bytes) -> Any:
         raise Corruption(f"the row {row.hex()} of an idempotent producer is damaged") from None
 
 
-def duration_ms(txn: Txn, stream: StreamMeta) -> int:
+def duration_ms(txn: Changeset, stream: StreamMeta) -> int:
     return (stream.idmp_duration or txn.catalog.limits.idmp_duration_s) * _MS
 
 
-def maxsize(txn: Txn, stream: StreamMeta) -> int:
+def maxsize(txn: Changeset, stream: StreamMeta) -> int:
     return stream.idmp_maxsize or txn.catalog.limits.idmp_maxsize
 
 
@@ -83,7 +83,7 @@ class Producer:
 
     __slots__ = ("_found", "_head", "_iids", "_orders", "_pid", "_row", "_stream", "_txn")
 
-    def __init__(self, txn: Txn, stream: StreamMeta, pid: bytes) -> None:
+    def __init__(self, txn: Changeset, stream: StreamMeta, pid: bytes) -> None:
         self._txn, self._stream, self._pid = txn, stream, pid
         self._found: bytes | None = None
         """The row of the ID that was looked up."""
@@ -229,7 +229,7 @@ class Producer:
         batch.put(_TREES, self._orders + U64.pack(order), U64.pack(stamp) + iid)
 
 
-def producers(txn: Txn, stream: StreamMeta) -> list[bytes]:
+def producers(txn: Changeset, stream: StreamMeta) -> list[bytes]:
     """Return the producers that have idempotent IDs."""
     if not stream.idmp_tree:
         return []
@@ -238,7 +238,7 @@ def producers(txn: Txn, stream: StreamMeta) -> list[bytes]:
     return [key[len(prefix) :] for key, _ in rows]
 
 
-def restore(txn: Txn, stream: StreamMeta, image: IdempotencyImage) -> list[str]:
+def restore(txn: Changeset, stream: StreamMeta, image: IdempotencyImage) -> list[str]:
     """Load the idempotent IDs of an image into a stream that has none; return the notes made.
 
     The image has no stamps: an ID is taken to be as old as its entry's ID.
@@ -262,7 +262,7 @@ def restore(txn: Txn, stream: StreamMeta, image: IdempotencyImage) -> list[str]:
     return notes
 
 
-def forget_all(txn: Txn, stream: StreamMeta) -> None:
+def forget_all(txn: Changeset, stream: StreamMeta) -> None:
     """Forget every producer of the stream."""
     if stream.idmp_tree:
         prefix = tree_prefix(stream.idmp_tree)
@@ -309,14 +309,16 @@ def decode_request(row: bytes, value: bytes) -> Done:
     raise Corruption(f"the last request of the client {row[1:41]!r} is damaged")
 
 
-def last_request(txn: Txn, client: bytes) -> Done | None:
+def last_request(txn: Changeset, client: bytes) -> Done | None:
     """Return the last request of a client; None for a new client."""
     row = request_row(client)
     value = txn.batch.get(_METADATA, row)
     return None if value is None else decode_request(row, value)
 
 
-def record_request(txn: Txn, request: Request, eid: StreamID | None, last: Done | None) -> None:
+def record_request(
+    txn: Changeset, request: Request, eid: StreamID | None, last: Done | None
+) -> None:
     """Write the row of a request, in place of that of the client's ``last`` one."""
     if last is None:
         _delete_old_requests(txn, request.client)
@@ -325,7 +327,7 @@ def record_request(txn: Txn, request: Request, eid: StreamID | None, last: Done 
     txn.batch.put(_METADATA, request_row(request.client), head + packed)
 
 
-def _delete_old_requests(txn: Txn, client: bytes) -> None:
+def _delete_old_requests(txn: Changeset, client: bytes) -> None:
     """Delete old rows of the clients that follow a new one, in the order of their names."""
     bound = U64.pack(max(txn.now_ms - REQUEST_KEPT_MS, 0))
     for row, value in list(islice(_other_requests(txn, client), SWEPT)):
@@ -333,7 +335,7 @@ def _delete_old_requests(txn: Txn, client: bytes) -> None:
             txn.batch.delete(_METADATA, row)
 
 
-def _other_requests(txn: Txn, client: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _other_requests(txn: Changeset, client: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the rows behind a client's, then those before it."""
     own = request_row(client)
     yield from txn.batch.scan(_METADATA, own + b"\0", successor(REQUEST_TAG))

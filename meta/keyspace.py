@@ -44,10 +44,10 @@ from kvstream.layout.keys import (
     time_of_row,
     timer_row,
 )
-from kvstream.meta.lazyfree import Unlinked
+from kvstream.meta.changeset import Changeset
+from kvstream.meta.deleted_keys import Unlinked
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key
-from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.storage.batch import Family, Row
 from kvstream.types.options import DATABASES_MAX
@@ -165,7 +165,7 @@ class Databases:
         """The same as they stand in names."""
         self._shown_heads: dict[bytes, bytes] = {}
 
-    def _numbers(self, txn: Txn) -> dict[int, int]:
+    def _numbers(self, txn: Changeset) -> dict[int, int]:
         """Return the stored numbers that differ; read them if that was not done yet."""
         numbers = self._stored
         if numbers is None:
@@ -180,48 +180,48 @@ class Databases:
         self._stored_heads = dict(heads)
         self._shown_heads = {stored: db for db, stored in heads}
 
-    def stored(self, txn: Txn, db: int) -> int:
+    def stored(self, txn: Changeset, db: int) -> int:
         """Return the stored number of a database."""
         return self._numbers(txn).get(db, db)
 
-    def shown(self, txn: Txn, stored: int) -> int:
+    def shown(self, txn: Changeset, stored: int) -> int:
         """Return the database of a stored number."""
         if self._stored is None:
             self._numbers(txn)
         return self._shown.get(stored, stored)
 
-    def has(self, txn: Txn, stored: int) -> bool:
+    def has(self, txn: Changeset, stored: int) -> bool:
         """Return whether a stored number is that of a database."""
         numbers = self._numbers(txn)
         return stored in self._shown or (stored < DATABASES_MAX and stored not in numbers)
 
-    def stored_name(self, txn: Txn, name: bytes) -> bytes:
+    def stored_name(self, txn: Changeset, name: bytes) -> bytes:
         """Return the stored form of a name."""
         if self._stored is None:
             self._numbers(txn)
         head = self._stored_heads.get(name[:2])
         return name if head is None else head + name[2:]
 
-    def shown_name(self, txn: Txn, name: bytes) -> bytes:
+    def shown_name(self, txn: Changeset, name: bytes) -> bytes:
         """Return the name of a stored name."""
         if self._stored is None:
             self._numbers(txn)
         head = self._shown_heads.get(name[:2])
         return name if head is None else head + name[2:]
 
-    def swap(self, txn: Txn, one: int, other: int) -> None:
+    def swap(self, txn: Changeset, one: int, other: int) -> None:
         """Exchange the stored numbers of two databases."""
         numbers = self._numbers(txn)
         mine, others = numbers.get(one, one), numbers.get(other, other)
         self._put(txn, numbers | {one: others, other: mine})
 
-    def renumber(self, txn: Txn, db: int, taken: Collection[int]) -> None:
+    def renumber(self, txn: Changeset, db: int, taken: Collection[int]) -> None:
         """Give a database a stored number that is not its own, nor another's, nor ``taken``."""
         numbers = self._numbers(txn)
         number = free_number(numbers.get(db, db), {*taken, *numbers.values()})
         self._put(txn, numbers | {db: number})
 
-    def _put(self, txn: Txn, numbers: dict[int, int]) -> None:
+    def _put(self, txn: Changeset, numbers: dict[int, int]) -> None:
         numbers = {db: stored for db, stored in numbers.items() if db != stored}
         self._note(numbers)
         if numbers:
@@ -306,7 +306,7 @@ class KeyIndex:
         """
         self.usage = usage
 
-    def add(self, txn: Txn, key: Key) -> None:
+    def add(self, txn: Changeset, key: Key) -> None:
         """List and count a key. Space freed for it does not let the commit pass on a full disk."""
         txn.frees = False
         if self.watches:
@@ -321,7 +321,7 @@ class KeyIndex:
             self._put_timer(txn, key.due_at, key.name)
         self._count(txn, db, 1)
 
-    def count_written(self, txn: Txn, stored_db: int, names: Collection[bytes]) -> None:
+    def count_written(self, txn: Changeset, stored_db: int, names: Collection[bytes]) -> None:
         """Count keys whose rows are written already, by their stored names."""
         self._firsts.pop(stored_db, None)
         self.rewritten(names)
@@ -333,7 +333,7 @@ class KeyIndex:
             for name in names:
                 self._report(name)
 
-    def remove(self, txn: Txn, key: Key, counted: bool = True) -> None:
+    def remove(self, txn: Changeset, key: Key, counted: bool = True) -> None:
         """Undo ``add``; ``counted`` is False if the key is off the count and reported already."""
         db = database_of(key.name)
         txn.batch.delete(_METADATA, scan_row(db, key.generation))
@@ -345,7 +345,7 @@ class KeyIndex:
             self.report_change(key)
             self._count(txn, db, -1)
 
-    def set_expiry(self, txn: Txn, key: Key, at_ms: int) -> None:
+    def set_expiry(self, txn: Changeset, key: Key, at_ms: int) -> None:
         """Set a key's expiry in Unix ms, 0 for never; the caller writes the key's record."""
         self.report_change(key)
         if key.expire_at:
@@ -354,7 +354,7 @@ class KeyIndex:
             self._note_expiry(txn, at_ms, key.name)
         key.expire_at = at_ms
 
-    def set_due(self, txn: Txn, stream: StreamMeta, at_ms: int) -> None:
+    def set_due(self, txn: Changeset, stream: StreamMeta, at_ms: int) -> None:
         """Set when a stream's first timer is due, 0 for never; the caller writes its record."""
         if stream.due_at:
             txn.batch.delete(_METADATA, timer_row(stream.due_at, stream.name))
@@ -362,7 +362,7 @@ class KeyIndex:
             self._put_timer(txn, at_ms, stream.name)
         stream.due_at = at_ms
 
-    def _put_timer(self, txn: Txn, at_ms: int, name: bytes) -> None:
+    def _put_timer(self, txn: Changeset, at_ms: int, name: bytes) -> None:
         row = timer_row(at_ms, name)
         txn.batch.put(_METADATA, row, b"")
         self._timers_from = min(self._timers_from, row)
@@ -370,7 +370,7 @@ class KeyIndex:
             self.next_timer = at_ms
             self.on_sooner()
 
-    def timers_due(self, txn: Txn, limit: int) -> list[tuple[int, bytes]]:
+    def timers_due(self, txn: Changeset, limit: int) -> list[tuple[int, bytes]]:
         """Return (time, name) of up to ``limit`` streams whose first timer is due.
 
         The caller compares the time with the stream's, and calls ``drop_timer`` if it differs. If
@@ -394,13 +394,13 @@ class KeyIndex:
                 found.append((at_ms, name))
         return found
 
-    def _live_name(self, txn: Txn, stored: bytes) -> bytes | None:
+    def _live_name(self, txn: Changeset, stored: bytes) -> bytes | None:
         """Return the name of a stored name, None if a flush has left it."""
         if not self._databases.has(txn, database_of(stored)):
             return None
         return self._databases.shown_name(txn, stored)
 
-    def drop_timer(self, txn: Txn, at_ms: int, name: bytes) -> None:
+    def drop_timer(self, txn: Changeset, at_ms: int, name: bytes) -> None:
         """Delete a row of ``timers_due`` that is not true."""
         stored = self._databases.stored_name(txn, name)
         txn.batch.delete(_METADATA, timer_row(at_ms, stored))
@@ -429,14 +429,14 @@ class KeyIndex:
         self.next_wake = min([at_ms for at_ms, _ in self._wakes.values()], default=NEVER)
         return taken
 
-    def _note_expiry(self, txn: Txn, at_ms: int, name: bytes) -> None:
+    def _note_expiry(self, txn: Changeset, at_ms: int, name: bytes) -> None:
         row = expiry_row(at_ms, name)
         txn.batch.put(_METADATA, row, b"")
         self._count_expiry(row, at_ms, 1)
         self._next_expiry = min(self._next_expiry, at_ms)
         self._expiries_from = min(self._expiries_from, row)
 
-    def _drop_expiry(self, txn: Txn, key: Key) -> None:
+    def _drop_expiry(self, txn: Changeset, key: Key) -> None:
         """Delete the expiry row of a key; ``expired`` may have deleted that of a due one."""
         row = expiry_row(key.expire_at, key.name)
         if key.expire_at > txn.expiry_ms or txn.batch.get(_METADATA, row) is not None:
@@ -450,7 +450,7 @@ class KeyIndex:
             of_database.keys += change
             of_database.times += change * at_ms
 
-    def expired(self, txn: Txn, limit: int, skip: int = 0) -> list[bytes | None]:
+    def expired(self, txn: Changeset, limit: int, skip: int = 0) -> list[bytes | None]:
         """Return the names of up to ``limit`` expired keys after the first ``skip``.
 
         None stands for a key that a flush has deleted. The index is read only if something in it is
@@ -470,7 +470,7 @@ class KeyIndex:
             self._count_expiry(key, at_ms, -1)
         return [self._live_name(txn, name_of_row(key)) for key, _ in rows[:due]]
 
-    def expiries(self, txn: Txn, limit: int) -> Callable[[int], Expiries]:
+    def expiries(self, txn: Changeset, limit: int) -> Callable[[int], Expiries]:
         """Return a function that returns the expiries of a database, including due ones.
 
         They are counted once, up to ``limit`` more at each call; changes keep the count up.
@@ -484,7 +484,7 @@ class KeyIndex:
         stored, none = self._databases.stored, Expiries()
         return lambda db: self._expiries.get(stored(txn, db), none)
 
-    def counts_expiries(self, txn: Txn) -> bool:
+    def counts_expiries(self, txn: Changeset) -> bool:
         """Return whether the expiries counted so far are those that the rows show."""
         recounted = KeyIndex(self._unlinked, self._databases, self.usage)
         recounted._counted_to = self._counted_to
@@ -493,7 +493,7 @@ class KeyIndex:
         counts = {db: counted for db, counted in self._expiries.items() if counted != Expiries()}
         return counts == recounted._expiries
 
-    def names(self, txn: Txn, db: int, cursor: int = 0) -> Iterator[tuple[int, bytes]]:
+    def names(self, txn: Changeset, db: int, cursor: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
         unlinked = self._unlinked.known(txn)
         for key, value in txn.batch.scan(_METADATA, *self._rows(txn, db, cursor)):
@@ -501,7 +501,7 @@ class KeyIndex:
             if generation not in unlinked:
                 yield generation, qualified(db, value)
 
-    def page(self, txn: Txn, db: int, cursor: int, limit: int) -> tuple[list[bytes], int]:
+    def page(self, txn: Changeset, db: int, cursor: int, limit: int) -> tuple[list[bytes], int]:
         """Return up to ``limit`` keys from a cursor on, and the next cursor, 0 at the end.
 
         The expiry rows show which keys have expired. If many have, the keys are looked up instead.
@@ -520,14 +520,14 @@ class KeyIndex:
             return [key for key in keys if peek(txn, qualified(db, key)) is not None], following
         return [key for key in keys if key not in gone] if gone else keys, following
 
-    def pages(self, txn: Txn, db: int) -> Iterator[list[bytes]]:
+    def pages(self, txn: Changeset, db: int) -> Iterator[list[bytes]]:
         """Return pages of all keys as of this call."""
         pages = txn.batch.snapshot(_METADATA, *self._rows(txn, db))
         gone = self._gone(txn, self._databases.stored(txn, db)) or ()
         unlinked = frozenset(self._unlinked.known(txn))
         return ([key for key in _keys_of(page, unlinked) if key not in gone] for page in pages)
 
-    def _gone(self, txn: Txn, stored_db: int, most: int | None = None) -> set[bytes] | None:
+    def _gone(self, txn: Changeset, stored_db: int, most: int | None = None) -> set[bytes] | None:
         """Return the expired keys of a database whose rows still exist.
 
         Return None if more than ``most`` keys of all databases have expired.
@@ -544,7 +544,7 @@ class KeyIndex:
             return None
         return {key_of(name) for name in due if database_of(name) == stored_db}
 
-    def bounds(self, txn: Txn, db: int) -> tuple[int, int] | None:
+    def bounds(self, txn: Changeset, db: int) -> tuple[int, int] | None:
         """Return the least and greatest generation of a database's keys, or None if it has none."""
         if not self.count(txn, db):
             return None
@@ -555,16 +555,16 @@ class KeyIndex:
         first, last = (generation_of_row(page[0][0]) for page in ends)
         return first, last
 
-    def _rows(self, txn: Txn, db: int, cursor: int = 0) -> tuple[bytes, bytes]:
+    def _rows(self, txn: Changeset, db: int, cursor: int = 0) -> tuple[bytes, bytes]:
         stored = self._databases.stored(txn, db)
         return scan_bounds(stored, max(cursor, self._firsts.get(stored, 0)))
 
-    def count(self, txn: Txn, db: int) -> int:
+    def count(self, txn: Changeset, db: int) -> int:
         """Return the number of keys of a database, including expired ones not deleted yet."""
         row = key_count_row(self._databases.stored(txn, db))
         return decode_number(row, txn.batch.get(_METADATA, row))
 
-    def _count(self, txn: Txn, stored_db: int, change: int) -> None:
+    def _count(self, txn: Changeset, stored_db: int, change: int) -> None:
         row, count = key_count_row(stored_db), self._counts.get(stored_db)
         if count is None:
             count = decode_number(row, txn.batch.get(_METADATA, row))
@@ -574,12 +574,12 @@ class KeyIndex:
         self._counts[stored_db] = count
         txn.batch.puts[_METADATA][row] = U64.pack(count)
 
-    def uncount(self, txn: Txn, stored_db: int) -> None:
+    def uncount(self, txn: Changeset, stored_db: int) -> None:
         """Forget the count of a database whose keys are deleted together."""
         self._counts.pop(stored_db, None)
         txn.batch.delete(_METADATA, key_count_row(stored_db))
 
-    def left(self, txn: Txn, stored_db: int, count: int) -> None:
+    def left(self, txn: Changeset, stored_db: int, count: int) -> None:
         """Take keys off a database's count whose rows stay for now."""
         self._count(txn, stored_db, -count)
         self.break_watches()

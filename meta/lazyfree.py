@@ -1,37 +1,21 @@
-"""Delete the rows of deleted keys in the background, a page of keys at a time.
+"""Delete many keys at once, and their rows in the background, a page of keys at a time.
 
-A key is gone for clients at once. Three kinds of keys leave rows behind.
-
-FLUSHDB gives a database with many keys another stored number (``kvstream.meta.keyspace``). Nobody
-finds the keys of the former number; the row goes with the last page::
-
-    flushed row := "F" db(u16) -> ""
-
-DEL of very many keys writes their generations, some in each row, under the first of them. Whoever
-reuses the name of such a key deletes what stands under it::
-
-    unlinked row := "G" db(u16) generation(u64) -> generation(u64)*
-
-A stream with very many groups is renamed, since each group has trees of its own to delete; so are
-streams that one commit deletes together, once they have very many groups. This module knows the
-rows; the catalog knows what a key leaves behind.
+A key is gone for clients at once. Three kinds of keys leave rows behind: those of a flushed
+database, those of a DEL of very many keys (``deleted_keys.py`` has their rows), and streams with
+very many groups, since each group has trees of its own to delete. The catalog renames such a
+stream, also if one commit deletes several that have very many groups together. This module knows
+the rows; the catalog knows what a key leaves behind.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from struct import iter_unpack, pack
 
 from kvstream.errors import Corruption
 from kvstream.layout.keys import (
-    COUNTED_MAX,
-    FLUSHED_TAG,
     U16,
     U64,
-    UNLINKED_TAG,
+    database_bounds,
     database_of,
-    database_of_row,
-    flushed_row,
-    generation_of_row,
     key_of,
     qualified,
     record_bounds,
@@ -40,150 +24,61 @@ from kvstream.layout.keys import (
     stream_row,
     successor,
     tree_prefix,
-    unlinked_row,
 )
+from kvstream.meta import unfinished_loads
+from kvstream.meta.deleted_keys import encode_unlinked
 from kvstream.meta.filling import catch_up
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import decode_key
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.storage.batch import Family, Row
 
-_METADATA = Family.METADATA
+_MESSAGES, _METADATA, _TREES = Family.MESSAGES, Family.METADATA, Family.TREES
 
 
-class Flushed:
-    """The stored numbers that a flush has left with keys."""
+def flush(txn: Txn, db: int, few: int) -> int:
+    """Delete all keys of a database and return their number.
 
-    def __init__(self) -> None:
-        self._next: dict[int, bytes] | None = None
-        """By number, the record from which the sweep goes on, b"" for the first; None: still to be
-        read."""
-
-    def numbers(self, txn: Txn) -> dict[int, bytes]:
-        """Return where the sweep of each number goes on."""
-        if self._next is None:
-            rows = txn.batch.scan(_METADATA, FLUSHED_TAG, successor(FLUSHED_TAG))
-            databases = (row for row, _ in rows if len(row) == 1 + U16.size)
-            self._next = {database_of_row(row): b"" for row in databases}
-        return self._next
-
-    def add(self, txn: Txn, db: int) -> None:
-        """Record that all keys of a number are deleted, and have rows."""
-        self.numbers(txn)[db] = b""
-        txn.batch.put(_METADATA, flushed_row(db), b"")
-
-    def clear(self, txn: Txn, db: int) -> None:
-        """Record that no row is left."""
-        self.numbers(txn).pop(db, None)
-        txn.batch.delete(_METADATA, flushed_row(db))
-
-    def forget(self) -> None:
-        """Read the rows again at the next call."""
-        self._next = None
-
-
-def decode_unlinked(row: bytes, value: bytes) -> list[int]:
-    """Return the generations of a row; raise Corruption if it has none or is damaged."""
-    if len(row) == len(unlinked_row(0, 0)) and value and not len(value) % U64.size:
-        numbers = [number for (number,) in iter_unpack(U64.format, value)]
-        if numbers[0] == generation_of_row(row) and 0 < min(numbers) <= max(numbers) < COUNTED_MAX:
-            return numbers
-    raise Corruption(f"the row {row.hex()} of deleted keys is damaged")
-
-
-def encode_unlinked(db: int, generations: Collection[int]) -> tuple[bytes, bytes]:
-    """Return the row of at least one generation."""
-    first = next(iter(generations))
-    return unlinked_row(db, first), pack(f">{len(generations)}Q", *generations)
-
-
-class Unlinked:
-    """The keys that were deleted one by one and still have rows."""
-
-    def __init__(self) -> None:
-        self._known: set[int] | None = None
-        """Their generations; None if still to be read."""
-        self._rows: dict[bytes, list[int]] = {}
-
-    def known(self, txn: Txn) -> set[int]:
-        """Return the generations of such keys, of all databases; no generation is used twice."""
-        return self._load(txn) if self._known is None else self._known
-
-    def _load(self, txn: Txn) -> set[int]:
-        rows = txn.batch.scan(_METADATA, UNLINKED_TAG, successor(UNLINKED_TAG))
-        self._rows = {row: decode_unlinked(row, value) for row, value in rows}
-        self._known = {number for found in self._rows.values() for number in found}
-        return self._known
-
-    def add(self, txn: Txn, rows: Mapping[bytes, bytes], generations: set[int]) -> None:
-        """Delete keys by rows of ``encode_unlinked``; the set is kept, not copied."""
-        known = self.known(txn)
-        txn.batch.puts[_METADATA].update(rows)
-        self._rows.update({row: [] for row in rows})  # decoded when they are swept
-        if len(known) > len(generations):
-            known |= generations
-        else:
-            generations |= known
-            self._known = generations
-
-    def first(self, txn: Txn) -> tuple[int, list[int]] | None:
-        """Return the next row to sweep: its database and generations."""
-        self.known(txn)
-        row = next(iter(self._rows), None)
-        if row is None:
-            return None
-        generations = self._rows[row]
-        if not generations:
-            generations = decode_unlinked(row, txn.batch.get(_METADATA, row) or b"")
-        return database_of_row(row), generations
-
-    def swept(self, txn: Txn, row_db: int, found: list[int]) -> None:
-        """Delete the row that ``first`` returned, after the rows of its keys."""
-        row = unlinked_row(row_db, found[0])
-        txn.batch.delete(_METADATA, row)
-        del self._rows[row]
-        assert self._known is not None
-        self._known.difference_update(found)
-
-    def forget(self) -> None:
-        """Read the rows again at the next call."""
-        self._known, self._rows = None, {}
-
-
-_HIDDEN_NAME = b"kvstream:gone:"
-"""The name of a renamed stream, before its generation.
-
-If a client has such a key, all groups are deleted at once.
-"""
-
-
-def hide(txn: Txn, stream: StreamMeta) -> bool:
-    """Rename a stream with many groups, for ``sweep`` to delete; return False if it has few."""
-    dropped = txn.groups_dropped + stream.groups_count
-    sizes = txn.thresholds
-    if stream.groups_count <= sizes.groups_together and dropped <= sizes.groups_of_commit:
-        txn.groups_dropped = dropped
-        return False
-    catalog, generation = txn.catalog, stream.generation
-    db = database_of(stream.name)
-    hidden = qualified(db, _HIDDEN_NAME + U64.pack(generation))
+    The rows of up to ``few`` keys go at once. Those of more are left to ``sweep``, and the database
+    gets another stored number, under which there is nothing.
+    """
+    catalog = txn.catalog
+    count = catalog.index.count(txn, db)
+    if not count and next(catalog.index.names(txn, db), None) is None:
+        return 0
     txn.frees = True
-    txn.finish()  # no later commit may write a record of its groups
-    if txn.batch.get(_METADATA, stream_row(hidden)) is not None:
-        return False
-    catalog.reply_cache.forget(stream.prefix)
-    catalog.unlist(txn, stream)
-    stream.name, stream.row, stream.expire_at = hidden, stream_row(hidden), 0
-    catalog.index.report_change(stream)  # a command may be about to create a key of that name
-    txn.record_changed(stream)
+    catalog.evict_database(txn, db, Wake.DELETED)
+    stored = catalog.databases.stored(txn, db)
+    for load in unfinished_loads.all_of(txn):
+        if database_of(load.stream.name) == stored:  # this commit deletes its entries too
+            unfinished_loads.discard(txn, load)
+    txn.batch.delete_range(_MESSAGES, *database_bounds(stored))
+    catalog.index.uncount(txn, stored)
+    if not _drop_few(txn, stored, few):
+        catalog.flushed.add(txn, stored)
+        catalog.databases.renumber(txn, db, catalog.flushed.numbers(txn))
+    return count
+
+
+def unlink(txn: Txn, db: int, pages: Sequence[Mapping[bytes, int]]) -> None:
+    """Delete keys of a database, given by its stored number; their rows stay for ``sweep``.
+
+    ``pages`` have stored names and generations, at most ``unlinked_keys`` each.
+    """
+    catalog, gone = txn.catalog, set[int]()
+    txn.frees = True
     txn.finish()
-    txn.batch.put(_METADATA, scan_row(db, generation), key_of(hidden))
-    if not catalog.is_gone(txn, stream):  # otherwise it is due to be swept already
-        catalog.unlinked.add(txn, dict([encode_unlinked(db, [generation])]), {generation})
-    return True
-
-
-_TREES = Family.TREES
+    prefix = U16.pack(catalog.databases.shown(txn, db))
+    for page in pages:
+        gone.update(page.values())
+        for stored in page:
+            name = prefix + key_of(stored)
+            catalog.streams.pop(name, None)
+            catalog.strings.pop(name, None)
+    catalog.index.left(txn, db, len(gone))
+    catalog.unlinked.add(txn, dict([encode_unlinked(db, page.values()) for page in pages]), gone)
+    txn.signal_all(prefix, Wake.DELETED)
 
 
 def sweep(txn: Txn, limit: int) -> int:
@@ -217,7 +112,7 @@ def _sweep_flushed(txn: Txn, db: int, limit: int) -> int | None:
     if txn.catalog.databases.has(txn, db):  # damage: a database is about to lose its keys
         flushed.clear(txn, db)
         return 0
-    gone = None if lower else drop_few(txn, db, limit)
+    gone = None if lower else _drop_few(txn, db, limit)
     if gone is not None:
         if gone:
             flushed.clear(txn, db)
@@ -236,7 +131,7 @@ def _sweep_flushed(txn: Txn, db: int, limit: int) -> int | None:
     return len(page)
 
 
-def drop_few(txn: Txn, db: int, most: int) -> bool | None:
+def _drop_few(txn: Txn, db: int, most: int) -> bool | None:
     """Delete all keys of a stored number, given that its messages are deleted, row by row.
 
     Return None if there are more than ``most``: none is deleted. Return False if they have more

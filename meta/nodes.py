@@ -34,8 +34,8 @@ from kvstream.layout.listpack import (
     integer_size,
 )
 from kvstream.layout.values import Names, decode_checked, decode_page
+from kvstream.meta.changeset import Changeset
 from kvstream.meta.records import Node, StreamMeta, encode_node, lives_in
-from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.storage.options import LARGE_VALUE
 from kvstream.types.ids import MIN_ID, PACKED, StreamID, new_id
@@ -221,7 +221,7 @@ def begin_at(stream: StreamMeta, head: Node) -> None:
         stream.cached_nodes.insert(0, head)
 
 
-def _delete(txn: Txn, stream: StreamMeta, first: StreamID) -> None:
+def _delete(txn: Changeset, stream: StreamMeta, first: StreamID) -> None:
     """Delete the row of a closed node."""
     at = _place(stream, first)
     if at and stream.cached_nodes[at - 1].first == first:
@@ -229,7 +229,9 @@ def _delete(txn: Txn, stream: StreamMeta, first: StreamID) -> None:
     txn.batch.puts[_TREES][tree_prefix(stream.nodes_tree) + PACKED(*first)] = None
 
 
-def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False) -> Iterator[Node]:
+def closed(
+    txn: Changeset, stream: StreamMeta, start: StreamID, reverse: bool = False
+) -> Iterator[Node]:
     """Yield the closed nodes from first ID ``start`` on, or in reverse from the last."""
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + start.packed, successor(prefix)
@@ -250,7 +252,7 @@ def _next_node(stream: StreamMeta, nodes: Iterator[Node]) -> Node:
     return node
 
 
-def head_of(txn: Txn, stream: StreamMeta) -> Node:
+def head_of(txn: Changeset, stream: StreamMeta) -> Node:
     """Return the first node of a stream that has entries."""
     cached = stream.cached_nodes
     if cached and cached[0].first == stream.head:
@@ -260,7 +262,7 @@ def head_of(txn: Txn, stream: StreamMeta) -> Node:
     return _cache_node(stream, _next_node(stream, closed(txn, stream, stream.head)))
 
 
-def from_head(txn: Txn, stream: StreamMeta) -> Iterator[Node]:
+def from_head(txn: Changeset, stream: StreamMeta) -> Iterator[Node]:
     """Yield the nodes of the stream in order, the open one last."""
     closed_nodes = stream.closed_nodes
     if closed_nodes:
@@ -273,7 +275,7 @@ def from_head(txn: Txn, stream: StreamMeta) -> Iterator[Node]:
 
 
 def whole_from_head(
-    txn: Txn, stream: StreamMeta, most: int, below: bytes
+    txn: Changeset, stream: StreamMeta, most: int, below: bytes
 ) -> tuple[int, int, Node | None]:
     """Return how many nodes at the head have no more than ``most`` live entries together.
 
@@ -313,7 +315,7 @@ def _last_of(row: Row) -> bytes:
     return row[1][:ID_BYTES]
 
 
-def _pages(txn: Txn, stream: StreamMeta, start: StreamID) -> Iterator[list[Row]]:
+def _pages(txn: Changeset, stream: StreamMeta, start: StreamID) -> Iterator[list[Row]]:
     """Yield the rows of the closed nodes from an ID on."""
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + start.packed, successor(prefix)
@@ -325,7 +327,7 @@ def _pages(txn: Txn, stream: StreamMeta, start: StreamID) -> Iterator[list[Row]]
         lower, limit = page[-1][0] + b"\x00", PAGE_MAX
 
 
-def node_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node:
+def node_of(txn: Changeset, stream: StreamMeta, eid: StreamID) -> Node:
     """Return the node that holds a live entry."""
     if stream.open_live and eid >= stream.open_first:
         return open_node(stream)
@@ -338,7 +340,9 @@ def node_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node:
     return _cache_node(stream, node)
 
 
-def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, most: int) -> bool:
+def has_large(
+    txn: Changeset, stream: StreamMeta, above: StreamID, last: StreamID, most: int
+) -> bool:
     """Return whether a large value, or more than ``most`` nodes, lie among ``above < id <= last``.
 
     A large entry begins a node and is alone in it, unless the limit of bytes is set higher.
@@ -353,7 +357,7 @@ def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, mos
     return len(nodes) > most or any(_decoded(row).size >= LARGE_VALUE for row in nodes)
 
 
-def is_behind_large(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
+def is_behind_large(txn: Changeset, stream: StreamMeta, eid: StreamID) -> bool:
     """Return whether the node of an ID, or the last one below it, has a large value."""
     if stream.open_live and eid >= stream.open_first:
         if stream.open_bytes >= LARGE_VALUE:
@@ -363,7 +367,7 @@ def is_behind_large(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
     return node is not None and node.size >= LARGE_VALUE
 
 
-def lose(txn: Txn, stream: StreamMeta, node: Node, count: int) -> None:
+def lose(txn: Changeset, stream: StreamMeta, node: Node, count: int) -> None:
     """Subtract ``count`` live entries, whose rows still exist, from a node's count."""
     if count == node.live:
         remove(txn, stream, node)
@@ -388,7 +392,7 @@ class Part(NamedTuple):
     """No other node lies between this one and that of the part before."""
 
 
-def parts_of(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[Part]:
+def parts_of(txn: Changeset, stream: StreamMeta, ids: list[StreamID]) -> list[Part]:
     """Divide live entries, in ascending order, among the nodes that hold them."""
     parts: list[Part] = []
     ahead: Iterator[Node] = iter(())
@@ -407,7 +411,7 @@ def parts_of(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[Part]:
     return parts
 
 
-def lose_parts(txn: Txn, stream: StreamMeta, parts: list[Part]) -> None:
+def lose_parts(txn: Changeset, stream: StreamMeta, parts: list[Part]) -> None:
     """Subtract the parts of ``parts_of``, whose rows still exist, from the nodes' counts."""
     if len(parts) == 1:
         lose(txn, stream, parts[0].node, len(parts[0].ids))
@@ -427,7 +431,7 @@ def lose_parts(txn: Txn, stream: StreamMeta, parts: list[Part]) -> None:
         stream.head = _first_of(txn, stream)
 
 
-def remove(txn: Txn, stream: StreamMeta, node: Node) -> None:
+def remove(txn: Changeset, stream: StreamMeta, node: Node) -> None:
     """Remove a node that has no live entry left."""
     stream.nodes -= 1
     if node.is_open:
@@ -438,13 +442,13 @@ def remove(txn: Txn, stream: StreamMeta, node: Node) -> None:
         stream.head = _first_of(txn, stream)
 
 
-def _first_of(txn: Txn, stream: StreamMeta) -> StreamID:
+def _first_of(txn: Changeset, stream: StreamMeta) -> StreamID:
     if not stream.closed_nodes:
         return stream.open_first
     return _next_node(stream, closed(txn, stream, stream.head)).first
 
 
-def _reopen_last(txn: Txn, stream: StreamMeta) -> None:
+def _reopen_last(txn: Changeset, stream: StreamMeta) -> None:
     """Open the last closed node again, as Redis appends to whichever node is last."""
     clear_open(stream)
     if stream.nodes == 0:
@@ -465,7 +469,7 @@ def clear_open(stream: StreamMeta) -> None:
 
 
 def live_counts(
-    txn: Txn, stream: StreamMeta, low: StreamID, high: StreamID
+    txn: Changeset, stream: StreamMeta, low: StreamID, high: StreamID
 ) -> Iterator[tuple[bytes, int]]:
     """Yield first ID, packed, and live entries of each node that may hold ``low <= id <= high``."""
     prefix = tree_prefix(stream.nodes_tree)
@@ -483,7 +487,7 @@ def live_counts(
         yield stream.open_first.packed, stream.open_live
 
 
-def live_after(txn: Txn, stream: StreamMeta, eid: StreamID) -> int:
+def live_after(txn: Changeset, stream: StreamMeta, eid: StreamID) -> int:
     """Return the exact number of live entries above ``eid``, at a cost of nodes, not entries."""
     if eid >= stream.last or stream.length == 0:
         return 0
@@ -505,7 +509,9 @@ def live_after(txn: Txn, stream: StreamMeta, eid: StreamID) -> int:
     return total
 
 
-def live_between(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> Iterator[int]:
+def live_between(
+    txn: Changeset, stream: StreamMeta, start: StreamID, end: StreamID
+) -> Iterator[int]:
     """Return numbers that add up to the live entries of ``start <= id <= end``, as of this call."""
     start, end = max(start, stream.first), min(end, stream.last)
     if stream.length == 0 or start > end:
@@ -530,13 +536,13 @@ def live_between(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -
     return chain(parts, _whole_nodes(txn, stream, above, high.first))
 
 
-def node_at(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node | None:
+def node_at(txn: Changeset, stream: StreamMeta, eid: StreamID) -> Node | None:
     """Return the last closed node that begins at or before an ID."""
     row = _row_at(txn, stream, eid)
     return None if row is None else _decoded(row)
 
 
-def _row_at(txn: Txn, stream: StreamMeta, eid: StreamID) -> Row | None:
+def _row_at(txn: Changeset, stream: StreamMeta, eid: StreamID) -> Row | None:
     """Return the row of the last closed node that begins at or before an ID."""
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + stream.head.packed, prefix + eid.packed + b"\x00"
@@ -544,7 +550,7 @@ def _row_at(txn: Txn, stream: StreamMeta, eid: StreamID) -> Row | None:
     return page[0] if page else None
 
 
-def _count_rows(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> int:
+def _count_rows(txn: Changeset, stream: StreamMeta, start: StreamID, end: StreamID) -> int:
     """Return the number of entries of ``start <= id <= end``, which are in one node."""
     if start > end:
         return 0
@@ -552,7 +558,9 @@ def _count_rows(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) ->
     return len(txn.batch.page(_MESSAGES, lower, upper, _WHOLE_NODE))
 
 
-def _whole_nodes(txn: Txn, stream: StreamMeta, above: StreamID, below: StreamID) -> Iterator[int]:
+def _whole_nodes(
+    txn: Changeset, stream: StreamMeta, above: StreamID, below: StreamID
+) -> Iterator[int]:
     """Return the live entries of the closed nodes that begin between two IDs, page by page."""
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + above.packed + b"\x00", prefix + below.packed

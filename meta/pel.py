@@ -24,6 +24,7 @@ from operator import attrgetter, itemgetter
 from kvstream.errors import Corruption
 from kvstream.layout.keys import ID_BYTES
 from kvstream.meta import pel_index
+from kvstream.meta.changeset import Changeset
 from kvstream.meta.keyed import Edit, Key, Keyed
 from kvstream.meta.records import ConsumerMeta, GroupMeta
 from kvstream.meta.runs import (
@@ -38,7 +39,6 @@ from kvstream.meta.runs import (
     time_and_rank,
     time_of,
 )
-from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.storage.batch import Family
 from kvstream.types.images import PackedID
@@ -56,7 +56,7 @@ COUNT_MAX = (1 << 63) - 1
 # --- reading ------------------------------------------------------------------------------------
 
 
-def run_at(txn: Txn, group: GroupMeta, eid: PackedID) -> Run | None:
+def run_at(txn: Changeset, group: GroupMeta, eid: PackedID) -> Run | None:
     """Return the run whose range of IDs includes ``eid``, whether or not it is pending."""
     if not group.indexed:
         run = group.runs.floor(txn.batch, eid)
@@ -72,7 +72,7 @@ def run_at(txn: Txn, group: GroupMeta, eid: PackedID) -> Run | None:
     return run
 
 
-def pending_among(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
+def pending_among(txn: Changeset, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
     """Return those of ``ids``, ascending, that are pending."""
     pending: list[PackedID] = []
     for run, within in runs_at(txn, group, ids):
@@ -87,7 +87,7 @@ def pending_of(run: Run, ids: Sequence[PackedID]) -> list[PackedID]:
 
 
 def runs_at(
-    txn: Txn, group: GroupMeta, ids: Sequence[PackedID]
+    txn: Changeset, group: GroupMeta, ids: Sequence[PackedID]
 ) -> Iterator[tuple[Run, Sequence[PackedID]]]:
     """Yield the runs that may have some of ``ids``, ascending, each with those within its bounds.
 
@@ -108,21 +108,21 @@ def runs_at(
         at = end
 
 
-def runs_from(txn: Txn, group: GroupMeta, start: PackedID) -> Iterator[Run]:
+def runs_from(txn: Changeset, group: GroupMeta, start: PackedID) -> Iterator[Run]:
     """Yield the runs that may hold IDs at or above ``start``, in order."""
     first = group.runs.floor(txn.batch, start)
     return group.runs.scan(txn.batch, first.anchor if first else start)
 
 
 def runs_of(
-    txn: Txn, group: GroupMeta, consumer: ConsumerMeta, start: PackedID = b""
+    txn: Changeset, group: GroupMeta, consumer: ConsumerMeta, start: PackedID = b""
 ) -> Iterator[Run]:
     """Yield the runs of one consumer that may hold IDs at or above ``start``, in order."""
     for anchor in pel_index.anchors_of(txn, group, consumer, start):
         yield run_by_anchor(txn, group, anchor)
 
 
-def runs_by_time(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
+def runs_by_time(txn: Changeset, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
     """Yield the runs delivered at ``latest_ms`` or before, oldest first.
 
     Those given back come before all others.
@@ -136,7 +136,7 @@ def runs_by_time(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
             yield run
 
 
-def oldest_time(txn: Txn, group: GroupMeta) -> int | None:
+def oldest_time(txn: Changeset, group: GroupMeta) -> int | None:
     """Return the least delivery time of all pending entries."""
     suffix = next(pel_index.times_of(txn, group), None)
     return None if suffix is None else time_of(suffix)
@@ -146,7 +146,7 @@ FEW_RUNS = 128
 """Runs that are looked through without an index: to build and keep one would take longer."""
 
 
-def _runs_without_index(txn: Txn, group: GroupMeta) -> list[Run] | None:
+def _runs_without_index(txn: Changeset, group: GroupMeta) -> list[Run] | None:
     """Return the runs of a group whose order is not kept, None if they are many."""
     if group.indexed or (group.index is not None and group.index.is_ordered):
         return None
@@ -154,7 +154,7 @@ def _runs_without_index(txn: Txn, group: GroupMeta) -> list[Run] | None:
     return runs if len(runs) <= FEW_RUNS else None
 
 
-def oldest_delivery(txn: Txn, group: GroupMeta) -> int | None:
+def oldest_delivery(txn: Changeset, group: GroupMeta) -> int | None:
     """Return the least delivery time of entries that have an owner."""
     few = _runs_without_index(txn, group)
     if few is not None:
@@ -168,7 +168,7 @@ def oldest_delivery(txn: Txn, group: GroupMeta) -> int | None:
     return 0  # XCLAIM may set the time 0, which sorts before those given back
 
 
-def ready_runs(txn: Txn, group: GroupMeta) -> Iterator[Run]:
+def ready_runs(txn: Changeset, group: GroupMeta) -> Iterator[Run]:
     """Yield the runs that were given back and do not wait, in that order."""
     few = _runs_without_index(txn, group)
     if few is None:
@@ -177,7 +177,7 @@ def ready_runs(txn: Txn, group: GroupMeta) -> Iterator[Run]:
     return iter(sorted(ready, key=_suffix_of))
 
 
-def lapsed_runs(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
+def lapsed_runs(txn: Changeset, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
     """Yield the runs with owners that were delivered at ``latest_ms`` or before, oldest first."""
     few = _runs_without_index(txn, group)
     if few is not None:
@@ -197,7 +197,7 @@ def lapsed_runs(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
             yield run_by_anchor(txn, group, suffix[TIME_BYTES:])
 
 
-def runs_waiting_for(txn: Txn, group: GroupMeta, time_ms: int) -> Iterator[Run]:
+def runs_waiting_for(txn: Changeset, group: GroupMeta, time_ms: int) -> Iterator[Run]:
     """Yield the runs that were given back until a time, in the order in which they came."""
     for suffix in pel_index.times_of(txn, group, first_waiting(time_ms)):
         if time_of(suffix) > time_ms:
@@ -205,7 +205,7 @@ def runs_waiting_for(txn: Txn, group: GroupMeta, time_ms: int) -> Iterator[Run]:
         yield run_by_anchor(txn, group, suffix[TIME_BYTES:])
 
 
-def next_ready_ms(txn: Txn, group: GroupMeta) -> int | None:
+def next_ready_ms(txn: Changeset, group: GroupMeta) -> int | None:
     """Return when the first entry that waits for a time to come is ready; None if there is none."""
     for suffix in pel_index.times_of(txn, group, first_waiting(txn.now_ms)):
         time_ms, rank = time_and_rank(suffix)
@@ -214,7 +214,7 @@ def next_ready_ms(txn: Txn, group: GroupMeta) -> int | None:
     return None
 
 
-def run_by_anchor(txn: Txn, group: GroupMeta, anchor: PackedID) -> Run:
+def run_by_anchor(txn: Changeset, group: GroupMeta, anchor: PackedID) -> Run:
     """Return the run of an anchor that an index names; raise Corruption if it is missing."""
     run = group.runs.get(txn.batch, anchor)
     if run is None:
@@ -232,7 +232,7 @@ def ids_between(run: Run, start: PackedID, end: PackedID) -> Sequence[PackedID]:
 
 
 def deliver(
-    txn: Txn, group: GroupMeta, ids: Sequence[PackedID], owner: bytes, time_ms: int
+    txn: Changeset, group: GroupMeta, ids: Sequence[PackedID], owner: bytes, time_ms: int
 ) -> None:
     """Make ``ids``, ascending, pending for the first time, and take over those that are pending."""
     run = group.runs.last(txn.batch)
@@ -249,7 +249,7 @@ def deliver(
 
 
 def insert(
-    txn: Txn,
+    txn: Changeset,
     group: GroupMeta,
     ids: Sequence[PackedID],
     owner: bytes,
@@ -274,14 +274,16 @@ def insert(
     pel_index.add_all(txn, group, runs)
 
 
-def redeliver(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], owner: bytes) -> None:
+def redeliver(
+    txn: Changeset, group: GroupMeta, run: Run, ids: Sequence[PackedID], owner: bytes
+) -> None:
     """Count another delivery, to ``owner`` and now, of IDs that were in a run."""
     if ids:
         detach(txn, group, ids)
         insert(txn, group, ids, owner, txn.now_ms, min(run.deliveries + 1, COUNT_MAX))
 
 
-def _append(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], shared: Shared) -> None:
+def _append(txn: Changeset, group: GroupMeta, ids: Sequence[PackedID], shared: Shared) -> None:
     """Write ``ids`` as runs of their own."""
     if len(ids) <= txn.thresholds.run_ids:
         pel_index.add(txn, group, Run.of(ids, shared))
@@ -289,14 +291,14 @@ def _append(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], shared: Shared)
         pel_index.add_all(txn, group, _runs_of_some(txn, ids, shared))
 
 
-def _runs_of_some(txn: Txn, ids: Sequence[PackedID], shared: Shared) -> list[Run]:
+def _runs_of_some(txn: Changeset, ids: Sequence[PackedID], shared: Shared) -> list[Run]:
     """Return adjacent runs."""
     size = txn.thresholds.run_ids
     return [Run.of(ids[at : at + size], shared) for at in range(0, len(ids), size)]
 
 
 def _split_around(
-    txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], shared: Shared
+    txn: Changeset, group: GroupMeta, run: Run, ids: Sequence[PackedID], shared: Shared
 ) -> list[Run]:
     """Cut a run around new IDs; return all pieces but its first, with runs of the IDs between.
 
@@ -328,7 +330,7 @@ def _position(ids: Sequence[PackedID], eid: PackedID) -> int:
     return at
 
 
-def detach(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
+def detach(txn: Changeset, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
     """Remove ``ids``, ascending, from the PEL, for the caller to place them again.
 
     Returns those that were pending.
@@ -336,7 +338,7 @@ def detach(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID
     return [eid for _, lifted in _remove(txn, group, ids) for eid in lifted]
 
 
-def acknowledge(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
+def acknowledge(txn: Changeset, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
     """Remove ``ids``, ascending, from the PEL; return those that were pending."""
     taken = detach(txn, group, ids)
     if group.keyed is not None:
@@ -344,14 +346,14 @@ def acknowledge(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[Pac
     return taken
 
 
-def discard(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
+def discard(txn: Changeset, group: GroupMeta, ids: Sequence[PackedID]) -> int:
     """Remove ``ids``, ascending and distinct, from the PEL; return how many were pending."""
     if group.keyed is not None:
         return len(acknowledge(txn, group, ids))
     return sum([len(dropped) for _, dropped in _remove(txn, group, ids)])
 
 
-def discard_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
+def discard_of(txn: Changeset, group: GroupMeta, consumer: ConsumerMeta) -> int:
     """Remove all entries of a consumer from the PEL; return how many there were."""
     if group.keyed is None:
         return pel_index.remove_of(txn, group, consumer)
@@ -361,13 +363,13 @@ def discard_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
     return count
 
 
-def discard_one(txn: Txn, group: GroupMeta, eid: PackedID) -> int:
+def discard_one(txn: Changeset, group: GroupMeta, eid: PackedID) -> int:
     """Remove one ID from the PEL; return 1 if it was pending."""
     run = run_at(txn, group, eid)
     return 0 if run is None else discard_from(txn, group, run, eid)
 
 
-def discard_from(txn: Txn, group: GroupMeta, run: Run, eid: PackedID) -> int:
+def discard_from(txn: Changeset, group: GroupMeta, run: Run, eid: PackedID) -> int:
     """Remove one ID from the run that reaches over it; return 1 if it was pending."""
     packed = run.packed
     at = offset_of(packed, eid)
@@ -385,7 +387,7 @@ def discard_from(txn: Txn, group: GroupMeta, run: Run, eid: PackedID) -> int:
 
 
 def _remove(
-    txn: Txn, group: GroupMeta, ids: Sequence[PackedID]
+    txn: Changeset, group: GroupMeta, ids: Sequence[PackedID]
 ) -> list[tuple[Run, Sequence[PackedID]]]:
     taken: list[tuple[Run, Sequence[PackedID]]] = []
     whole: list[Run] = []
@@ -401,14 +403,14 @@ def _remove(
     return taken
 
 
-def release_runs(txn: Txn, group: GroupMeta, runs: list[Run], rank: int) -> None:
+def release_runs(txn: Changeset, group: GroupMeta, runs: list[Run], rank: int) -> None:
     """Make whole runs ready under a rank, without owner; their delivery counts stay."""
     ready = {run.anchor: run._replace(owner=b"", time_ms=0, rank=rank) for run in runs}
     pel_index.replace(txn, group, runs, ready)
 
 
 def _remove_ids(
-    txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]
+    txn: Changeset, group: GroupMeta, run: Run, ids: Sequence[PackedID]
 ) -> Sequence[PackedID]:
     """Return those of ``ids`` that are in a run, and remove them if it keeps others."""
     packed = run.packed
@@ -451,7 +453,7 @@ class Change:
     """IDs that have a target."""
 
     def apply(
-        self, txn: Txn, group: GroupMeta, rows: Mapping[PackedID, bytes] | None = None
+        self, txn: Changeset, group: GroupMeta, rows: Mapping[PackedID, bytes] | None = None
     ) -> None:
         """Change the runs; ``rows``: the new ones, if they are encoded already."""
         pel_index.replace(txn, group, self.old, self.new, rows)
@@ -469,7 +471,7 @@ class Change:
         ]
 
 
-def stretches(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> Stretches:
+def stretches(txn: Changeset, group: GroupMeta, ids: Sequence[PackedID]) -> Stretches:
     """Yield all of ``ids``, ascending, by the runs that reach over them."""
     at = 0
     while at < len(ids):
@@ -485,7 +487,7 @@ def stretches(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> Stretches:
         at = end
 
 
-def plan(txn: Txn, group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
+def plan(txn: Changeset, group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
     """Return the change of a group's runs that gives IDs the targets that ``decide`` returns."""
     old: list[Run] = []
     new: dict[PackedID, Run] = {}
@@ -530,7 +532,7 @@ def _targets(run: Run | None, within: Sequence[PackedID], decide: Decide) -> Tar
     return targets
 
 
-def _pieces(txn: Txn, run: Run | None, targets: Targets) -> list[tuple[bytes, Shared]]:
+def _pieces(txn: Changeset, run: Run | None, targets: Targets) -> list[tuple[bytes, Shared]]:
     """Return the IDs of new runs, packed, and what those of each share."""
     shares = list(targets.values())
     packed, own = b"".join(targets), None if run is None else run.shared
@@ -555,7 +557,7 @@ def _pieces(txn: Txn, run: Run | None, targets: Targets) -> list[tuple[bytes, Sh
     ]
 
 
-def _join(txn: Txn, before: Run, packed: bytes, shared: Shared) -> Run | None:
+def _join(txn: Changeset, before: Run, packed: bytes, shared: Shared) -> Run | None:
     """Return a new run extended by more IDs, or None if that is impossible."""
     size = len(before.packed) + len(packed)
     if before.shared != shared or size > txn.thresholds.run_ids * ID_BYTES:
@@ -566,19 +568,19 @@ def _join(txn: Txn, before: Run, packed: bytes, shared: Shared) -> Run | None:
 # --- readers that wait --------------------------------------------------------------------------
 
 
-def signal_freed(txn: Txn, name: bytes, group: GroupMeta) -> None:
+def signal_freed(txn: Changeset, name: bytes, group: GroupMeta) -> None:
     """Wake the readers of a group that limits entries in flight: there is room again."""
     policy = group.policy
     if policy is not None and policy.max_in_flight:
         txn.signal(name, Wake.FREED)
 
 
-def note_renewed(txn: Txn, group: GroupMeta) -> None:
+def note_renewed(txn: Changeset, group: GroupMeta) -> None:
     """Note that leases begin now; if the clock was set back, that is before all others."""
     group.owned_since = min(group.owned_since, txn.now_ms)
 
 
-def signal_owned(txn: Txn, name: bytes, group: GroupMeta) -> None:
+def signal_owned(txn: Changeset, name: bytes, group: GroupMeta) -> None:
     """Wake the readers of a group with leases after a claim: they see when its leases end."""
     if group.policy is not None:
         group.owned_since = 0
@@ -591,7 +593,7 @@ DELETED_MAX = 1000
 """Held entries whose message was deleted, of one key, that are dropped at once."""
 
 
-def free_keys(txn: Txn, group: GroupMeta, ids: Iterable[PackedID]) -> None:
+def free_keys(txn: Changeset, group: GroupMeta, ids: Iterable[PackedID]) -> None:
     """Update the keys of IDs that are no longer pending, or held; make the next ones ready.
 
     For groups that deliver in order by key, after their runs have changed.
@@ -621,13 +623,13 @@ def free_keys(txn: Txn, group: GroupMeta, ids: Iterable[PackedID]) -> None:
         _make_ready(txn, group, edit, freed)
 
 
-def make_ready(txn: Txn, group: GroupMeta, keys: Iterable[Key]) -> None:
+def make_ready(txn: Changeset, group: GroupMeta, keys: Iterable[Key]) -> None:
     """Make the next held entries of some keys ready, as far as these have room."""
     assert group.keyed is not None
     _make_ready(txn, group, Edit(group.keyed, txn.batch), keys)
 
 
-def _make_ready(txn: Txn, group: GroupMeta, edit: Edit, keys: Iterable[Key]) -> None:
+def _make_ready(txn: Changeset, group: GroupMeta, edit: Edit, keys: Iterable[Key]) -> None:
     keyed, policy = group.keyed, group.policy
     assert keyed is not None
     assert policy is not None
@@ -656,10 +658,10 @@ def _make_ready(txn: Txn, group: GroupMeta, edit: Edit, keys: Iterable[Key]) -> 
     change = plan(txn, group, stretches(txn, group, sorted(ready)), decide)
     pel_index.replace(txn, group, change.old, change.new)
     txn.member_changed(group)
-    txn.signal(txn.catalog.databases.shown_name(txn, keyed.stream.name), Wake.FREED)
+    txn.signal(txn.catalog.shown_name(txn, keyed.stream.name), Wake.FREED)
 
 
-def _exists(txn: Txn, keyed: Keyed, eid: PackedID) -> bool:
+def _exists(txn: Changeset, keyed: Keyed, eid: PackedID) -> bool:
     """Return whether the message of an entry exists; dead rows may lie below the first one."""
     stream = keyed.stream
     if not stream.length or eid < stream.first.packed:

@@ -18,6 +18,7 @@ from itertools import groupby
 from kvstream.errors import Corruption
 from kvstream.layout.keys import ID_BYTES
 from kvstream.meta import trees
+from kvstream.meta.changeset import Changeset
 from kvstream.meta.records import ConsumerMeta, GroupMeta
 from kvstream.meta.runs import (
     HEAD_BYTES,
@@ -30,7 +31,6 @@ from kvstream.meta.runs import (
     owner_of,
 )
 from kvstream.meta.trees import Tree
-from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 from kvstream.types.images import PackedID
 
@@ -39,7 +39,7 @@ _EVERYTHING = Run(b"", b"\xff" * ID_BYTES, b"", 0, 0)
 """A run that overlaps all IDs."""
 
 
-def index_of(txn: Txn, group: GroupMeta) -> RunIndex:
+def index_of(txn: Changeset, group: GroupMeta) -> RunIndex:
     """Return the index in memory of a group that is not indexed on disk."""
     index = group.index
     if index is None:
@@ -47,7 +47,7 @@ def index_of(txn: Txn, group: GroupMeta) -> RunIndex:
     return index
 
 
-def _ordered_index_of(txn: Txn, group: GroupMeta) -> RunIndex:
+def _ordered_index_of(txn: Changeset, group: GroupMeta) -> RunIndex:
     """Return the index in memory with the order of the runs."""
     index = group.index
     if index is None or not index.is_ordered:
@@ -58,24 +58,24 @@ def _ordered_index_of(txn: Txn, group: GroupMeta) -> RunIndex:
 # --- what is pending ----------------------------------------------------------------------------
 
 
-def pending_in(txn: Txn, group: GroupMeta) -> int:
+def pending_in(txn: Changeset, group: GroupMeta) -> int:
     """Return the number of pending entries of a group."""
     return group.pending if group.indexed else index_of(txn, group).pending
 
 
-def nacked_in(txn: Txn, group: GroupMeta) -> int:
+def nacked_in(txn: Changeset, group: GroupMeta) -> int:
     """Return the number of pending entries without an owner (XNACK)."""
     return group.nacked if group.indexed else index_of(txn, group).pending_with(None)
 
 
-def pending_with(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
+def pending_with(txn: Changeset, group: GroupMeta, consumer: ConsumerMeta) -> int:
     """Return the number of pending entries of a consumer."""
     if group.indexed:
         return consumer.pending
     return index_of(txn, group).pending_with(consumer.name)
 
 
-def pending_by_consumer(txn: Txn, group: GroupMeta) -> dict[bytes, int]:
+def pending_by_consumer(txn: Changeset, group: GroupMeta) -> dict[bytes, int]:
     """Return the number of pending entries of each consumer that has any, sorted by name."""
     if group.indexed:
         members = txn.catalog.consumers(txn, group)
@@ -85,7 +85,7 @@ def pending_by_consumer(txn: Txn, group: GroupMeta) -> dict[bytes, int]:
     return {owner: shares[owner].pending for owner in owners}
 
 
-def times_of(txn: Txn, group: GroupMeta, start: bytes = b"") -> Iterator[bytes]:
+def times_of(txn: Changeset, group: GroupMeta, start: bytes = b"") -> Iterator[bytes]:
     """Yield the ``times_suffix`` of each run: first those without an owner, then the oldest."""
     if group.indexed:
         return group.times.scan(txn.batch, start)
@@ -93,7 +93,7 @@ def times_of(txn: Txn, group: GroupMeta, start: bytes = b"") -> Iterator[bytes]:
 
 
 def anchors_of(
-    txn: Txn, group: GroupMeta, consumer: ConsumerMeta, start: PackedID
+    txn: Changeset, group: GroupMeta, consumer: ConsumerMeta, start: PackedID
 ) -> Iterator[PackedID]:
     """Yield the anchors of a consumer's runs, from the last one at or below ``start`` on."""
     if group.indexed:
@@ -117,7 +117,7 @@ def _report_change(group: GroupMeta, runs: Iterable[Run]) -> None:
         group.watches = None
 
 
-def add(txn: Txn, group: GroupMeta, run: Run) -> None:
+def add(txn: Changeset, group: GroupMeta, run: Run) -> None:
     """Write a run where none is anchored; raise Corruption if its owner is no consumer."""
     if not run.rank and run.owner not in group.consumers:
         txn.catalog.owner(txn, group, run.owner)
@@ -142,7 +142,7 @@ def add(txn: Txn, group: GroupMeta, run: Run) -> None:
     _count(txn, group, owner_of(run), run.length)
 
 
-def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
+def add_all(txn: Changeset, group: GroupMeta, runs: list[Run]) -> None:
     """Write runs where none are anchored: all at once if they are many and stay in memory."""
     grown = group.grown + sum([run.length for run in runs])
     together = (
@@ -163,7 +163,7 @@ def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
         group.index.add_all(runs)
 
 
-def remove(txn: Txn, group: GroupMeta, run: Run) -> None:
+def remove(txn: Changeset, group: GroupMeta, run: Run) -> None:
     """Delete a run."""
     group.near = None
     if group.watches is not None:
@@ -179,7 +179,7 @@ def remove(txn: Txn, group: GroupMeta, run: Run) -> None:
         group.index.remove(run)
 
 
-def remove_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
+def remove_all(txn: Changeset, group: GroupMeta, runs: list[Run]) -> None:
     """Delete runs: all at once if they are many and in memory."""
     if len(runs) <= txn.thresholds.few_runs or group.indexed or group.runs.memory is None:
         for run in runs:
@@ -191,7 +191,7 @@ def remove_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
         group.index.remove_all(runs)
 
 
-def resize(txn: Txn, group: GroupMeta, run: Run, packed: bytes) -> None:
+def resize(txn: Changeset, group: GroupMeta, run: Run, packed: bytes) -> None:
     """Replace the IDs of a run: by some of them, or by more behind the last one."""
     resized = new_run((run.anchor, packed, *run[2:]))
     change = (len(packed) - len(run.packed)) // ID_BYTES
@@ -208,7 +208,7 @@ def resize(txn: Txn, group: GroupMeta, run: Run, packed: bytes) -> None:
 
 
 def replace(
-    txn: Txn,
+    txn: Changeset,
     group: GroupMeta,
     old: list[Run],
     new: Mapping[PackedID, Run],
@@ -244,7 +244,9 @@ def replace(
     unindex_if_small(txn, group)
 
 
-def _replace_few(txn: Txn, group: GroupMeta, old: list[Run], new: Mapping[PackedID, Run]) -> None:
+def _replace_few(
+    txn: Changeset, group: GroupMeta, old: list[Run], new: Mapping[PackedID, Run]
+) -> None:
     """Replace runs one by one."""
     kept = set()
     for run in old:
@@ -261,7 +263,7 @@ def _replace_few(txn: Txn, group: GroupMeta, old: list[Run], new: Mapping[Packed
         unindex_if_small(txn, group)
 
 
-def _overwrite(txn: Txn, group: GroupMeta, old: Run, new: Run) -> None:
+def _overwrite(txn: Changeset, group: GroupMeta, old: Run, new: Run) -> None:
     """Replace a run by one of the same anchor and no more IDs: the group keeps its form."""
     if not new.rank and new.owner not in group.consumers:
         txn.catalog.owner(txn, group, new.owner)
@@ -273,7 +275,7 @@ def _overwrite(txn: Txn, group: GroupMeta, old: Run, new: Run) -> None:
         group.index.add(new)
 
 
-def remove_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
+def remove_of(txn: Changeset, group: GroupMeta, consumer: ConsumerMeta) -> int:
     """Delete all runs of a consumer; return the number of their entries."""
     pending = consumer.pending
     if group.indexed and pending == group.pending:
@@ -298,7 +300,7 @@ def lost(group: GroupMeta, anchor: PackedID) -> Corruption:
     return Corruption(f"group {group.name!r} has lost the run of pending entries {anchor.hex()}")
 
 
-def _empty(txn: Txn, group: GroupMeta, owners: Iterable[bytes]) -> None:
+def _empty(txn: Changeset, group: GroupMeta, owners: Iterable[bytes]) -> None:
     """Delete all runs of an indexed group."""
     group.near = None
     group.runs.clear(txn.batch)
@@ -312,7 +314,7 @@ def _empty(txn: Txn, group: GroupMeta, owners: Iterable[bytes]) -> None:
     txn.member_changed(group)
 
 
-def _replace_index_rows(txn: Txn, group: GroupMeta, old: list[Run], new: list[Run]) -> None:
+def _replace_index_rows(txn: Changeset, group: GroupMeta, old: list[Run], new: list[Run]) -> None:
     suffixes = [run.times_suffix for run in new]
     _replace_empty(txn, group.times, [run.times_suffix for run in old], suffixes)
     anchors: dict[Owner, tuple[list[PackedID], list[PackedID]]] = {}
@@ -329,12 +331,12 @@ def _replace_index_rows(txn: Txn, group: GroupMeta, old: list[Run], new: list[Ru
         _count(txn, group, owner, counts[owner])
 
 
-def _replace_empty(txn: Txn, tree: Tree[bytes], old: list[bytes], new: list[bytes]) -> None:
+def _replace_empty(txn: Changeset, tree: Tree[bytes], old: list[bytes], new: list[bytes]) -> None:
     rows = {suffix: suffix for suffix in new}
     tree.replace(txn.batch, [suffix for suffix in old if suffix not in rows], rows)
 
 
-def _count(txn: Txn, group: GroupMeta, owner: Owner, change: int) -> None:
+def _count(txn: Changeset, group: GroupMeta, owner: Owner, change: int) -> None:
     """Count pending entries in the records of an indexed group."""
     group.pending += change
     txn.member_changed(group)
@@ -349,7 +351,7 @@ def _count(txn: Txn, group: GroupMeta, owner: Owner, change: int) -> None:
 # --- a group made as a whole --------------------------------------------------------------------
 
 
-def write_runs(txn: Txn, group: GroupMeta, runs: Callable[[], Iterable[Run]]) -> None:
+def write_runs(txn: Changeset, group: GroupMeta, runs: Callable[[], Iterable[Run]]) -> None:
     """Write all runs of a group that has none, in the form that suits their number.
 
     ``runs`` returns them in the order of their anchors, again at each call. The caller writes the
@@ -381,7 +383,7 @@ def write_runs(txn: Txn, group: GroupMeta, runs: Callable[[], Iterable[Run]]) ->
 # --- from one form to the other -----------------------------------------------------------------
 
 
-def _has_room(txn: Txn, group: GroupMeta, count: int = 1) -> bool:
+def _has_room(txn: Changeset, group: GroupMeta, count: int = 1) -> bool:
     """Return whether a group's runs stay in memory with ``count`` more of them.
 
     Large groups share the room of ``store_rows``. They take it in steps, to add up rarely.
@@ -398,19 +400,19 @@ def _has_room(txn: Txn, group: GroupMeta, count: int = 1) -> bool:
     return True
 
 
-def _large_rows(txn: Txn) -> int:
+def _large_rows(txn: Changeset) -> int:
     """Return the runs of all large groups in memory."""
     streams = txn.catalog.streams.values()
     return sum([group.runs.large_rows() for stream in streams for group in stream.groups.values()])
 
 
-def _is_light(txn: Txn, group: GroupMeta) -> bool:
+def _is_light(txn: Changeset, group: GroupMeta) -> bool:
     """Count a group's IDs again; return whether they are well below ``cached_ids``."""
     group.grown = sum([run.length for run in group.runs.all(txn.batch)])
     return group.grown <= txn.thresholds.cached_ids // 2
 
 
-def _write_indexes(txn: Txn, group: GroupMeta) -> None:
+def _write_indexes(txn: Changeset, group: GroupMeta) -> None:
     """Make a group indexed: write both indexes and all counts."""
     runs = group.runs.all(txn.batch)
     group.indexed, group.index, group.grown, group.near = True, None, 0, None
@@ -433,7 +435,7 @@ def _write_indexes(txn: Txn, group: GroupMeta) -> None:
     txn.member_changed(group)
 
 
-def _fits_again(txn: Txn, group: GroupMeta) -> bool:
+def _fits_again(txn: Changeset, group: GroupMeta) -> bool:
     """Return whether an indexed group has become so small that its runs fit into memory."""
     pending = group.pending
     if pending <= txn.thresholds.cached_rows // 2 or group.runs.is_small():
@@ -444,7 +446,7 @@ def _fits_again(txn: Txn, group: GroupMeta) -> bool:
     return pending + _large_rows(txn) <= txn.thresholds.store_rows // 2
 
 
-def unindex_if_small(txn: Txn, group: GroupMeta) -> None:
+def unindex_if_small(txn: Changeset, group: GroupMeta) -> None:
     """Delete the rows of the indexes, and the counts, of a group that has few runs again."""
     if not group.indexed or group.pending > txn.thresholds.cached_ids // 2:
         return

@@ -21,9 +21,9 @@ from typing import NamedTuple
 from kvstream.errors import Corruption
 from kvstream.layout.keys import U64, decode_number, successor, tree_prefix
 from kvstream.meta import nodes
+from kvstream.meta.changeset import Changeset
 from kvstream.meta.policy import ADDED_ROW, REAP_ROWS, TIMER_ROW
 from kvstream.meta.records import StreamMeta
-from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 
 _TREES = Family.TREES
@@ -69,7 +69,7 @@ class Timer(NamedTuple):
     value: bytes
 
 
-def tree(txn: Txn, stream: StreamMeta) -> bytes:
+def tree(txn: Changeset, stream: StreamMeta) -> bytes:
     """Return the prefix of the stream's queue tree, which is made if there is none."""
     if not stream.queue_tree:
         stream.queue_tree = txn.allocate()
@@ -80,24 +80,24 @@ def tree(txn: Txn, stream: StreamMeta) -> bytes:
 # --- other rows ---------------------------------------------------------------------------------
 
 
-def get_row(txn: Txn, stream: StreamMeta, suffix: bytes) -> bytes | None:
+def get_row(txn: Changeset, stream: StreamMeta, suffix: bytes) -> bytes | None:
     """Return the value of a row, given by its tag and rest."""
     if not stream.queue_tree:
         return None
     return txn.batch.get(_TREES, tree_prefix(stream.queue_tree) + suffix)
 
 
-def put_row(txn: Txn, stream: StreamMeta, suffix: bytes, value: bytes) -> None:
+def put_row(txn: Changeset, stream: StreamMeta, suffix: bytes, value: bytes) -> None:
     txn.batch.put(_TREES, tree(txn, stream) + suffix, value)
 
 
-def delete_row(txn: Txn, stream: StreamMeta, suffix: bytes) -> None:
+def delete_row(txn: Changeset, stream: StreamMeta, suffix: bytes) -> None:
     if stream.queue_tree:
         txn.batch.delete(_TREES, tree_prefix(stream.queue_tree) + suffix)
 
 
 def scan_rows(
-    txn: Txn, stream: StreamMeta, prefix: bytes, start: bytes = b""
+    txn: Changeset, stream: StreamMeta, prefix: bytes, start: bytes = b""
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield (suffix, value) of the rows whose suffixes begin with ``prefix``, from one on."""
     if not stream.queue_tree:
@@ -124,7 +124,7 @@ def decode(suffix: bytes, value: bytes) -> Timer:
 
 
 def put(
-    txn: Txn, stream: StreamMeta, at_ms: int, kind: int, rest: bytes, value: bytes = b""
+    txn: Changeset, stream: StreamMeta, at_ms: int, kind: int, rest: bytes, value: bytes = b""
 ) -> None:
     """Set a timer; one of the same time, kind and rest is replaced."""
     at_ms = min(max(0, at_ms), TIME_MAX)
@@ -142,7 +142,7 @@ def row(stream: StreamMeta, at_ms: int, kind: int, rest: bytes) -> bytes:
     return tree_prefix(stream.queue_tree) + suffix_of(at_ms, kind, rest)
 
 
-def take(txn: Txn, stream: StreamMeta, at_ms: int, kind: int, rest: bytes) -> bytes | None:
+def take(txn: Changeset, stream: StreamMeta, at_ms: int, kind: int, rest: bytes) -> bytes | None:
     """Take a timer away and return its value; None if there is none."""
     suffix = suffix_of(at_ms, kind, rest)
     value = get_row(txn, stream, suffix)
@@ -151,13 +151,17 @@ def take(txn: Txn, stream: StreamMeta, at_ms: int, kind: int, rest: bytes) -> by
     return value
 
 
-def get(txn: Txn, stream: StreamMeta, at_ms: int, kind: int, rest: bytes) -> bytes | None:
+def get(txn: Changeset, stream: StreamMeta, at_ms: int, kind: int, rest: bytes) -> bytes | None:
     """Return the value of a timer; None if there is none."""
     return get_row(txn, stream, suffix_of(at_ms, kind, rest))
 
 
 def scan(
-    txn: Txn, stream: StreamMeta, kind: int | None = None, start_ms: int = 0, rest: bytes = b""
+    txn: Changeset,
+    stream: StreamMeta,
+    kind: int | None = None,
+    start_ms: int = 0,
+    rest: bytes = b"",
 ) -> Iterator[Timer]:
     """Yield the timers, of one kind if it is given, from a time on (``rest``: within that time)."""
     if start_ms < stream.due_at:
@@ -172,7 +176,7 @@ def scan(
 # --- entries that timers have added ---------------------------------------------------------------
 
 
-def note_added(txn: Txn, stream: StreamMeta, before: int) -> None:
+def note_added(txn: Changeset, stream: StreamMeta, before: int) -> None:
     """Note that timers have added entries to a stream that had ``before`` in all.
 
     Nothing is noted once another entry was added, or a group reads the stream.
@@ -181,7 +185,7 @@ def note_added(txn: Txn, stream: StreamMeta, before: int) -> None:
         put_row(txn, stream, ADDED_ROW, U64.pack(stream.entries_added))
 
 
-def added(txn: Txn, stream: StreamMeta) -> int:
+def added(txn: Changeset, stream: StreamMeta) -> int:
     """Return how many entries a stream had when timers had added all of them."""
     return decode_number(ADDED_ROW, get_row(txn, stream, ADDED_ROW))
 
@@ -197,7 +201,7 @@ def time_row(kind: int, rest: bytes) -> bytes | None:
     return _TIME_ROWS[Kind(kind)] + rest if kind in _TIME_ROWS else None
 
 
-def arm(txn: Txn, stream: StreamMeta, kind: Kind, at_ms: int, rest: bytes = b"") -> None:
+def arm(txn: Changeset, stream: StreamMeta, kind: Kind, at_ms: int, rest: bytes = b"") -> None:
     """Set the only timer of a kind and rest, in place of the one before."""
     disarm(txn, stream, kind, rest)
     at_ms = min(at_ms, TIME_MAX)
@@ -205,7 +209,7 @@ def arm(txn: Txn, stream: StreamMeta, kind: Kind, at_ms: int, rest: bytes = b"")
     put_row(txn, stream, _TIME_ROWS[kind] + rest, U64.pack(at_ms))
 
 
-def disarm(txn: Txn, stream: StreamMeta, kind: Kind, rest: bytes = b"") -> None:
+def disarm(txn: Changeset, stream: StreamMeta, kind: Kind, rest: bytes = b"") -> None:
     """Take away the only timer of a kind and rest, if it is set."""
     suffix = _TIME_ROWS[kind] + rest
     packed = get_row(txn, stream, suffix)
@@ -224,7 +228,7 @@ STEP_BYTES = 1 << 20
 """Bytes of the timers of one step, with which it ends: delayed messages may be large."""
 
 
-def take_due(txn: Txn, stream: StreamMeta, limit: int) -> list[Timer]:
+def take_due(txn: Changeset, stream: StreamMeta, limit: int) -> list[Timer]:
     """Take up to ``limit`` timers that are due, in order, and set the time of the next one.
 
     They end with the one that brings their values to STEP_BYTES.
@@ -253,7 +257,7 @@ def take_due(txn: Txn, stream: StreamMeta, limit: int) -> list[Timer]:
     return due
 
 
-def _first(txn: Txn, stream: StreamMeta) -> bytes:
+def _first(txn: Changeset, stream: StreamMeta) -> bytes:
     """Return a suffix below that of the stream's first timer, and above those that have fired.
 
     A million timers of one millisecond leave two thousand deleted ranges.
@@ -263,7 +267,7 @@ def _first(txn: Txn, stream: StreamMeta) -> bytes:
     return taken if taken.startswith(first[:-_KIND_BYTES]) else first
 
 
-def _delete_first(txn: Txn, keys: list[bytes]) -> None:
+def _delete_first(txn: Changeset, keys: list[bytes]) -> None:
     """Delete adjacent rows: many of them as one range, which scans step over at once."""
     if len(keys) > _FEW:
         txn.batch.delete_range(_TREES, keys[0], keys[-1] + b"\0")
@@ -272,8 +276,8 @@ def _delete_first(txn: Txn, keys: list[bytes]) -> None:
         txn.batch.delete(_TREES, key)
 
 
-def set_due(txn: Txn, stream: StreamMeta, at_ms: int) -> None:
+def set_due(txn: Changeset, stream: StreamMeta, at_ms: int) -> None:
     """Set the time of the stream's first timer, 0 if it has none."""
     if at_ms != stream.due_at:
-        txn.catalog.index.set_due(txn, stream, at_ms)
+        txn.catalog.set_due(txn, stream, at_ms)
         txn.record_changed(stream)

@@ -35,8 +35,8 @@ from kvstream.layout.keys import (
     successor,
     tree_prefix,
 )
+from kvstream.meta.changeset import Changeset
 from kvstream.meta.records import StreamMeta
-from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MIN_ID, StreamID
 
@@ -93,26 +93,26 @@ def _string(value: bytes, at: int) -> tuple[bytes, int]:
     return value[start : start + length], start + length
 
 
-def all_of(txn: Txn) -> Iterator[StagedLoad]:
+def all_of(txn: Changeset) -> Iterator[StagedLoad]:
     """Yield the loads under way, oldest first; ``check`` reports those that cannot be read."""
     for row, value in txn.batch.scan(_METADATA, LOAD_TAG, successor(LOAD_TAG)):
         with suppress(Corruption):
             yield StagedLoad.decode(row, value)
 
 
-def put(txn: Txn, load: StagedLoad) -> None:
+def put(txn: Changeset, load: StagedLoad) -> None:
     """Write the row with the stream's record so far."""
     load.moved_ms = txn.now_ms
     load.stream.forget_cold_part()
     txn.batch.put(_METADATA, load.row, load.encode())
 
 
-def remove(txn: Txn, load: StagedLoad) -> None:
+def remove(txn: Changeset, load: StagedLoad) -> None:
     """Delete the row: the load has ended."""
     txn.batch.delete(_METADATA, load.row)
 
 
-def discard(txn: Txn, load: StagedLoad) -> None:
+def discard(txn: Changeset, load: StagedLoad) -> None:
     """Delete all rows of a load."""
     txn.frees = True
     prefix, nodes = load.stream.prefix, tree_prefix(load.stream.nodes_tree)
@@ -122,7 +122,7 @@ def discard(txn: Txn, load: StagedLoad) -> None:
     remove(txn, load)
 
 
-def drop_trees(txn: Txn, load: StagedLoad) -> None:
+def drop_trees(txn: Changeset, load: StagedLoad) -> None:
     """Delete the rows of all its trees except the nodes, to be written again."""
     if load.trees:
         bounds = tree_prefix(load.trees.start), tree_prefix(load.trees.stop)
@@ -130,7 +130,7 @@ def drop_trees(txn: Txn, load: StagedLoad) -> None:
     load.trees = range(0)
 
 
-def cut(txn: Txn, load: StagedLoad) -> None:
+def cut(txn: Changeset, load: StagedLoad) -> None:
     """Delete entries and nodes beyond the row's record, which is written after them."""
     stream = load.stream
     prefix, nodes = stream.prefix, tree_prefix(stream.nodes_tree)
@@ -151,18 +151,18 @@ class Ingested(NamedTuple):
     """Its last entry before the load; MIN_ID for a new stream."""
 
 
-def put_ingested(txn: Txn, streams: list[Ingested]) -> None:
+def put_ingested(txn: Changeset, streams: list[Ingested]) -> None:
     """Write the row of streams that are being ingested."""
     parts = [_LENGTH.pack(len(each.prefix)) + each.prefix + each.last.packed for each in streams]
     txn.batch.put(_METADATA, INGESTED_KEY, b"".join(parts))
 
 
-def remove_ingested(txn: Txn) -> None:
+def remove_ingested(txn: Changeset) -> None:
     """Delete the row: the entries count, or have been deleted."""
     txn.batch.delete(_METADATA, INGESTED_KEY)
 
 
-def ingested(txn: Txn) -> list[Ingested]:
+def ingested(txn: Changeset) -> list[Ingested]:
     """Return what was being ingested; raise Corruption if the row is damaged."""
     value = txn.batch.get(_METADATA, INGESTED_KEY)
     return [] if value is None else list(decode_ingested(value))
@@ -182,7 +182,7 @@ def decode_ingested(value: bytes) -> Iterator[Ingested]:
         yield Ingested(prefix, StreamID.unpack(last))
 
 
-def undo_ingested(txn: Txn) -> None:
+def undo_ingested(txn: Changeset) -> None:
     """Delete the entries that do not count, and the row."""
     rows = ingested(txn)
     if not rows:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-import kvstream
+from kvstream import opening
 from kvstream.engine.coerce import path_of
 from kvstream.errors import Conflict, UnknownOutcome
 from kvstream.operations import strings
@@ -75,7 +75,7 @@ class Place:
             with _lock:
                 if self._store is None:
                     store, users = _stores.get(self._key) or (None, 0)
-                    store = store or kvstream.open(self.address, **self.options)
+                    store = store or opening.open(self.address, **self.options)
                     _stores[self._key] = store, users + 1
                     self._store = store
         return self._store

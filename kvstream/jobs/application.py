@@ -13,7 +13,7 @@ from datetime import timedelta
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
-import kvstream
+from kvstream import opening
 from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import check_priorities, one_of, rules_of
 from kvstream.errors import (
@@ -188,10 +188,10 @@ class Jobs(Public):
         is_own = self._clock is not None or "read_only" in options
         if self._options["shared"] is None and not is_own and server_url(self.place) is None:
             with suppress(ClientMissing):
-                return kvstream.open(self.place, **options, shared=True)
+                return opening.open(self.place, **options, shared=True)
         if self._clock is not None:
             options["clock"] = self._clock
-        store = kvstream.open(self.place, **options)
+        store = opening.open(self.place, **options)
         try:
             if server_url(self.place) is not None:
                 self._refuse_redis(store)

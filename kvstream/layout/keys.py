@@ -14,8 +14,8 @@
                       | "B"                            rows being ingested (unfinished_loads.py)
                       | "C" db(u16)                    number of keys of a database (u64)
                       | "D"                            numbers of databases (meta/keyspace.py)
-                      | "F" db(u16)                    empty; flushed (meta/lazyfree.py)
-                      | "G" db(u16) generation(u64)    what DEL has left (meta/lazyfree.py)
+                      | "F" db(u16)                    empty; flushed (meta/deleted_keys.py)
+                      | "G" db(u16) generation(u64)    what DEL has left (meta/deleted_keys.py)
                       | "L" generation(u64)            a load (meta/unfinished_loads.py)
                       | "N" db(u16) generation(u64)    key; the order of SCAN
                       | "O" client                     last request (meta/idempotency.py)

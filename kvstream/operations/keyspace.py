@@ -234,14 +234,14 @@ def flush(txn: Txn, db: int) -> int:
     The time of the commit does not depend on the number of keys. It deletes their entries; if they
     are many, the other rows are deleted by ``sweep``.
     """
-    return txn.catalog.flush(txn, db, txn.thresholds.flush_keys)
+    return lazyfree.flush(txn, db, txn.thresholds.flush_keys)
 
 
 def flush_all(txn: Txn, databases: int) -> int:
     """Delete every key of every database in one commit, and return how many there were."""
     count = 0
     for db in range(databases):
-        count += txn.catalog.flush(txn, db, max(txn.thresholds.flush_keys - count, 0))
+        count += lazyfree.flush(txn, db, max(txn.thresholds.flush_keys - count, 0))
     return count
 
 
@@ -405,7 +405,7 @@ class _Deletion(_Existing):
         self._look_at_expired(txn)
         pages = [page for page in self._made if page]
         if pages:
-            txn.catalog.unlink(txn, self._stored_db, pages)
+            lazyfree.unlink(txn, self._stored_db, pages)
             self._notify(txn)
         return sum(map(len, pages))
 

@@ -10,7 +10,6 @@ from operator import itemgetter
 
 from kvstream.errors import InvalidArgument
 from kvstream.layout.rows import EncodedEntries, Rows
-from kvstream.meta import catalog
 from kvstream.meta.pel import (
     COUNT_MAX,
     deliver,
@@ -292,7 +291,7 @@ def give(
     advance_over(stream, group, ids)
     if not noack:
         deliver(txn, group, ids, consumer.name, txn.now_ms)
-        catalog.note_activity(txn, group, consumer)  # which marks the group as changed
+        txn.catalog.note_activity(txn, group, consumer)  # which marks the group as changed
     else:
         txn.member_changed(group)
         txn.member_changed(consumer)

@@ -17,7 +17,6 @@ from kvstream.errors import InvalidArgument, shown
 from kvstream.layout.keys import ID_BYTES, successor, tree_prefix
 from kvstream.layout.listpack import SMALL_INTEGER_MAX
 from kvstream.meta import nodes
-from kvstream.meta.filling import Limits
 from kvstream.meta.key_events import XTRIM
 from kvstream.meta.pel import discard, pending_among, signal_freed
 from kvstream.meta.records import Node, StreamMeta
@@ -25,7 +24,7 @@ from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 from kvstream.storage.options import LARGE_VALUE
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
-from kvstream.types.options import SWEEP_ENTRIES, RefPolicy
+from kvstream.types.options import SWEEP_ENTRIES, Limits, RefPolicy
 
 
 def referenced(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> set[StreamID]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
-from kvstream.errors import InvalidArgument, no_choice
+from kvstream.errors import InvalidArgument, ReplyTooLarge, no_choice
 
 MEGABYTE = 1 << 20
 
@@ -225,3 +225,41 @@ class NackMode(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> None:
         raise no_choice("mode must be SILENT, FAIL, or FATAL", value, cls)
+
+
+@dataclass(slots=True)
+class Limits:
+    """The settings in force; they may change while the store is open."""
+
+    node_max_entries: int
+    node_max_bytes: int
+    idmp_duration_s: int
+    idmp_maxsize: int
+    dump_target: str
+    """The server that DUMP writes payloads for, or ``auto``."""
+    entry_max_bytes: int = ENTRY_BYTES_MAX
+    """Bytes of names and values that XADD accepts in one entry; RESTORE accepts more."""
+    reply_max: int = 0
+    """Bytes of memory that the reply of one read may take; 0 means any number."""
+    reply_held: int = 0
+    """Bytes of memory that earlier replies of the same EXEC take, which count together."""
+
+    @property
+    def reply_left(self) -> int:
+        """Return the bytes of memory that the next reply may take; 0 means any number."""
+        return max(self.reply_max - self.reply_held, 1) if self.reply_max else 0
+
+    def too_large(self) -> ReplyTooLarge:
+        """Return the error for a reply that would take more."""
+        return ReplyTooLarge.beyond(self.reply_max)
+
+    @classmethod
+    def of(cls, options: StoreOptions) -> Self:
+        """Return the limits of a store's options."""
+        return cls(
+            options.stream_node_max_entries,
+            options.stream_node_max_bytes,
+            options.stream_idmp_duration_s,
+            options.stream_idmp_maxsize,
+            options.dump_target,
+        )

@@ -44,10 +44,10 @@ from kvstream.layout.keys import (
     time_of_row,
     timer_row,
 )
+from kvstream.meta.deleted_keys import decode_unlinked
 from kvstream.meta.filling import catch_up
 from kvstream.meta.idempotency import decode_request
 from kvstream.meta.keyspace import decode_numbers, encode_numbers, free_number
-from kvstream.meta.lazyfree import decode_unlinked
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.unfinished_loads import StagedLoad, decode_ingested

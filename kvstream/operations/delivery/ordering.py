@@ -16,7 +16,7 @@ from operator import itemgetter
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows
 from kvstream.layout.values import decode_fields
-from kvstream.meta import catalog, pel, pel_index
+from kvstream.meta import pel, pel_index
 from kvstream.meta.keyed import Edit, Keyed, key_of_value
 from kvstream.meta.pel_index import times_of
 from kvstream.meta.policy import GroupPolicy
@@ -144,7 +144,7 @@ def _record(txn: Txn, reader: Reader, page: list[Row], fates: Sequence[int]) -> 
             group.nack_rank = max(group.nack_rank, HELD_RANK)
             pel.insert(txn, group, part, b"", HELD_MS, 0, HELD_RANK)
     if gives:
-        catalog.note_activity(txn, group, consumer)
+        txn.catalog.note_activity(txn, group, consumer)
     else:
         txn.member_changed(group)
         txn.member_changed(consumer)

@@ -13,7 +13,6 @@ readers.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from kvstream.meta import catalog
 from kvstream.meta.pel import (
     COUNT_MAX,
     acknowledge,
@@ -360,7 +359,7 @@ class _Redelivery:
             if parts:
                 dead.bury_or_wait(txn, reader.name, reader.stream, group, parts, reason)
         if self.taken:
-            catalog.note_activity(txn, group, reader.consumer)
+            txn.catalog.note_activity(txn, group, reader.consumer)
 
 
 # --- new entries of a group that was moved back -------------------------------------------------
@@ -405,7 +404,7 @@ def _deliver_not_pending(txn: Txn, reader: Reader, count: int | None) -> list[En
         if taken and not reader.noack:
             packed = [PACKED(*entry.id) for entry in taken]
             make_pending(txn, group, packed, reader.consumer.name, txn.now_ms)
-            catalog.note_activity(txn, group, reader.consumer)
+            txn.catalog.note_activity(txn, group, reader.consumer)
         if count is None and delivered:
             break
     return delivered

@@ -28,13 +28,13 @@ from kvstream.commands.replies import (
 )
 from kvstream.commands.reply_pages import OBJECT_BYTES, given_up, memory_of
 from kvstream.errors import RequestError
-from kvstream.meta.filling import Limits
 from kvstream.meta.txn import Txn
 from kvstream.operations.watch import Watched
 from kvstream.resp.replies import encode
 from kvstream.server.runtime.client import Argv, Client, MultiQueue, ReplyMode
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import PendingReply
+from kvstream.types.options import Limits
 
 SMALL = 1 << 10
 """Bytes: smaller replies are never refused."""

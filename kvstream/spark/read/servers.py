@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import kvstream
+from kvstream import opening
 from kvstream.arrow.batches import PAGE_MIN, next_page
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.layout.columns import Columns, of_replies
@@ -67,7 +67,7 @@ class Server:
 
     def store(self) -> Store:
         """Open the server as the library does."""
-        return kvstream.open(self.place.url, db=self.place.db)
+        return opening.open(self.place.url, db=self.place.db)
 
 
 class ServerReader:

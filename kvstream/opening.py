@@ -1,0 +1,56 @@
+"""Open a store at a place: a directory, a directory of many processes, or a server."""
+
+from typing import Any, Literal, Unpack, overload
+
+from kvstream.engine.coerce import PlaceSettings, opening_of
+from kvstream.engine.decoding import decoder_of
+from kvstream.store import Store
+from kvstream.types.urls import AnyPath
+
+
+@overload
+def open(
+    place: AnyPath, *, decode: Literal[False] = ..., **options: Unpack[PlaceSettings]
+) -> Store[bytes]: ...
+@overload
+def open(
+    place: AnyPath, *, decode: Literal[True], errors: str = ..., **options: Unpack[PlaceSettings]
+) -> Store[str]: ...
+@overload
+def open(
+    place: AnyPath, *, decode: bool, errors: str = ..., **options: Unpack[PlaceSettings]
+) -> Store[bytes] | Store[str]: ...
+def open(
+    place: AnyPath, *, decode: bool = False, errors: str = "strict", **options: Any
+) -> Store[Any]:
+    """Open the store at ``place``: in a directory, or on a server.
+
+    A path opens the directory, as ``Store.open`` does with the same ``options``. With ``shared``
+    many processes may open it so: one owns the store and serves the others, and when it ends,
+    another one takes over. ``wait_s`` is how long a call waits for an owner, 15 seconds if None.
+
+    The URL of a server (``redis://``, ``rediss://`` or ``unix://``), kvstream's or a Redis from 7.0
+    on, gives the same classes over the network. There ``db`` None is the database that the URL
+    names, and durability is the server's. Raises ServerUnavailable, AccessDenied, or ClientMissing
+    without redis-py; a call that the server is too old for raises ServerTooOld.
+
+    With ``decode``, names and fields are returned as text; ``errors`` is that of ``bytes.decode``.
+    Bytes that are no text raise NotText. ::
+
+        with kvstream.open("redis://localhost:6379", decode=True) as store:
+            store.stream("orders").add({"sku": "a1"})
+            print([order.fields["sku"] for order in store.stream("orders")])
+    """
+    asked, decoder = opening_of(place, **options), decoder_of(decode, errors)
+    if asked.url is not None:
+        from kvstream.remote.engine import RemoteEngine  # with redis-py, which is optional
+
+        engine = RemoteEngine.open(asked.url, asked.db)
+        return Store(engine, engine.db, decoder)
+    if asked.shared:
+        from kvstream.shared.engine import SharedEngine  # with redis-py, too
+
+        shared = SharedEngine.open(place, asked.settings, asked.clock, asked.wait_s)
+        return Store(shared, asked.db or 0, decoder)
+    settings = {"db": asked.db or 0, "clock": asked.clock, **asked.settings}
+    return Store.open(place, decode=decode, errors=errors, **settings)
