@@ -9,8 +9,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DESIGN = ROOT / "design.md"
 PAGES = (DESIGN, ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-EXPLAINED = (DESIGN, *sorted((ROOT / "docs").glob("internals*.md")))
-FOLDERS = (ROOT, ROOT / "kvstream", ROOT / "kvstream" / "migration")
+EXPLAINED = (
+    *(DESIGN, ROOT / "docs" / "development.md"),
+    *sorted((ROOT / "docs").glob("internals*.md")),
+)
+FOLDERS = (ROOT, *(ROOT / name for name in ("kvstream", "kvstream/migration", "tests")))
 SECTIONS_LINES_MAX = 320
 """The length of design.md before its decisions: a quarter of an hour to read."""
 DECISION_LINES_MAX = 3
