@@ -209,7 +209,7 @@ def _set_reader_limits(executor: "Executor") -> None:
 
 def _watch_latency(executor: "Executor") -> None:
     executor.latency.watch(executor.engine, executor.options.latency_threshold_ms)
-    executor.dispatcher.set_slow()
+    executor.recorder.set_slow()
 
 
 def _bound_hot(executor: "Executor") -> None:
@@ -397,7 +397,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"slowlog-entry-max-argc": _option("slowlog_words_max", count(2, I32_MAX), _bound_slowlog),
     b"slowlog-entry-max-string-len": _option("slowlog_bytes_max", count(1), _bound_slowlog),
     b"slowlog-log-slower-than": _option(
-        "slower_than_us", count(-1), lambda executor: executor.dispatcher.set_slow()
+        "slower_than_us", count(-1), lambda executor: executor.recorder.set_slow()
     ),
     b"slowlog-max-len": _option("slowlog_length", count(0), _resize_slowlog),
     b"oom-score-adj": _fixed_setting(

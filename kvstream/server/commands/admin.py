@@ -8,9 +8,9 @@ from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.logs import NOTICE, DeferredLogger
 from kvstream.meta.txn import Txn
+from kvstream.server.runtime.call_text import Shown
 from kvstream.server.runtime.checkpoints import Job
 from kvstream.server.runtime.client import Client, ReplyMode
-from kvstream.server.runtime.dispatch import Shown
 from kvstream.server.runtime.executor import server_of
 from kvstream.types.options import Durability
 from kvstream.version import VERSION

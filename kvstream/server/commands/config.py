@@ -7,8 +7,8 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.logs import NOTICE, DeferredLogger
 from kvstream.meta.txn import Txn
 from kvstream.server.inert_settings import ALIASES, HIDDEN
+from kvstream.server.runtime.call_text import Shown, redacted
 from kvstream.server.runtime.client import Client
-from kvstream.server.runtime.dispatch import Shown, redacted
 from kvstream.server.runtime.executor import server_of
 from kvstream.server.settings import SERVER_SETTINGS, change_of, failure
 from kvstream.types.glob import matcher

@@ -44,15 +44,15 @@ def hotkeys_start(txn: Txn, client: Client, argv: Argv) -> Reply:
     Meanwhile short commands take about twice as long. Redis estimates the sums. kvstream counts the
     sums of at least 10,000 keys, and drops the smallest ones of more. SLOTS is for clusters.
     """
-    dispatcher = server_of(client).dispatcher
-    if dispatcher.counts_hot_keys:
+    recorder = server_of(client).recorder
+    if recorder.counts_hot_keys:
         raise RequestError("hotkey tracking session already in progress")
     if len(argv) < 4 or argv[2].upper() != b"METRICS":
         raise InvalidArgument("METRICS parameter is required")
     count = _within(argv[3], 2, "METRICS count must be > 0 and <= 2")
     named = _metrics(argv[4 : 4 + count], count)
     limits = _options(argv[4 + count :])
-    dispatcher.hot_keys = HotKeys(cpu=b"CPU" in named, net=b"NET" in named, **limits)
+    recorder.hot_keys = HotKeys(cpu=b"CPU" in named, net=b"NET" in named, **limits)
     return OK
 
 
@@ -92,7 +92,7 @@ def _within(raw: bytes, most: int, message: str) -> int:
 @COMMANDS.command("hotkeys|stop", "", _FLAGS, since="8.6.0", tips=_TIPS)
 def hotkeys_stop(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Stop the tracking and keep what was found; null if it does not run."""
-    hot = server_of(client).dispatcher.hot_keys
+    hot = server_of(client).recorder.hot_keys
     if hot is None or not hot.is_active:
         return None
     hot.stop()
@@ -110,7 +110,7 @@ def hotkeys_get(txn: Txn, client: Client, argv: Argv) -> Reply:
     It is one map in an array, as Redis's clusters have one of each node. The keys come from the
     hottest one on, each with microseconds or bytes after it.
     """
-    hot = server_of(client).dispatcher.hot_keys
+    hot = server_of(client).recorder.hot_keys
     if hot is None:
         return None
     fields: dict[str, Reply] = {
@@ -136,8 +136,8 @@ def hotkeys_get(txn: Txn, client: Client, argv: Argv) -> Reply:
 @COMMANDS.command("hotkeys|reset", "", _FLAGS, since="8.6.0", tips=_TIPS)
 def hotkeys_reset(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Forget what the last tracking has found; an error while it runs."""
-    dispatcher = server_of(client).dispatcher
-    if dispatcher.counts_hot_keys:
+    recorder = server_of(client).recorder
+    if recorder.counts_hot_keys:
         raise RequestError("hotkey tracking session in progress, stop tracking first")
-    dispatcher.hot_keys = None
+    recorder.hot_keys = None
     return OK

@@ -110,9 +110,10 @@ class BlockedClients:
         attempt, share_key = wait.attempt, wait.share_key
         if self._dispatcher.trackers.clients:
             attempt = self._dispatcher.trackers.attempt_of(client, wait)
-        if call is not None and self._dispatcher.counts_hot_keys:
-            assert self._dispatcher.hot_keys is not None
-            attempt = self._dispatcher.hot_keys.attempt_of(*call, attempt, client.protocol)
+        recorder = self._dispatcher.recorder
+        if call is not None and recorder.counts_hot_keys:
+            assert recorder.hot_keys is not None
+            attempt = recorder.hot_keys.attempt_of(*call, attempt, client.protocol)
         if share_key is not None and wait.group is None:
             # An attempt also checks the user's rights, which may depend on the first argument.
             first = None if call is None else call[1][1]

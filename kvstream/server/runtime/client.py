@@ -301,7 +301,10 @@ class Client(Session):
         self.may_run = state is _RUNNABLE and not self.closing
         if state is not _BLOCKED:
             self.block = None
-        self.update_path()
+        if self.may_run:
+            self.update_path()
+        else:
+            self.on_short_path = False
 
     def wait_for(self, block: Block) -> None:
         """Block the client."""

@@ -26,6 +26,7 @@ from kvstream.server.acl import Acl
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime import transactions
 from kvstream.server.runtime.blocked_clients import BlockedClients
+from kvstream.server.runtime.call_recorder import CallRecorder
 from kvstream.server.runtime.checkpoints import Checkpoints
 from kvstream.server.runtime.client import PIECE, Argv, Client, PendingReplies, ReplyMode
 from kvstream.server.runtime.client_state import ClientState, ConnectionState, Event
@@ -107,9 +108,11 @@ class Executor:
         usage = engine.catalog.index.usage
         usage.begin(engine.clock.now_ms())
         listeners = self.trackers, self.notifications, self.pubsub
-        dispatcher = Dispatcher(self.options, every(commands), perf_counter, usage, *listeners)
-        self.dispatcher, self.statistics = dispatcher, dispatcher.statistics
-        self.slowlog, self.latency = dispatcher.slowlog, dispatcher.latency
+        self.recorder = recorder = CallRecorder(self.options, every(commands), usage, *listeners)
+        self.statistics = recorder.statistics
+        self.slowlog, self.latency = recorder.slowlog, recorder.latency
+        dispatcher = Dispatcher(self.options, perf_counter, recorder, *listeners)
+        self.dispatcher = dispatcher
         self.scripts = Scripts(self, dispatcher, commands)
         self.busy, self.functions = self.scripts.busy, Functions(self.scripts)
         self.limits = Limits(self)
@@ -420,7 +423,7 @@ class Executor:
         turn, self._turn = self._turn, None  # blocked clients that it has served are answered
         (self.engine.abandon_turn if turn is None else turn.abandon)()
         self._xadds.clear()
-        self._pipelines.forget()
+        self.recorder.forget()
         self._replies.clear()
 
     def _run_requests(self, turn: Turn, client: Client, most: int) -> int:
@@ -480,7 +483,7 @@ class Executor:
                     self._replies.append(unanswered)
                     self._suspend_and_serve(turn, unanswered)
                 elif not ran:
-                    pipelines.record(turn.txn)
+                    self.recorder.record_collected(turn.txn)
                     self._attempt(turn, client, requests.popleft())
                     self.dispatcher.update_path()
                     client.update_path()
@@ -546,7 +549,7 @@ class Executor:
             return
         if command.name == "exec":
             self._exec(turn, client)
-            self.dispatcher.show(client, argv)  # after the commands that it ran
+            self.recorder.show(client, argv)  # after the commands that it ran
             return
         if command.grows:
             turn.grows = True
@@ -618,7 +621,7 @@ class Executor:
     def _finish(self, turn: Turn) -> None:
         if self._xadds.waiting:
             self._xadds.flush(turn)
-        self._pipelines.record(turn.txn)
+        self.recorder.record_collected(turn.txn)
         if turn.txn.events:
             self.notifications.publish(turn.txn)
         sequence = turn.commit()

@@ -175,7 +175,7 @@ class Functions:
         scripts = self._scripts
         if scripts.waits(client, argv[1].lower()):
             return LATER
-        scripts.dispatcher.show(client, argv)  # before the calls of the function
+        scripts.dispatcher.recorder.show(client, argv)  # before the calls of the function
         self._update(txn)
         function = self._find(argv[1])
         if function is None:

@@ -1,8 +1,8 @@
 """Pipelines: the plain requests of one client in one turn run one after another, without detours.
 
 Most requests name a command of keys and come from a client in no special state. They need one
-lookup by the word as it was sent, the handler, and a reply; what is recorded of a call is recorded
-once for all equal commands in a row, of all clients. Any other request, and any unusual state of
+lookup by the word as it was sent, the handler, and a reply; ``CallRecorder`` records equal commands
+in a row, of all clients, together. Any other request, and any unusual state of
 the client or the server, takes the executor's general way from that request on, and so does a
 handler's answer that is no reply yet.
 
@@ -84,7 +84,7 @@ class Pipelines:
     def __init__(
         self, dispatcher: Dispatcher, commands: Mapping[bytes, Command | Container]
     ) -> None:
-        self._dispatcher = dispatcher
+        self._dispatcher, self._recorder = dispatcher, dispatcher.recorder
         rows = [row for row in commands.values() if isinstance(row, Command)]
         self._by_word: dict[bytes, Command | _UnlessBatched | dict[bytes, Command]]
         """A container's word has a table of its subcommands."""
@@ -103,18 +103,6 @@ class Pipelines:
             word: plain for word, plain in self._by_word.items() if word not in publishing
         }
         """The commands of a user that is not allowed every channel."""
-        self._last: Command | None = None
-        """The command of the calls that are still to be recorded."""
-        self._times: list[float] = []
-        """The seconds that each of them took."""
-        self._idle = 0
-        """How many of them changed nothing."""
-        self._changed = False
-        """A call of the turn has changed something."""
-        self._lookups = [0, 0]
-        """How many keys calls of any command have found, and missed, also to be recorded."""
-        self._names: list[bytes] = []
-        """The keys that they used."""
 
     def _find(self, argv: Argv, all_channels: bool = True) -> Command | None:
         """Return the command of a request that is plain."""
@@ -139,10 +127,11 @@ class Pipelines:
         """
         pipeline = Pipeline(client)
         pending.append(pipeline)
-        dispatcher, txn, last = self._dispatcher, turn.txn, self._last
+        dispatcher, recorder, txn = self._dispatcher, self._recorder, turn.txn
+        last = recorder.command
         by_word = self._by_word if client.user.all_channels else self._unchecked
-        clock, noted_s, missing = dispatcher.clock, dispatcher.noted_s, txn.missing
-        times, names, lookups = self._times, self._names, self._lookups
+        clock, noted_s, missing = dispatcher.clock, recorder.noted_s, txn.missing
+        times, names, lookups = recorder.times, recorder.names, recorder.lookups
         requests, argvs, replies = client.requests, pipeline.requests, pipeline.replies
         unanswered: PendingReply | None = None
         ended = began = clock()
@@ -154,15 +143,16 @@ class Pipelines:
             if plain is None or (len(argv) != plain.arity and not 0 < -plain.arity <= len(argv)):
                 break
             if plain is not last:
-                self._record_calls()
-                self._last = last = plain  # None when a turn begins
+                if times:
+                    recorder.record_times()
+                recorder.command = last = plain  # None when a turn begins
                 turn.grows |= plain.grows
             argvs.append(requests.popleft())
             try:
                 reply = plain.run(txn, client, argv)
             except RequestError as error:
                 reply = ErrorReply.of(error)
-                dispatcher.statistics.failed(plain.name, error.code)
+                recorder.statistics.failed(plain.name, error.code)
             except BaseException as error:
                 turn.fail(error)
             ended = clock()
@@ -179,15 +169,15 @@ class Pipelines:
                 if plain.counted_keys:
                     lookups[name in missing] += 1
             elif plain.keys is not None:
-                self._note_keys(client, plain, argv, txn)
+                recorder.collect_keys(client, plain, argv, txn)
             missing.clear()
             if plain.writes:
-                self._changed = self._changed or txn.dirty
+                recorder.changed = recorder.changed or txn.dirty
                 shows_none = txn.only_redelivered or (plain.shows_change and not reply)
-                self._idle += (shows_none or not self._changed) and kind is not ErrorReply
+                recorder.idle += (shows_none or not recorder.changed) and kind is not ErrorReply
                 txn.only_redelivered = False
             if ended - began >= noted_s:
-                dispatcher.note_slow(client, plain, argv, ended - began)
+                recorder.note_slow(client, plain, argv, ended - began)
             if txn.signals:
                 turn.serve()
             if ended >= until:
@@ -201,44 +191,6 @@ class Pipelines:
             pending.pop()
         return len(argvs) + (unanswered is not None), unanswered
 
-    def _note_keys(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
-        """Note the keys of a call that may have several."""
-        counted = command.counted_keys
-        for key in command.keys_of(argv):
-            name = client.prefix + key
-            if command.touches_keys:
-                self._names.append(name)
-            if counted:
-                counted -= 1
-                self._lookups[name in txn.missing] += 1
-
-    def record(self, txn: Txn) -> None:
-        """Record the calls since the last time."""
-        self._changed = False
-        if self._last is not None:
-            self._record_calls()
-            self._last = None
-        hits, misses = self._lookups
-        if self._names or hits or misses:
-            self._dispatcher.lookups.use(self._names, hits, misses, txn.now_ms)
-            self._lookups[:] = 0, 0
-            self._names.clear()
-
-    def _record_calls(self) -> None:
-        if self._times:
-            assert self._last is not None
-            self._dispatcher.statistics.ran_each(self._last.name, self._times, self._idle)
-            self._times.clear()
-            self._idle = 0
-
-    def forget(self) -> None:
-        """Forget calls that are still to be recorded: their turn has failed."""
-        self._last, self._changed = None, False
-        self._idle = 0
-        self._lookups[:] = 0, 0
-        self._times.clear()
-        self._names.clear()
-
     def _detach_last(
         self, pipeline: Pipeline, command: Command, answer: Answer, spent: float, txn: Txn
     ) -> PendingReply:
@@ -246,7 +198,7 @@ class Pipelines:
         client, argv = pipeline.client, pipeline.requests.pop()
         client.last_command = command.name
         client.commands_run += 1
-        self._dispatcher.record(client, command, argv, txn, answer, spent)
+        self._recorder.record(client, command, argv, txn, answer, spent)
         return self._reply_to(pipeline, command, argv, answer)
 
     def replies_of(self, pipeline: Pipeline) -> list[PendingReply]:

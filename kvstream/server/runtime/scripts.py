@@ -177,7 +177,7 @@ class Scripts:
             keys = key_count(argv)
             script = self.load(argv[1], stays=False)
         except RequestError:
-            self.dispatcher.show(client, argv)  # as in Redis; _run shows the others
+            self.dispatcher.recorder.show(client, argv)  # as in Redis; _run shows the others
             raise
         return self._run(txn, client, argv, script, keys, reads)
 
@@ -191,7 +191,7 @@ class Scripts:
             if script is None:
                 raise NoScript
         except RequestError:
-            self.dispatcher.show(client, argv)
+            self.dispatcher.recorder.show(client, argv)
             raise
         return self._run(txn, client, argv, script, keys, reads)
 
@@ -213,7 +213,7 @@ class Scripts:
     ) -> Answer:
         if self.waits(client, script.sha):
             return LATER
-        self.dispatcher.show(client, argv)  # before the calls of the script
+        self.dispatcher.recorder.show(client, argv)  # before the calls of the script
         interpreter = self.interpreter
         interpreter.make_room(2 * sum(map(len, argv[3:])))
         if not interpreter.has(script.sha):
@@ -256,13 +256,13 @@ class Scripts:
         self.busy.begin(name, kill)
         db, in_exec, pages = client.db, client.in_exec, client.pages
         self._protocol = RESP2
-        client.in_exec, client.pages, dispatcher.in_script = True, False, True
+        client.in_exec, client.pages, dispatcher.recorder.in_script = True, False, True
         last_command, reply_max = client.last_command, txn.catalog.limits.reply_max or _NO_LIMIT
         try:
             result = interpreter.run(name, argv[3:], keys, client.protocol, reply_max)
         finally:
             client.in_exec, client.pages = in_exec, pages
-            client.last_command, dispatcher.in_script = last_command, False
+            client.last_command, dispatcher.recorder.in_script = last_command, False
             if client.db != db:
                 client.select(db)
             self._client = self._txn = None

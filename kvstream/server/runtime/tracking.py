@@ -17,7 +17,7 @@ from kvstream.layout.keys import key_of
 from kvstream.meta.keyspace import KeyWatch
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import User
-from kvstream.server.runtime.client import Argv, Client, PendingReplies, Server
+from kvstream.server.runtime.client import Client, PendingReplies, Server
 from kvstream.server.runtime.reply_queue import PendingReply
 
 INVALIDATE = b"__redis__:invalidate"
@@ -102,9 +102,9 @@ class Trackers:
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def ran(self, client: Client, command: Command, argv: Argv, changed: bool) -> None:
+    def ran(self, client: Client, command: Command, keys: list[bytes], changed: bool) -> None:
         """Note the keys that a call has read and changed; ``changed``: it may have changed some."""
-        keys, invalidates = command.keys_of(argv), Flag.INVALIDATES in command.flags
+        invalidates = Flag.INVALIDATES in command.flags
         if invalidates and command.keys is None:
             self._change_all()
         writes = Flag.WRITE in command.flags
@@ -114,17 +114,17 @@ class Trackers:
         tracking = self.clients.get(client)
         if tracking is None:
             return
-        self.began(client, command, argv)
+        self.began(client, command, keys)
         if client.queue is None and not command.name.startswith("client|"):
             tracking.caching = False
 
-    def began(self, client: Client, command: Command, argv: Argv) -> None:
+    def began(self, client: Client, command: Command, keys: list[bytes]) -> None:
         """Remember the keys that a call reads; an incremental one reads them as it begins."""
         tracking = self.clients.get(client)
         if tracking is None or command.runs_scripts:
             return
         if Flag.READONLY in command.flags and tracking.remembers:
-            for key in command.keys_of(argv):
+            for key in keys:
                 self.known.setdefault(key, set()).add(client.id)
 
     def attempt_of(self, client: Client, wait: Blocked) -> Attempt:

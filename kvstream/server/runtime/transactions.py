@@ -197,7 +197,8 @@ def _add_together(
         ids = add_plain(txn, client, [argv for _, argv in run])
     except RequestError:  # each of them gets its own reply
         return []
-    dispatcher.appended([client.prefix + run[0][1][1]], len(ids), dispatcher.clock() - begun, txn)
+    seconds, names = dispatcher.clock() - begun, [client.prefix + run[0][1][1]]
+    dispatcher.recorder.record_xadds(names, len(ids), seconds, txn)
     client.commands_run += len(ids)
     return ids
 

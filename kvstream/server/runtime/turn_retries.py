@@ -9,6 +9,7 @@ from typing import Protocol
 from kvstream.commands.command import Blocked
 from kvstream.errors import UnknownOutcome
 from kvstream.server.runtime.blocked_clients import BlockedClients, Pause
+from kvstream.server.runtime.call_recorder import CallRecorder
 from kvstream.server.runtime.client import Argv, Client, PendingReplies, Server
 from kvstream.server.runtime.client_state import ClientState, Event
 from kvstream.server.runtime.incremental_commands import IncrementalCommands
@@ -29,6 +30,7 @@ class RetryingServer(Server, Protocol):
     first: list[Client]
     incremental: IncrementalCommands
     pause: Pause
+    recorder: CallRecorder
 
     def run_again(self, pending: PendingReply, unit: Operation) -> tuple[int, list[PendingReplies]]:
         """Run a unit in a turn of its own; return the sequence number, and the replies."""
@@ -77,7 +79,7 @@ class Retries:
     def _take_apart(self, failed: list[PendingReplies]) -> list[PendingReply]:
         """Return a pending reply for each request of a failed turn, and release their clients."""
         self._xadds.clear()
-        self._pipelines.forget()
+        self._server.recorder.forget()
         replies = [pending for replies in failed for pending in self._replies_of(replies)]
         # Otherwise they might be put off forever.
         replies += map(self._take_back, list(self._server.first))

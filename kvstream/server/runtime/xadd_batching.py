@@ -298,7 +298,8 @@ class BatchedXadds:
             names.append(name)
             count += len(ids)
         if count:
-            self._dispatcher.appended(names, count, perf_counter() - begun, turn.txn)
+            seconds = perf_counter() - begun
+            self._dispatcher.recorder.record_xadds(names, count, seconds, turn.txn)
 
     def make_way(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Flush before a request; if that fails, put the request back."""
