@@ -4,7 +4,7 @@ from typing import Any
 from kvstream.layout.values import Names
 from kvstream.types.ids import StreamID
 
-class Burst:
+class XaddBatch:
     def __init__(
         self,
         client: object,
@@ -14,7 +14,7 @@ class Burst:
         trims: list[Any] | None = None,
     ) -> None: ...
 
-def take_burst(
+def take_batch(
     client: object, data: bytes, limit: int, read_trim: Callable[[list[bytes]], Any]
 ) -> Any: ...
 def gather(

@@ -232,8 +232,8 @@ cdef object trim_of(object read_trim, Part *words, Py_ssize_t count):
     return found
 
 
-cdef class Burst:
-    """Does what ``PythonBurst`` of xadd_batching.py does."""
+cdef class XaddBatch:
+    """Does what ``PythonXaddBatch`` of xadd_batching.py does."""
 
     cdef readonly object client
     cdef readonly bytes key
@@ -263,8 +263,8 @@ cdef class Burst:
         self.replies = error.encoded(self.client.protocol) * len(self.entries)
 
 
-def take_burst(object client, bytes data not None, Py_ssize_t limit, object read_trim):
-    """Return a burst of plain XADDs: ``XADD key [trim] * field value ...``.
+def take_batch(object client, bytes data not None, Py_ssize_t limit, object read_trim):
+    """Return a batch of plain XADDs: ``XADD key [trim] * field value ...``.
 
     None unless the bytes are whole such requests, all to one key, with few and different fields, and
     no row of more than ``limit`` bytes. ``read_trim`` reads the words of a trim.
@@ -281,7 +281,7 @@ def take_burst(object client, bytes data not None, Py_ssize_t limit, object read
     cdef bytes packed
     cdef object trim
     cdef bint again
-    cdef Burst burst
+    cdef XaddBatch batch
     while at < size:
         if start[at] != 42:  # *
             return None
@@ -334,62 +334,62 @@ def take_burst(object client, bytes data not None, Py_ssize_t limit, object read
         entries.append((packed, names))
     if key.size < 0:
         return None
-    burst = Burst.__new__(Burst)
-    burst.client, burst.entries, burst.sent, burst.trims = client, entries, data, trims
-    burst.key = PyBytes_FromStringAndSize(<const char *>key.at, key.size)
-    burst.replies = burst.prefix = b""
-    return burst
+    batch = XaddBatch.__new__(XaddBatch)
+    batch.client, batch.entries, batch.sent, batch.trims = client, entries, data, trims
+    batch.key = PyBytes_FromStringAndSize(<const char *>key.at, key.size)
+    batch.replies = batch.prefix = b""
+    return batch
 
 
-def gather(list bursts not None, dict waiting not None, Py_ssize_t most):
+def gather(list batches not None, dict waiting not None, Py_ssize_t most):
     """Do what ``gather_in_python`` of xadd_batching.py does."""
     cdef Py_ssize_t at = 0, entries = 0
-    cdef Burst burst, before = None
+    cdef XaddBatch batch, before = None
     cdef object client, name, prefix, prefix_before = None
     cdef list others = [], same_stream = None
     cdef set trimming = set()
-    while at < PyList_GET_SIZE(bursts) and entries < most:
-        burst = <Burst?>bursts[at]
+    while at < PyList_GET_SIZE(batches) and entries < most:
+        batch = <XaddBatch?>batches[at]
         at += 1
-        entries += PyList_GET_SIZE(burst.entries)
-        client = burst.client
-        if not (client.direct and client.user.free):
-            others.append(burst)
+        entries += PyList_GET_SIZE(batch.entries)
+        client = batch.client
+        if not client.on_short_path:
+            others.append(batch)
             continue
         prefix = client.prefix
-        burst.prefix = <bytes?>prefix
-        if same_stream is None or prefix is not prefix_before or burst.key != before.key:
-            name = prefix + burst.key
+        batch.prefix = <bytes?>prefix
+        if same_stream is None or prefix is not prefix_before or batch.key != before.key:
+            name = prefix + batch.key
             same_stream = waiting.setdefault(name, [])
-            before, prefix_before = burst, prefix
-        same_stream.append(burst)
-        if burst.trims is not None:
+            before, prefix_before = batch, prefix
+        same_stream.append(batch)
+        if batch.trims is not None:
             trimming.add(name)
     return at, others, entries, trimming
 
 
-def entries_of(list bursts not None):
+def entries_of(list batches not None):
     """Do what ``entries_in_python`` of xadd_batching.py does."""
-    cdef Burst burst
+    cdef XaddBatch batch
     cdef list entries = [], trims = None
-    for burst in bursts:
-        if burst.trims is not None and trims is None:
+    for batch in batches:
+        if batch.trims is not None and trims is None:
             trims = [None] * len(entries)
         if trims is not None:
-            trims += [None] * len(burst.entries) if burst.trims is None else burst.trims
-        entries += burst.entries
+            trims += [None] * len(batch.entries) if batch.trims is None else batch.trims
+        entries += batch.entries
     return entries, trims
 
 
-def answer(list bursts not None, list ids not None, object now):
+def answer(list batches not None, list ids not None, object now):
     """Do what ``answer_in_python`` of xadd_batching.py does."""
     cdef Py_ssize_t at = 0, stop
-    cdef Burst burst
+    cdef XaddBatch batch
     cdef object client
-    for burst in bursts:
-        stop = at + PyList_GET_SIZE(burst.entries)
-        burst.replies = encode_ids(ids, at, stop)
-        client = burst.client
+    for batch in batches:
+        stop = at + PyList_GET_SIZE(batch.entries)
+        batch.replies = encode_ids(ids, at, stop)
+        client = batch.client
         client.last_command = "xadd"
         client.last_used = now
         client.commands_run += stop - at
@@ -656,33 +656,33 @@ cdef class ReplyWait:
         self.waits.note(found)
 
 
-def closing_clients(list slots not None):
+def closing_clients(list replies not None):
     """Do what ``closing_in_python`` of reply_queue.py does."""
     cdef list clients = []
-    cdef object slot, client
-    for slot in slots:
-        client = (<Burst>slot).client if type(slot) is Burst else slot.client
+    cdef object pending, client
+    for pending in replies:
+        client = (<XaddBatch>pending).client if type(pending) is XaddBatch else pending.client
         if client.closing:
             clients.append(client)
     return clients
 
 
-def write_replies(list slots not None, object begin_pages, Py_ssize_t most):
+def write_replies(list replies not None, object begin_pages, Py_ssize_t most):
     """Do what ``write_in_python`` of reply_queue.py does."""
     cdef dict parts = {}
-    cdef object slot, client, reply, before
-    for slot in slots:
-        if type(slot) is Burst:
-            client, reply = (<Burst>slot).client, (<Burst>slot).replies
+    cdef object pending, client, reply, before
+    for pending in replies:
+        if type(pending) is XaddBatch:
+            client, reply = (<XaddBatch>pending).client, (<XaddBatch>pending).replies
         else:
-            client, reply = slot.client, None
+            client, reply = pending.client, None
         if client.lost:
             continue
         if reply is None:
-            reply = slot.encoded()
+            reply = pending.encoded()
         if not reply:
             if client.reply_unfinished:
-                begin_pages(slot)
+                begin_pages(pending)
             continue
         before = parts.get(client)
         if before is None:

@@ -304,7 +304,7 @@ class OverServer(Table):
         return [answers(self.client.ask(*words))[0] for words in requests]
 
 
-class InBurst(OverServer):
+class InBatch(OverServer):
     """All requests of a case in one packet: plain XADDs are run together."""
 
     def run(self, requests: list[list[bytes]]) -> list[Any]:
@@ -388,7 +388,7 @@ def as_line(error: redis.ResponseError) -> bytes:
 PATHS = {
     "library": Library,
     "server": OverServer,
-    "burst": InBurst,
+    "batch": InBatch,
     "exec": InExec,
     "steps": InSteps,
     "in process": InProcess,
@@ -444,9 +444,9 @@ def test_a_command_is_the_same_without_compiled_code() -> None:
 
 
 def all_outcomes() -> list[str]:
-    """Return the outcome of every case on the server, and sent as a burst."""
+    """Return the outcome of every case on the server, and sent as a batch."""
     found = []
-    for kind in (OverServer, InBurst):
+    for kind in (OverServer, InBatch):
         with opened(kind) as path:
             found += [repr(path.play(case)) for case in CASES]
     return found

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from operator import attrgetter
 from typing import Final, Protocol
 
 from kvstream.commands.command import Blocked, Command, Session
@@ -336,8 +335,6 @@ class Client(Session):
         )
         """Besides, all received bytes are in ``requests``: the next bytes may be an XADD batch, and
         nothing is to be done after the requests."""
-
-    direct = property(attrgetter("on_short_path"))  # as compiled modules of before name it
 
     # --- requests -------------------------------------------------------------------------------
 

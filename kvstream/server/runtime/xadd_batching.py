@@ -86,14 +86,14 @@ class PythonXaddBatch:
 
 XaddBatch = PythonXaddBatch
 if not TYPE_CHECKING and twins is not None:
-    XaddBatch = twins.Burst
+    XaddBatch = twins.XaddBatch
 
 
 def batch_of(client: Client, data: bytes) -> XaddBatch | None:
     """Return a batch if received bytes are whole plain XADDs to one key and nothing else."""
     if twins is None or len(data) > BATCH_BYTES_MAX:
         return None
-    batch: PythonXaddBatch | None = twins.take_burst(client, data, ENTRY_BYTES_MAX, plain_trim)
+    batch: PythonXaddBatch | None = twins.take_batch(client, data, ENTRY_BYTES_MAX, plain_trim)
     return batch
 
 

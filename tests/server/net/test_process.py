@@ -42,7 +42,7 @@ def test_a_half_closed_client_is_answered(server: ServerProcess, count: int) -> 
 
 
 def test_a_writer_that_is_faster_than_the_server_is_slowed_down(server: ServerProcess) -> None:
-    """Bursts of one client wait up to a limit, and all of them run."""
+    """Batches of one client wait up to a limit, and all of them run."""
     data = request("XADD", "s", "*", "f", "v" * 100) * 1000
     before = server.resident
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as writer:

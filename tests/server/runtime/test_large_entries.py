@@ -81,7 +81,7 @@ def test_names_count_and_so_do_all_fields(asker: Asker) -> None:
     assert asker.ask("XLEN s") == 1
 
 
-def test_only_the_large_entry_of_a_burst_is_refused(asker: Asker) -> None:
+def test_only_the_large_entry_of_a_batch_is_refused(asker: Asker) -> None:
     small, large = request("XADD", "s", "*", "f", "v"), request("XADD", "s", "*", "f", LARGER)
     asker.send_bytes(small * 3 + large + small + large + request("XLEN", "s"))
     said = [asker.read() for _ in range(7)]

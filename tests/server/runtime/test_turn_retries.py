@@ -48,7 +48,7 @@ def test_a_suppressed_reply_stays_suppressed(server: Server, ann: Talker) -> Non
     assert ann.ask("XLEN", "s") == b":3\r\n"
 
 
-def test_a_burst_is_answered_before_replies_are_suppressed(server: Server, ann: Talker) -> None:
+def test_a_batch_is_answered_before_replies_are_suppressed(server: Server, ann: Talker) -> None:
     ann.send_bytes(request("XADD", "s", "*", "f", "v"))
     ann.send("CLIENT", "REPLY", "OFF")
     with first_commit_fails(server):

@@ -100,7 +100,7 @@ def ids(said: bytes) -> list[bytes]:
 @given(st.lists(PLAIN, max_size=6).map(b"".join))
 @example(plain("v" * 2000))
 @example(request("XADD", "s", "*", *[b"%d" % n for n in range(32)]))
-def test_a_burst_is_parsed_like_its_single_requests(data: bytes) -> None:
+def test_a_batch_is_parsed_like_its_single_requests(data: bytes) -> None:
     found = batch_of(None, data)  # type: ignore[arg-type]
     reader = RequestReader()
     reader.feed(data)
@@ -125,7 +125,7 @@ def test_a_burst_is_parsed_like_its_single_requests(data: bytes) -> None:
     st.integers(0, 1 << 16),
     st.binary(max_size=3),
 )
-def test_damaged_bytes_are_no_burst_or_a_valid_one(data: bytes, at: int, junk: bytes) -> None:
+def test_damaged_bytes_are_no_batch_or_a_valid_one(data: bytes, at: int, junk: bytes) -> None:
     at %= len(data)
     for damaged in (data[:at], data[:at] + junk + data[at + 1 :], data[at:]):
         found = batch_of(None, damaged)  # type: ignore[arg-type]
@@ -144,9 +144,9 @@ def test_an_argument_with_the_bytes_of_two_options_does_not_trim(server: Server)
 
 
 @compiled
-def test_too_large_entries_are_no_burst() -> None:
-    assert twins.take_burst(None, plain("v" * 100), 100, plain_trim) is None
-    assert twins.take_burst(None, plain("v" * 100), 1000, plain_trim) is not None
+def test_too_large_entries_are_no_batch() -> None:
+    assert twins.take_batch(None, plain("v" * 100), 100, plain_trim) is None
+    assert twins.take_batch(None, plain("v" * 100), 1000, plain_trim) is not None
     with patch.object(xadd_batching, "BATCH_BYTES_MAX", 100):
         assert batch_of(None, plain("v" * 100)) is None  # type: ignore[arg-type]
 
@@ -177,7 +177,7 @@ def conversation(directory: Path, sent: list[tuple[int, list[bytes]]]) -> list[b
     return heard
 
 
-def test_a_burst_has_the_same_effects_as_single_requests(
+def test_a_batch_has_the_same_effects_as_single_requests(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     @settings(max_examples=40)
@@ -193,7 +193,7 @@ def test_a_burst_has_the_same_effects_as_single_requests(
     prove()
 
 
-def test_bursts_of_many_clients_are_one_append_and_each_gets_its_ids(server: Server) -> None:
+def test_batches_of_many_clients_are_one_append_and_each_gets_its_ids(server: Server) -> None:
     ann, bob = server.client(), server.client()
     send(server, ann, plain("1", "2"))
     send(server, bob, plain("3"))
@@ -210,7 +210,7 @@ def test_bursts_of_many_clients_are_one_append_and_each_gets_its_ids(server: Ser
     assert server.executor.statistics.of("xadd").calls == 5
 
 
-def test_each_request_of_a_refused_burst_is_refused(server: Server) -> None:
+def test_each_request_of_a_refused_batch_is_refused(server: Server) -> None:
     ann = server.client()
     ann.ask("SET", "s", "x")
     send(server, ann, plain("1", "2"))
@@ -218,7 +218,7 @@ def test_each_request_of_a_refused_burst_is_refused(server: Server) -> None:
     assert ann.heard().count(b"-WRONGTYPE") == 2
 
 
-def test_a_waiting_reader_gets_the_first_entry_of_a_burst(server: Server) -> None:
+def test_a_waiting_reader_gets_the_first_entry_of_a_batch(server: Server) -> None:
     ann, bob = server.client(), server.client()
     ann.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     server.turn()
@@ -228,7 +228,7 @@ def test_a_waiting_reader_gets_the_first_entry_of_a_burst(server: Server) -> Non
     assert len(ids(bob.heard())) == 2
 
 
-def test_a_burst_of_a_user_without_write_rights_is_refused(server: Server) -> None:
+def test_a_batch_of_a_user_without_write_rights_is_refused(server: Server) -> None:
     ann, admin = server.client(), server.client()
     admin.ask("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@read")
     ann.ask("AUTH", "reader", "x")
@@ -237,7 +237,7 @@ def test_a_burst_of_a_user_without_write_rights_is_refused(server: Server) -> No
     assert ann.heard().count(b"-NOPERM") == 2
 
 
-def test_rights_revoked_in_the_same_turn_apply_to_a_burst(server: Server) -> None:
+def test_rights_revoked_in_the_same_turn_apply_to_a_batch(server: Server) -> None:
     ann, admin = server.client(), server.client()
     admin.ask("ACL", "SETUSER", "writer", "on", "nopass", "~*", "+@all")
     ann.ask("AUTH", "writer", "x")
@@ -247,7 +247,7 @@ def test_rights_revoked_in_the_same_turn_apply_to_a_burst(server: Server) -> Non
     assert ann.heard().startswith(b"-NOPERM")
 
 
-def test_monitors_see_a_burst(server: Server) -> None:
+def test_monitors_see_a_batch(server: Server) -> None:
     ann, eve = server.client(), server.client()
     eve.ask("MONITOR")
     send(server, ann, plain("1", "2"))
@@ -265,7 +265,7 @@ def test_requests_of_a_client_closed_before_the_turn_write_nothing(server: Serve
     assert bob.ask("XLEN", "s") == b":0\r\n"
 
 
-def test_each_request_of_a_burst_gets_the_error_of_the_commit(server: Server) -> None:
+def test_each_request_of_a_batch_gets_the_error_of_the_commit(server: Server) -> None:
     ann = server.client()
     send(server, ann, plain("1", "2"))
 
@@ -280,7 +280,7 @@ def test_each_request_of_a_burst_gets_the_error_of_the_commit(server: Server) ->
 
 
 @pytest.mark.parametrize("kind", [PythonXaddBatch, xadd_batching.XaddBatch])
-def test_each_request_of_a_burst_gets_the_error_of_the_fsync(
+def test_each_request_of_a_batch_gets_the_error_of_the_fsync(
     ann: Talker, kind: type[PythonXaddBatch]
 ) -> None:
     batch = kind(ann.client, b"s", [encode_flat([b"f", b"v"])] * 2, b"")
@@ -309,7 +309,7 @@ def test_both_twins_gather_and_answer_alike(server: Server, clients: int) -> Non
         (twins.gather, twins.entries_of, twins.answer),
     ]
     for (gather, entries_of, answer), kind in zip(
-        twin_functions, [PythonXaddBatch, twins.Burst], strict=True
+        twin_functions, [PythonXaddBatch, twins.XaddBatch], strict=True
     ):
         made: list[Any] = [
             kind(client, b"k", [entry] * (n + 1), b"", [trim] * (n + 1) if n == 1 else None)
@@ -332,7 +332,7 @@ def values(server: Server, key: str = "s") -> list[bytes]:
     return server.client().ask("XRANGE", key, "-", "+").split(b"\r\n")[8::8]
 
 
-def test_requests_after_a_waiting_burst_are_answered_after_it(server: Server) -> None:
+def test_requests_after_a_waiting_batch_are_answered_after_it(server: Server) -> None:
     ann, bob = server.client(), server.client()
     bob.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     send(server, ann, plain("1", "2", "3"))
@@ -343,7 +343,7 @@ def test_requests_after_a_waiting_burst_are_answered_after_it(server: Server) ->
     assert values(server) == [b"1", b"2", b"3", b"4"]
 
 
-def test_bursts_longer_than_a_turn_are_answered_in_order(server: Server) -> None:
+def test_batches_longer_than_a_turn_are_answered_in_order(server: Server) -> None:
     ann = server.client()
     for chunk in (plain("1", "2"), plain("3", "4"), plain("5"), request("XLEN", "s"), plain("6")):
         send(server, ann, chunk)
@@ -353,7 +353,7 @@ def test_bursts_longer_than_a_turn_are_answered_in_order(server: Server) -> None
     assert ann.heard().split(b"\r\n")[10] == b":5"
 
 
-def test_requests_after_a_paused_burst_are_answered_after_it(server: Server) -> None:
+def test_requests_after_a_paused_batch_are_answered_after_it(server: Server) -> None:
     ann, bob = server.client(), server.client()
     bob.ask("CLIENT", "PAUSE", "1000", "WRITE")
     for value in ("1", "2", "3"):
@@ -363,7 +363,7 @@ def test_requests_after_a_paused_burst_are_answered_after_it(server: Server) -> 
     assert values(server) == [b"1", b"1", b"2", b"2", b"3", b"3"]
 
 
-def test_bursts_to_several_streams_are_answered_in_order(server: Server) -> None:
+def test_batches_to_several_streams_are_answered_in_order(server: Server) -> None:
     ann, bob = server.client(), server.client()
     bob.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     server.engine._now_ms = lambda: 5
