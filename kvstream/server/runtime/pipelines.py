@@ -2,9 +2,9 @@
 
 Most requests name a command of keys and come from a client in no special state. They need one
 lookup by the word as it was sent, the handler, and a reply; ``CallRecorder`` records equal commands
-in a row, of all clients, together. Any other request, and any unusual state of
-the client or the server, takes the executor's general way from that request on, and so does a
-handler's answer that is no reply yet.
+in a row, of all clients, together. Any other request, and any unusual state of the client or the
+server, takes the executor's general path from that request on, and so does a handler's answer that
+is no reply yet.
 
 If the turn fails, each request of a pipeline runs again in a turn of its own.
 """
@@ -127,10 +127,9 @@ class Pipelines:
         """
         pipeline = Pipeline(client)
         pending.append(pipeline)
-        dispatcher, recorder, txn = self._dispatcher, self._recorder, turn.txn
-        last = recorder.command
+        recorder, txn, last = self._recorder, turn.txn, self._recorder.command
         by_word = self._by_word if client.user.all_channels else self._unchecked
-        clock, noted_s, missing = dispatcher.clock, recorder.noted_s, txn.missing
+        clock, noted_s, missing = self._dispatcher.clock, recorder.noted_s, txn.missing
         times, names, lookups = recorder.times, recorder.names, recorder.lookups
         requests, argvs, replies = client.requests, pipeline.requests, pipeline.replies
         unanswered: PendingReply | None = None
@@ -155,8 +154,7 @@ class Pipelines:
                 recorder.statistics.failed(plain.name, error.code)
             except BaseException as error:
                 turn.fail(error)
-            ended = clock()
-            kind = type(reply)
+            ended, kind = clock(), type(reply)
             if kind in HOLDING:
                 unanswered = self._detach_last(pipeline, plain, reply, ended - began, txn)
                 break
@@ -183,7 +181,7 @@ class Pipelines:
             if ended >= until:
                 break
             began = ended
-        dispatcher.ended = ended
+        self._dispatcher.ended = ended
         if last is not None and replies:
             client.last_command = last.name
             client.commands_run += len(replies)
