@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
 from typing import Any, Generic
 
 from kvstream.dead_letters import DeadLetters
@@ -271,8 +270,8 @@ class Queue(DeadLetters[S]):
         self._process_consumer: tuple[int, bytes] = (0, b"")
         """The ID of this process and its own consumer, used if no consumer was given."""
         self._keep = keep
-        self._begun: set[bytes] = set()
-        """Streams that exist, with their rules of retention set."""
+        self._begun: dict[bytes, Stream[S]] = {}
+        """Streams that exist, with their rules of retention set, by name."""
         self._key = name_bytes(name, "the queue")
         self._priorities = check_priorities(priorities)
         self._names = [store.name_of(key_of_priority(self._key, each)) for each in self._priorities]
@@ -372,7 +371,7 @@ class Queue(DeadLetters[S]):
 
     def _stream(self, priority: str | None) -> Stream[S]:
         if priority is None:
-            return self._stream_of(self._plain)
+            return self._begun.get(self._plain) or self._stream_of(self._plain)
         if priority not in self._priorities:
             near = nearest(str(priority), self._priorities)
             near = near or f": it has {', '.join(self._priorities)}"
@@ -380,18 +379,20 @@ class Queue(DeadLetters[S]):
         return self._stream_of(self._names[self._priorities.index(priority)])
 
     def _stream_of(self, name: bytes) -> Stream[S]:
-        if name not in self._begun:
+        stream = self._begun.get(name)
+        if stream is None:
+            stream = Stream(self._engine, name, self._decoder)
             try:
-                self._begin(name)
+                self._begin(stream)
             except (AccessDenied, ServerTooOld):  # a user that may only add entries
-                self._begun.add(name)
-        return Stream(self._engine, name, self._decoder)
+                self._begun[name] = stream
+        return stream
 
-    def _begin(self, name: bytes) -> None:
+    def _begin(self, stream: Stream[S]) -> None:
         """Make a new stream delete done messages; keep the rules of one that has begun."""
-        begin = retention.begin_with
+        name, begin = stream._name, retention.begin_with
         if self._keep or self._engine.run(begin, name, _DELETE_DONE, self._group) is False:
-            self._begun.add(name)  # True, and None of a transaction on a server, may not last
+            self._begun[name] = stream  # True, and None of a transaction on a server, may not last
 
     def cancel(self, *tickets: Ticket | StreamID | str) -> int:
         """Cancel delayed messages; return how many were still delayed."""
@@ -516,19 +517,24 @@ class Queue(DeadLetters[S]):
             if not isinstance(each, Message):
                 hint = ": put a * before the list" if isinstance(each, list | tuple) else ""
                 raise InvalidArgument(f"{shown(each)} is not a message{hint}")
+        by_lease: dict[tuple[bytes, bytes], list[int]] = {}
+        for at, message in enumerate(messages):
+            by_lease.setdefault((message._name, message._consumer), []).append(at)
+        run = partial(self._run, operation, **options)
+        if len(by_lease) == 1:
+            replies = [run(*messages)]
+        else:
+            parts = ([messages[at] for at in places] for places in by_lease.values())
+            replies = list(in_parts(partial(run, *part) for part in parts))
         outcomes: dict[int, LeaseOutcome] = {}
         unknown: list[Any] = []
-        by_stream = sorted(enumerate(messages), key=_stream_and_consumer)
-        groups = [list(some) for _, some in groupby(by_stream, key=_stream_and_consumer)]
-        run = partial(self._run, operation, **options)
-        calls = (partial(run, *(message for _, message in some)) for some in groups)
-        for some, done in zip(groups, in_parts(calls), strict=True):
+        for places, done in zip(by_lease.values(), replies, strict=True):
             if not isinstance(done, list):  # in a transaction on a server
                 unknown.append(done)
                 continue
-            for (at, message), outcome in zip(some, done, strict=True):
+            for at, outcome in zip(places, done, strict=True):
                 outcomes[at] = LeaseOutcome(outcome)
-                message._settled |= operation is not leases.extend and outcome == 1
+                messages[at]._settled |= operation is not leases.extend and outcome == 1
         if unknown:
             return unknown[0] if len(unknown) == 1 else unknown
         return [outcomes[at] for at in range(len(messages))]
@@ -573,7 +579,7 @@ class Queue(DeadLetters[S]):
         Messages that are done leave a stream that a Queue has made, and with ``keep=False`` any
         that no other group reads and no rule is for.
         """
-        self._begin(name)
+        self._begin(Stream(self._engine, name, self._decoder))
         try:
             self._engine.run(groups.create_group, name, self._group, MIN_ID, True, None)
         except BusyGroup:
@@ -774,7 +780,3 @@ _WHY = {
     LeaseOutcome.NOT_PENDING: "it was acknowledged, or moved to the dead letters",
     LeaseOutcome.LOST: "it was given back, or delivered again after its lease had ended",
 }
-
-
-def _stream_and_consumer(placed: tuple[int, Message[Any]]) -> tuple[bytes, bytes]:
-    return placed[1]._name, placed[1]._consumer

@@ -19,7 +19,7 @@ from kvstream.storage.batch import Batch, Family, Rows
 from kvstream.types.options import Limits
 from kvstream.types.thresholds import Thresholds
 
-_METADATA, _TREES = Family.METADATA, Family.TREES
+_MESSAGES, _METADATA, _TREES = Family.MESSAGES, Family.METADATA, Family.TREES
 
 
 class Metadata(Protocol):
@@ -49,9 +49,9 @@ class Changeset:
     """The changes of one transaction, and reads that see them."""
 
     __slots__ = (
-        "_awaited",
         "_members",
         "_streams",
+        "awaited",
         "batch",
         "catalog",
         "events",
@@ -99,7 +99,7 @@ class Changeset:
         """The classes of keyspace events that are noted, as bits; 0: none."""
         self.events: list[tuple[Event, bytes]] = []
         """Events and the names of their keys; whoever publishes some takes them out."""
-        self._awaited = awaited
+        self.awaited = awaited
         """The names on which clients are blocked."""
         self._streams: dict[bytes, StreamMeta] = {}
         self._members: dict[bytes, GroupMeta | ConsumerMeta] = {}
@@ -141,12 +141,12 @@ class Changeset:
 
     def signal(self, name: bytes, reason: Wake) -> None:
         """Wake the clients blocked on a name after the commit; the last reason counts."""
-        if name in self._awaited:
+        if name in self.awaited:
             self.signals[name] = reason
 
     def signal_all(self, prefix: bytes, reason: Wake) -> None:
         """Wake the clients blocked on names that begin with ``prefix``."""
-        self.signals |= {name: reason for name in self._awaited if name.startswith(prefix)}
+        self.signals |= {name: reason for name in self.awaited if name.startswith(prefix)}
 
     def finish(self) -> Batch | None:
         """Put the changed records into the batch and return it, or None if nothing was changed."""
@@ -162,7 +162,7 @@ class Changeset:
                     ) from error
                 stream.unrecorded_entries = 0
             self._streams.clear()
-        elif not (self._members or batch):
+        elif not (batch.puts[_MESSAGES] or self._members or batch):  # most often an entry
             return None
         seen = self.catalog.seen
         if seen:

@@ -103,22 +103,20 @@ class Txn(Changeset):
 
     def signal_added(self, name: bytes, stream: StreamMeta, last: StreamID) -> None:
         """Wake the clients blocked on a stream; ``last`` was its last ID before new entries."""
-        if name in self._awaited:
+        if name in self.awaited:
             self.signals[name] = _ADDED
             self.unwritten.setdefault(stream.prefix, last)
 
     def signal_some(self, names: Iterable[bytes], reason: Wake) -> None:
         """Wake the clients blocked on any of the names; read none if no client is blocked."""
-        if self._awaited:
+        if self.awaited:
             for name in names:
                 self.signal(name, reason)
 
     @property
     def dirty(self) -> bool:
         """Return whether anything has been changed so far."""
-        puts, batch = self.batch.puts, self.batch
-        rows = puts[0] or puts[1] or puts[2] or batch.ranges or batch.deferred
-        return bool(rows or self._streams or self._members)
+        return bool(self._streams or self._members or self.batch)
 
     def abandon(self, changed: bool) -> None:
         """Undo the transaction in memory; ``changed``: an object may have changed unmarked."""

@@ -395,8 +395,8 @@ class Engine(Unclosed):
     def commit_turn(self, txn: Txn) -> int:
         """Write the changes of the turn; return the sequence number to wait for.
 
-        That is the number of this write, or ``seen_sequence`` if nothing changed. If the write
-        fails, the turn is undone.
+        That is the number of this write; if nothing changed, with ``always`` that of the last one
+        that the turn has seen, else 0. If the write fails, the turn is undone.
         """
         try:
             self._running, self._open = True, None
@@ -404,16 +404,20 @@ class Engine(Unclosed):
                 raise StoreError("the transaction failed inside and cannot be committed")
             sequence = self._commit(txn)
             self._spare = txn
-            return sequence or self.seen_sequence
+            return sequence or (self.seen_sequence if self._always else 0)
         except BaseException:
             txn.abandon(changed=True)
             raise
         finally:
             self._running = False
+            lock = self._lock
             try:
-                self._lock.leave(self._nested)
+                if self._nested or lock.parked:
+                    lock.leave(self._nested)
+                else:
+                    lock.busy = False
             finally:
-                self._lock.release()
+                lock.release()
 
     def undo_turn(self, txn: Txn) -> None:
         """Undo the changes of the turn."""

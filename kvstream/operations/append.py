@@ -106,11 +106,10 @@ def add(
         last = stream.last
         new = next_id(last, eid, txn.now_ms)
     filling.append(txn, stream, new, value, names)
-    if txn.wanted_events:
-        txn.notify(XADD, name)
+    if txn.wanted_events or txn.awaited:
+        _announce(txn, name, stream, last, 1)
     if trim is not None:
         trim_stream(txn, stream, trim)
-    txn.signal_added(name, stream, last)
     return new
 
 
@@ -187,16 +186,18 @@ def add_many(
     last = stream.last
     ids = next_ids(last, len(entries), txn.now_ms)
     filling.extend(txn, stream, ids, entries)
-    _notify_added(txn, name, len(ids))
+    if txn.wanted_events or txn.awaited:
+        _announce(txn, name, stream, last, len(ids))
     if trim is not None:
         trim_stream(txn, stream, trim)
-    txn.signal_added(name, stream, last)
     return ids
 
 
-def _notify_added(txn: Txn, name: bytes, count: int) -> None:
+def _announce(txn: Txn, name: bytes, stream: StreamMeta, last: StreamID, count: int) -> None:
+    """Tell subscribers and blocked readers of entries after ``last``."""
     if txn.wanted_events & XADD.bit:
         txn.events += [(XADD, name)] * count
+    txn.signal_added(name, stream, last)
 
 
 def add_each(
@@ -214,7 +215,8 @@ def add_each(
         stop = start + len(list(alike))
         _extend_trimmed(txn, stream, ids[start:stop], entries[start:stop], trimming)
         start = stop
-    txn.signal_added(name, stream, last)
+    if txn.awaited:
+        txn.signal_added(name, stream, last)
     return ids
 
 
@@ -256,7 +258,7 @@ def add_under(
     last.
     """
     stream = txn.stream(name)
-    last = MIN_ID if stream is None else stream.last
+    before = last = MIN_ID if stream is None else stream.last
     new = []
     for eid in ids:
         last = next_id(last, eid, txn.now_ms)
@@ -265,10 +267,10 @@ def add_under(
         return []
     stream = stream or txn.catalog.create_stream(txn, name)
     filling.extend(txn, stream, new, entries)
-    _notify_added(txn, name, len(new))
+    if txn.wanted_events or txn.awaited:
+        _announce(txn, name, stream, before, len(new))
     if trim is not None:
         trim_stream(txn, stream, trim)
-    txn.signal(name, Wake.ADDED)
     return new
 
 

@@ -290,7 +290,8 @@ class Executor:
                     left -= self._run_first(turn)
                 if self.xadd_batches:
                     left -= self._run_batches(left)
-                left -= self._run_ready(turn, left)
+                if self.ready:
+                    left -= self._run_ready(turn, left)
                 self._finish(turn)
             except TurnFailed as failure:
                 self._run_alone(failure)
@@ -407,7 +408,8 @@ class Executor:
         """Take batches, which run at the end of the turn, or queue their requests one by one."""
         taken, others, entries = self._xadds.take_batches(self.xadd_batches, most)
         self._replies += taken
-        self._queue_batches(others)
+        if others:
+            self._queue_batches(others)
         return entries
 
     def _queue_batches(self, batches: list[XaddBatch]) -> None:
