@@ -338,12 +338,12 @@ def _ask(store: Store, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
 
     A server gets them in one round trip.
     """
-    from kvstream.remote.commands import CALLS  # not for a help text
-    from kvstream.remote.engine import RemoteEngine
+    from kvstream.remote.engine import RemoteEngine  # not for a help text
+    from kvstream.remote.operations import call_of
 
     engine, results = store._engine, list[Any]()
     if isinstance(engine, RemoteEngine):
-        made = [CALLS[operation](*arguments) for operation, *arguments in calls]
+        made = [call_of(operation, *arguments) for operation, *arguments in calls]
         words = [each for call in made for each in call.commands]
         replies = iter(engine.connection(store.db).ask_all(words) if words else ())
         for call in made:

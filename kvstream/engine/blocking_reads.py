@@ -4,11 +4,11 @@ A read is an object that an engine tries until it replies. An engine of this pro
 of a server sends it as a command.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, cast
+from typing import cast
 
 from kvstream.engine.coerce import Seconds, block_of, count_of, milliseconds
 from kvstream.engine.interface import AnyEngine
@@ -214,13 +214,6 @@ def lease(
 ) -> Reply:
     """Run ``readgroup.lease`` as an XREADGROUP, for an engine that sends it to a server."""
     return engine.run(QueueRead(names, group, consumer, count, lease_ms)) or []
-
-
-AS_XREADGROUP: Mapping[Callable[..., Any], Callable[..., Any]] = {
-    readgroup.read_new: read_new,
-    readgroup.lease: lease,
-}
-"""The operations that are an XREADGROUP for a server."""
 
 
 def rest_of(timeout_s: float | None) -> Callable[[], float | None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from kvstream.layout.keys import database_of, key_of
@@ -10,6 +11,26 @@ from kvstream.remote.connection import Word
 Words = tuple[Word, ...]
 
 REQUIRED = object()
+
+
+class Effect(Enum):
+    """What an operation does to the store, and so whether it is repeated after a lost connection.
+
+    A command that did not reach the server is repeated in any case, if its time allows it.
+    """
+
+    READ = 1
+    """It changes nothing: it is repeated."""
+    GUARD = 2
+    """It changes nothing. In a transaction it is sent at once, and makes EXEC do nothing if a lease
+    is lost by then."""
+    SAME_RESULT = 3
+    """A second call leaves the same state, and has the same result: it is repeated."""
+    SAME_STATE = 4
+    """A second call leaves the same state, but its result leaves out what the first one did: a
+    shared store alone repeats it."""
+    WRITE = 5
+    """A second call changes more: it is not repeated, and raises UnknownOutcome."""
 
 
 @dataclass(slots=True)
@@ -23,19 +44,37 @@ class Call:
     commands: Sequence[Words]
     result: Callable[[list[Any]], Any]
     """Makes the operation's result of the replies."""
-    writes: bool = False
-    immediate: bool = False
-    """A write whose result is needed at once: it cannot wait for the end of a transaction."""
-    repeatable: bool = False
-    """A write that may be sent again if its outcome is unknown."""
-    needs: tuple[str, ...] = ()
-    """The commands and options of ``SINCE`` that it uses."""
+    effect: Effect | None = None
+    """None: that of the operation."""
     missing: Any = REQUIRED
     """The result if the key does not exist; REQUIRED: an error."""
     part: Callable[[int], str] | None = None
     """Names the part of the operation that one of several commands does, for an error."""
-    guards: bool = False
-    """In a transaction it is sent at once, and makes EXEC do nothing if a lease is lost by then."""
+    immediate: bool = False
+    """See Operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """How an operation of the library is done on a server."""
+
+    effect: Effect
+    call: Callable[..., Call] | None = None
+    """Makes its commands from its arguments."""
+    steps: Callable[..., Any] | None = None
+    """Does it in several round trips, if not None; its first argument is the engine."""
+    shares_steps: bool = False
+    """A shared store takes the steps itself, and repeats each of them where that is safe."""
+    immediate: bool = False
+    """Its result is needed at once: it cannot wait for the end of a transaction."""
+
+    def call_of(self, *args: Any, **kwargs: Any) -> Call:
+        """Return its call, if it takes one round trip."""
+        assert self.call is not None
+        call = self.call(*args, **kwargs)
+        if call.effect is None:
+            call.effect, call.immediate = self.effect, self.immediate
+        return call
 
 
 def same(reply: Any) -> Any:
@@ -46,39 +85,27 @@ def nothing(reply: Any) -> None:
     return None
 
 
-def ask(
+def say(
     name: bytes,
     *words: Word,
     result: Callable[[Any], Any] = same,
+    effect: Effect | None = None,
     missing: Any = REQUIRED,
-    needs: tuple[str, ...] = (),
 ) -> Call:
-    """Return the call of a command that changes nothing."""
-    db, keys = database_of(name), (key_of(name),)
+    """Return the call of one command about the key of a name."""
+    key = key_of(name)
     return Call(
-        db, keys, (words,), lambda replies: result(replies[0]), missing=missing, needs=needs
+        database_of(name), (key,), (words,), lambda replies: result(replies[0]), effect, missing
     )
 
 
-def do(
-    name: bytes,
-    *words: Word,
-    result: Callable[[Any], Any] = same,
-    needs: tuple[str, ...] = (),
-    immediate: bool = False,
-    repeatable: bool = False,
-) -> Call:
-    """Return the call of a command that changes something."""
-    return Call(
-        database_of(name),
-        (key_of(name),),
-        (words,),
-        lambda replies: result(replies[0]),
-        writes=True,
-        immediate=immediate,
-        repeatable=repeatable,
-        needs=needs,
-    )
+def plain(*command: str, result: Callable[[Any], Any] = same) -> Callable[..., Call]:
+    """Return the function for a command that takes the key and the arguments of its operation."""
+
+    def call(name: bytes, *words: Word) -> Call:
+        return say(name, *command, key_of(name), *words, result=result)
+
+    return call
 
 
 def known(result: Any) -> Call:

@@ -2,7 +2,7 @@
 
 It offers what ``kvstream.engine.interface`` asks for, so the library's Store, Stream, Group and
 Consumer work on it as they do on a directory. An operation is one command where that is possible,
-else several in one MULTI, else several round trips (``_PROCEDURES``).
+else several in one MULTI, else several round trips: ``remote/operations.py`` has a record for each.
 
 A read whose connection is lost is sent once more. So is a write that may be repeated, such as an
 add with an idempotent ID. Any other write whose connection is lost raises UnknownOutcome, as does
@@ -16,12 +16,12 @@ changes one before the end, nothing is done and Conflict is raised.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
-from kvstream.engine.blocking_reads import AS_XREADGROUP, GroupRead, PlainRead, rest_of
+from kvstream.engine.blocking_reads import GroupRead, PlainRead, rest_of
 from kvstream.engine.coerce import warn_of_block
 from kvstream.engine.lease_renewal import every_in_thread
 from kvstream.engine.lock import ENDS_ELSEWHERE
@@ -45,17 +45,11 @@ from kvstream.errors import (
 )
 from kvstream.layout.keys import database_of, qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import ack, claim, info, read
-from kvstream.operations import range as ranges
-from kvstream.operations.ack import Nack
-from kvstream.operations.queues import leases
+from kvstream.operations import info, read
 from kvstream.operations.read import Reply
-from kvstream.remote import commands
-from kvstream.remote.call import REQUIRED, Call, Words, ask
-from kvstream.remote.commands import CALLS, OURS, SINCE
+from kvstream.remote.call import REQUIRED, Call, Effect, Words
 from kvstream.remote.connection import (
     CONNECT_S,
-    PAGE_MAX,
     PAGE_MIN,
     REPLY_S,
     Connection,
@@ -69,18 +63,16 @@ from kvstream.remote.connection import (
     translated,
 )
 from kvstream.remote.given_back import GivenBack
-from kvstream.remote.queue_commands import finish
+from kvstream.remote.operations import OPERATIONS, call_of, needs_of
 from kvstream.remote.replies import group_info_of, sections_of, stream_info_of, unix_ms
 from kvstream.storage.contexts import contextmanager
 from kvstream.types.clock import Clock, SystemClock
-from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import DATABASES_MAX, StoreOptions
 from kvstream.types.records import Entry, KeyInfo
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PENDING_PAGE = 1000
 _JOB_PAUSE_S = 0.1
 """Pause before a background job of the server is asked about again."""
 
@@ -170,16 +162,15 @@ class RemoteEngine:
         self, operation: Callable[Concatenate[Txn, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation; raise InvalidArgument if it needs the files of a store."""
-        call_of = CALLS.get(operation)
-        if call_of is not None:
-            return self.call(call_of(*args, **kwargs))  # type: ignore[no-any-return]
+        record = OPERATIONS.get(operation)
+        if record is not None:
+            if record.steps is not None:
+                return record.steps(self, *args, **kwargs)  # type: ignore[no-any-return]
+            return self.call(record.call_of(*args, **kwargs))  # type: ignore[no-any-return]
         if isinstance(operation, PlainRead | GroupRead):
             return self._read(operation, 0)  # type: ignore[return-value]
-        procedure = _PROCEDURES.get(operation)
-        if procedure is None:
-            name = getattr(operation, "__name__", "this")
-            raise InvalidArgument(f"{name} works on the files of a store, not on a server")
-        return procedure(self, *args, **kwargs)  # type: ignore[no-any-return]
+        name = getattr(operation, "__name__", "this")
+        raise InvalidArgument(f"{name} works on the files of a store, not on a server")
 
     def has_transaction(self) -> bool:
         """Return whether this thread has a transaction open."""
@@ -215,13 +206,14 @@ class RemoteEngine:
 
     def _cause(self, error: RequestError, call: Call) -> RequestError:
         """Return an error, or what the server lacks."""
-        if not call.needs or isinstance(error, Conflict):
+        needs = needs_of(call.commands)
+        if not needs or isinstance(error, Conflict):
             return error
         try:
             about = self.connection().info("server")
         except KVStreamError:  # not every user may send INFO
             return error
-        own = [need for need in call.needs if need.startswith(OURS)]
+        own = [need for need, since in needs.items() if not since]
         if "kvstream_version" in about:
             return _too_old(error, own, self.place)
         name = "Valkey" if "valkey_version" in about else "Redis"
@@ -231,11 +223,11 @@ class RemoteEngine:
                 f"{' and '.join(own)} is a command of kvstream: the server at {self.place} is "
                 f"{name} {version}; open a directory, or run `kvstream serve`"
             )
-        needed = max((SINCE[need] for need in call.needs), key=_version)
+        needed = max(needs.values(), key=_version)
         if name == "Redis" and _version(version) >= _version(needed):
             return error
         return ServerTooOld(
-            f"{' and '.join(call.needs)} needs Redis {needed} or kvstream: the server at "
+            f"{' and '.join(needs)} needs Redis {needed} or kvstream: the server at "
             f"{self.place} is {name} {version}"
         )
 
@@ -294,7 +286,7 @@ class RemoteEngine:
                 return None
             if due_s > 0:
                 block = connection.block_words(due_s if rest is None else min(due_s, rest))
-                reply: Reply = self.call(commands.group_read(attempt, block if waits else ()))
+                reply: Reply = self.call(call_of(GroupRead, attempt, block if waits else ()))
                 if reply:
                     return reply
                 if waits:
@@ -307,9 +299,9 @@ class RemoteEngine:
     def _call_of(self, attempt: PlainRead | GroupRead) -> Callable[[Words], Call]:
         """Return the function that makes the call of a read from its words of BLOCK."""
         if isinstance(attempt, GroupRead):
-            return lambda block: commands.group_read(attempt, block)
+            return partial(call_of, GroupRead, attempt)
         wanted = [(name, self.run(read.resolve, name, after)) for name, after in attempt.wanted]
-        return lambda block: commands.plain_read(wanted, attempt.count, attempt.budget(), block)
+        return partial(call_of, PlainRead, wanted, attempt.count, attempt.budget())
 
     every = staticmethod(every_in_thread)
 
@@ -430,7 +422,7 @@ def _sent(connection: Connection, call: Call) -> list[Any]:
     A read whose connection was lost is sent once more, as is a write that may be repeated.
     """
     send = _sender(connection, call)
-    if call.writes and not call.repeatable:
+    if call.effect in (Effect.WRITE, Effect.SAME_STATE):
         return send()
     unknown: ReplyLost | None = None
     try:
@@ -451,16 +443,17 @@ def _sent(connection: Connection, call: Call) -> list[Any]:
 def _sender(connection: Connection, call: Call) -> Callable[[], list[Any]]:
     """Return the function that sends the commands of a call once."""
     commands = call.commands
-    if call.guards:
+    writes = call.effect not in (Effect.READ, Effect.GUARD)
+    if call.effect is Effect.GUARD:
         return lambda: checked(connection.ask_all([*commands, ("UNWATCH",)]))
     if not commands:
         return list
-    if len(commands) > 1 and call.writes:
+    if len(commands) > 1 and writes:
         noun = "writes" if call.part is None else "entries"
         return lambda: _written(connection.try_all(commands), noun, call.part)
     if len(commands) > 1:
         return partial(connection.ask_at_once, commands)
-    return lambda: [(connection.do if call.writes else connection.ask)(*commands[0])]
+    return lambda: [(connection.do if writes else connection.ask)(*commands[0])]
 
 
 _NAMED_MAX = 5
@@ -555,9 +548,12 @@ class Transaction:
 
     @property
     def whole(self) -> Call:
-        """One call with the needs of all queued calls."""
-        needs = dict.fromkeys(need for call, _ in self._queue for need in call.needs)
-        return Call(None, (), (), lambda replies: None, needs=tuple(needs))
+        """One call with the commands of all queued calls."""
+        return Call(None, (), self._commands, lambda replies: None)
+
+    @property
+    def _commands(self) -> list[Words]:
+        return [words for call, _ in self._queue for words in call.commands]
 
     def take(self, call: Call) -> Any:
         """Queue a write, or send a read at once; raise ReentrantCall in the middle of another."""
@@ -574,12 +570,12 @@ class Transaction:
         if self._connection not in (None, connection):
             raise InvalidArgument("a transaction on a server works on one database")
         self._connection = connection
-        if call.guards:
+        if call.effect is Effect.GUARD:
             replies = self._send(connection, lambda link: link.ask_all(call.commands))
             checked(replies)
             self._guards.append(call)
             return None
-        if not call.writes:
+        if call.effect is Effect.READ:
             return call.result(self._read(connection, call))
         if call.immediate:
             raise InvalidArgument(
@@ -631,7 +627,7 @@ class Transaction:
 
     def commit(self) -> None:
         """Send the queued writes; raise Conflict if a watched key has changed."""
-        words = [words for call, _ in self._queue for words in call.commands]
+        words = self._commands
         if self._connection is None or not words:
             return
         try:
@@ -686,82 +682,6 @@ class Transaction:
                 self._link.close()
             else:
                 self._connection.give_back(self._link)
-
-
-# --- operations of several round trips ------------------------------------------------------------
-
-
-def _count(engine: RemoteEngine, name: bytes, start: StreamID, end: StreamID) -> int:
-    """Count the entries of a range. A server that does not tell has them read, page by page."""
-    if start <= MIN_ID.next() and end == MAX_ID:
-        return engine.run(ranges.length, name)
-    try:
-        return int(engine.call(ask(name, "KVSTREAM.COUNT", str(start), str(end))))
-    except WrongType:
-        raise
-    except RequestError:  # Redis, an older kvstream, or a user without permission
-        return _count_read(engine, name, start, end)
-
-
-def _count_read(engine: RemoteEngine, name: bytes, start: StreamID, end: StreamID) -> int:
-    count = 0
-    entries: list[Entry] = []
-    while start <= end:
-        page = engine.page_size(entries, PAGE_MAX)
-        found = engine.run(ranges.scan, name, start, end, page)
-        entries = found.entries() if found else []
-        count += len(entries)
-        if len(entries) < page or entries[-1].id >= end:
-            break
-        start = entries[-1].id.next()
-    return count
-
-
-def _count_after(engine: RemoteEngine, name: bytes, eid: StreamID) -> int:
-    return 0 if eid == MAX_ID else _count(engine, name, eid.next(), MAX_ID)
-
-
-def _backlog(engine: RemoteEngine, name: bytes, group: bytes) -> int:
-    """Return the lag; if the server does not know it, count the entries."""
-    group_info = engine.run(info.group_info, name, group)
-    if group_info.lag is not None:
-        return group_info.lag
-    return _count_after(engine, name, group_info.last_delivered_id)
-
-
-def _nack(
-    engine: RemoteEngine, name: bytes, group: bytes, ids: Sequence[StreamID], nack: Nack
-) -> int:
-    """Give entries back to their group."""
-    return engine.given_back.nack(engine.connection(database_of(name)), name, group, ids, nack)
-
-
-def _renew(
-    engine: RemoteEngine, name: bytes, group: bytes, consumer: bytes, ids: Sequence[StreamID]
-) -> list[StreamID]:
-    """Reset the idle time of entries that are pending with a consumer, in two round trips."""
-    pending: set[StreamID] = set()
-    start, end = min(ids), max(ids)
-    while start <= end:
-        page = engine.run(claim.pending_range, name, group, start, end, PENDING_PAGE, consumer)
-        pending.update(row.id for row in page)
-        if len(page) < PENDING_PAGE:
-            break
-        start = page[-1].id.next()
-    renewed = [eid for eid in ids if eid in pending]
-    engine.run(claim.claim, name, group, consumer, 0, renewed, justid=True)
-    return renewed
-
-
-_PROCEDURES: Mapping[Callable[..., Any], Callable[..., Any]] = {
-    info.backlog: _backlog,
-    info.count_after: _count_after,
-    ranges.count: _count,
-    ack.negative_acknowledge: _nack,
-    claim.renew: _renew,
-    leases.finish: finish,
-    **AS_XREADGROUP,
-}
 
 
 def _key_infos(connection: Connection, page: Sequence[bytes]) -> Iterator[KeyInfo]:

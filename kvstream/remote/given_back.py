@@ -19,12 +19,12 @@ from kvstream.engine.blocking_reads import GroupRead
 from kvstream.errors import RequestError, ServerUnavailable
 from kvstream.layout.keys import database_of, key_of
 from kvstream.meta.pel import COUNT_MAX
-from kvstream.operations import claim, readgroup
+from kvstream.operations import ack, claim, readgroup
 from kvstream.operations.ack import Nack
 from kvstream.operations.read import Reply
-from kvstream.remote import commands
-from kvstream.remote.call import Call, Words
+from kvstream.remote.call import Call, Effect, Words
 from kvstream.remote.connection import Connection
+from kvstream.remote.operations import call_of
 from kvstream.remote.replies import NOBODY, pending_entry_of
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
@@ -92,7 +92,7 @@ class GivenBack:
         if not found:
             block = connection.block_words(rest) if waits else ()
             claim_ms = readgroup.GIVEN_BACK_MS if has_xnack else None
-            reply = self._call(commands.group_read(attempt, block, claim_ms))
+            reply = self._call(call_of(GroupRead, attempt, block, claim_ms))
             if has_xnack:
                 reply, found = readgroup.as_library_read(reply)
         if found:
@@ -137,14 +137,20 @@ class GivenBack:
         entries = list(claimed)
         count = None if attempt.count is None else attempt.count - len(entries)
         if count != 0:
-            for _, new in self._call(commands.group_read(replace(attempt, count=count))):
+            for _, new in self._call(call_of(GroupRead, replace(attempt, count=count))):
                 entries += new
         return [(name, entries)]
 
     def _unowned(self, name: bytes, group: bytes, count: int | None) -> dict[StreamID, int]:
         """Return the entries of NOBODY, oldest first, with their deliveries."""
-        asked = commands.CALLS[claim.pending_range](
-            name, group, MIN_ID, MAX_ID, _PAGE if count is None else max(count, _PAGE), NOBODY
+        asked = call_of(
+            claim.pending_range,
+            name,
+            group,
+            MIN_ID,
+            MAX_ID,
+            _PAGE if count is None else max(count, _PAGE),
+            NOBODY,
         )
         rows = self._call(replace(asked, result=lambda replies: replies[0]))
         rows.sort(key=lambda row: row[2], reverse=True)
@@ -158,7 +164,7 @@ class GivenBack:
         """Give entries back, and return how many."""
         self._due[name, group] = 0.0
         if not ids or self.has_xnack(connection):
-            call = commands.negative_acknowledge(name, group, ids, nack)
+            call = call_of(ack.negative_acknowledge, name, group, ids, nack)
         else:
             call = self._by_claim(name, group, ids, nack)
         return self._call(call)  # type: ignore[no-any-return]
@@ -189,5 +195,5 @@ class GivenBack:
             (key_of(name),),
             words,
             lambda replies: sum(map(len, replies)),
-            writes=True,
+            Effect.WRITE,
         )

@@ -32,7 +32,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from kvstream.engine.blocking_reads import AS_XREADGROUP, GroupRead, PlainRead, rest_of
+from kvstream.engine.blocking_reads import GroupRead, PlainRead, rest_of
 from kvstream.engine.coerce import path_of, store_options, wait_of
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
@@ -54,23 +54,20 @@ from kvstream.meta.idempotency import Request
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.txn import Txn
 from kvstream.operations import (
-    ack,
     append,
     claim,
-    delete,
-    keyspace,
     read,
     readgroup,
-    strings,
-    watch,
 )
 from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
-from kvstream.operations.queues import leases, policy, retention, schedules
+from kvstream.operations.queues import leases
 from kvstream.operations.read import Reply
 from kvstream.operations.trim import Trim
+from kvstream.remote.call import Effect
 from kvstream.remote.connection import ConnectionLost, ReplyLost, require_client
 from kvstream.remote.engine import RemoteEngine
+from kvstream.remote.operations import OPERATIONS
 from kvstream.shared.owner import GRACE_S, SOCKET, Owner, OwnerBusy, OwnerProcess, Place
 from kvstream.storage import directory as directories
 from kvstream.storage.contexts import contextmanager
@@ -92,16 +89,6 @@ REPLY_S_MIN = 1.0
 PIECE_S = 5.0
 """Longest single wait of a client's group read, whose deliveries are looked for if it is lost."""
 _PENDING_PAGE = 1000
-_SAME_TWICE: frozenset[Any] = frozenset(
-    {
-        *(ack.acknowledge, ack.acknowledge_and_delete, claim.renew),
-        *(leases.ack_delete, leases.extend),
-        *(delete.delete, keyspace.delete_all, strings.put),
-        *(policy.drop_policy, policy.set_policy),
-        *(retention.begin_with, retention.drop_rules, retention.set_rules),
-        *(schedules.delete_schedule, schedules.set_schedule, watch.guard),
-    }
-)
 
 
 class _Local(threading.local):
@@ -451,11 +438,12 @@ class SharedEngine(Unclosed):
             return self._add(*args, **kwargs)  # type: ignore[arg-type,return-value]
         if isinstance(operation, GroupRead):
             return self._read_group(operation, 0)  # type: ignore[return-value]
-        if operation in AS_XREADGROUP:
-            return AS_XREADGROUP[operation](self, *args, **kwargs)  # type: ignore[no-any-return]
         if operation is leases.ack:
             return self._ack_leases(*args)  # type: ignore[arg-type,return-value]
-        again = operation in _SAME_TWICE
+        record = OPERATIONS.get(operation)
+        if record is not None and record.shares_steps:
+            return record.steps(self, *args, **kwargs)  # type: ignore[misc,no-any-return]
+        again = record is not None and record.effect is not Effect.WRITE
         return self._repeat(lambda engine: engine.run(operation, *args, **kwargs), again)
 
     def _add(

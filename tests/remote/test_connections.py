@@ -26,8 +26,6 @@ from kvstream import (
     StoreClosed,
     UnknownOutcome,
 )
-from kvstream.commands.table import find
-from kvstream.remote.commands import SINCE
 from kvstream.remote.connection import BLOCK_S_MAX, Connection, Link, connect
 from kvstream.remote.engine import RemoteEngine
 from kvstream.resp import twins
@@ -259,12 +257,6 @@ def test_a_blocked_read_outlives_the_timeout_of_its_socket(url: str) -> None:
         late.start()
         assert len(stream.read(block=PATIENCE_S)) == 1
         late.join()
-
-
-def test_versions_are_those_of_the_commands_records() -> None:
-    for name, version in SINCE.items():
-        if " " not in name and name != "IDMP":
-            assert find([name.encode()] + [b"x"] * 9).since.startswith(version)
 
 
 def test_the_plain_import_is_without_redis_py() -> None:

@@ -1,0 +1,116 @@
+"""Operations of the library that take several round trips to a server."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+from kvstream.engine.interface import AnyEngine
+from kvstream.errors import RequestError, WrongType
+from kvstream.layout.keys import database_of, key_of
+from kvstream.operations import append, claim, info, keyspace, watch
+from kvstream.operations import range as ranges
+from kvstream.operations.ack import Nack
+from kvstream.operations.queues import leases
+from kvstream.operations.queues.leases import Token
+from kvstream.remote.call import Call, Effect, say
+from kvstream.remote.connection import PAGE_MAX, Connection
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.records import Entry
+
+PENDING_PAGE = 1000
+
+
+class ServerEngine(AnyEngine, Protocol):
+    """What these operations need of the engine of a server."""
+
+    given_back: Any
+
+    def call(self, call: Call) -> Any: ...
+
+    def connection(self, db: int | None = None) -> Connection: ...
+
+    def has_transaction(self) -> bool: ...
+
+
+def count(engine: ServerEngine, name: bytes, start: StreamID, end: StreamID) -> int:
+    """Count the entries of a range. A server that does not tell has them read, page by page."""
+    if start <= MIN_ID.next() and end == MAX_ID:
+        return engine.run(ranges.length, name)
+    try:
+        words = ("KVSTREAM.COUNT", key_of(name), str(start), str(end))
+        return int(engine.call(say(name, *words, effect=Effect.READ)))
+    except WrongType:
+        raise
+    except RequestError:  # Redis, an older kvstream, or a user without permission
+        return _count_read(engine, name, start, end)
+
+
+def _count_read(engine: ServerEngine, name: bytes, start: StreamID, end: StreamID) -> int:
+    count = 0
+    entries: list[Entry] = []
+    while start <= end:
+        page = engine.page_size(entries, PAGE_MAX)
+        found = engine.run(ranges.scan, name, start, end, page)
+        entries = found.entries() if found else []
+        count += len(entries)
+        if len(entries) < page or entries[-1].id >= end:
+            break
+        start = entries[-1].id.next()
+    return count
+
+
+def count_after(engine: ServerEngine, name: bytes, eid: StreamID) -> int:
+    """Count the entries after an ID."""
+    return 0 if eid == MAX_ID else count(engine, name, eid.next(), MAX_ID)
+
+
+def backlog(engine: ServerEngine, name: bytes, group: bytes) -> int:
+    """Return the lag; if the server does not know it, count the entries."""
+    group_info = engine.run(info.group_info, name, group)
+    if group_info.lag is not None:
+        return group_info.lag
+    return count_after(engine, name, group_info.last_delivered_id)
+
+
+def give_back(
+    engine: ServerEngine, name: bytes, group: bytes, ids: Sequence[StreamID], nack: Nack
+) -> int:
+    """Give entries back to their group."""
+    connection = engine.connection(database_of(name))
+    return engine.given_back.nack(connection, name, group, ids, nack)  # type: ignore[no-any-return]
+
+
+def renew(
+    engine: ServerEngine, name: bytes, group: bytes, consumer: bytes, ids: Sequence[StreamID]
+) -> list[StreamID]:
+    """Reset the idle time of entries that are pending with a consumer, in two round trips."""
+    pending: set[StreamID] = set()
+    start, end = min(ids), max(ids)
+    while start <= end:
+        page = engine.run(claim.pending_range, name, group, start, end, PENDING_PAGE, consumer)
+        pending.update(row.id for row in page)
+        if len(page) < PENDING_PAGE:
+            break
+        start = page[-1].id.next()
+    renewed = [eid for eid in ids if eid in pending]
+    engine.run(claim.claim, name, group, consumer, 0, renewed, justid=True)
+    return renewed
+
+
+def finish(
+    engine: ServerEngine,
+    name: bytes,
+    group: bytes,
+    consumer: bytes,
+    tokens: Sequence[Token],
+    results: Sequence[leases.Result] = (),
+) -> None:
+    """Acknowledge deliveries and add their results in one MULTI, guarded by the leases."""
+    with nullcontext() if engine.has_transaction() else engine.transaction():
+        for token in tokens:
+            engine.run(watch.guard, name, group, consumer, *token)
+        now_ms = engine.clock.now_ms() if results else 0
+        for result in results:
+            engine.run(append.add, result.name, result.value, result.names)
+            engine.run(keyspace.expire_at, result.name, now_ms + result.ttl_ms)
+        engine.run(leases.ack_delete, name, group, consumer, tokens)
