@@ -39,12 +39,14 @@ class ErrorReply:
     code: str
     text: str
     kind: type[KVStreamError] = field(default=RequestError, compare=False)
-    """The class of the exception, which KVSTREAM.ERRORS shows."""
+    """The class of the exception, which KVSTREAM.ERRORS shows, as it does the detail."""
+    detail: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, error: KVStreamError) -> "ErrorReply":
         """Return the reply for an exception."""
-        return cls(error.code, error.reply.removeprefix(f"{error.code} "), type(error))
+        text = error.reply.removeprefix(f"{error.code} ")
+        return cls(error.code, text, type(error), error.detail)
 
     @property
     def line(self) -> bytes:
@@ -55,9 +57,12 @@ class ErrorReply:
 
     def encoded(self, protocol: int) -> bytes:
         """Return the error as it is sent."""
-        if protocol != RESP2_WITH_CLASSES or self.code != KVStreamError.code:
-            return b"-%b\r\n" % self.line
-        return b"-ERR %b: %b\r\n" % (public_name(self.kind).encode(), self.line[4:])
+        shown = self
+        if protocol == RESP2_WITH_CLASSES:
+            kind = f"{public_name(self.kind)}: " if self.code == KVStreamError.code else ""
+            detail = f"\t{self.detail}" if self.detail else ""
+            shown = ErrorReply(self.code, f"{kind}{self.text}{detail}")
+        return b"-%b\r\n" % shown.line
 
 
 def internal_error(error: Exception) -> ErrorReply:

@@ -16,7 +16,7 @@ REQUIRED = object()
 class Effect(Enum):
     """What an operation does to the store, and so whether it is repeated after a lost connection.
 
-    A command that did not reach the server is repeated in any case, if its time allows it.
+    A shared store repeats any call that did not reach its owner.
     """
 
     READ = 1
@@ -102,7 +102,8 @@ def say(
 def plain(*command: str, result: Callable[[Any], Any] = same) -> Callable[..., Call]:
     """Return the function for a command that takes the key and the arguments of its operation."""
 
-    def call(name: bytes, *words: Word) -> Call:
+    def call(name: bytes, *arguments: Any) -> Call:
+        words = [str(each) if isinstance(each, tuple) else each for each in arguments]  # IDs
         return say(name, *command, key_of(name), *words, result=result)
 
     return call

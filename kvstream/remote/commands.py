@@ -33,6 +33,7 @@ from kvstream.remote.call import (
     known,
     nothing,
     option,
+    plain,
     say,
 )
 from kvstream.types.ids import MAX_ID, MIN_ID, AddID, StreamID
@@ -182,8 +183,7 @@ def xrange(
     return say(name, *words, *count_option("COUNT", count), result=_Page)
 
 
-def xinfo_stream(name: bytes) -> Call:
-    return say(name, "XINFO", "STREAM", key_of(name), result=replies.stream_info_of)
+xinfo_stream = plain("XINFO", "STREAM", result=replies.stream_info_of)
 
 
 def xinfo_stream_full(name: bytes, count: int) -> Call:
@@ -235,6 +235,10 @@ def _reply_of(db: int, reply: list[Any] | None) -> read.Reply:
     return [(qualified(db, key), entries) for key, entries in lists.items()]
 
 
+_LAST = MAX_ID.previous()
+"""A server takes the greatest ID in place of ``>``; no entry comes after it."""
+
+
 def xread(
     wanted: Sequence[tuple[bytes, StreamID]],
     count: int | None,
@@ -262,7 +266,7 @@ def xreadgroup(attempt: GroupRead, block: Words = (), claim_ms: int | None = Non
         *flag("NOACK", attempt.noack),
         "STREAMS",
         *keys,
-        *[">" if after is None else str(after) for _, after in attempt.wanted],
+        *[">" if after is None else str(min(after, _LAST)) for _, after in attempt.wanted],
     )
     return Call(db, keys, (words,), lambda reply: _reply_of(db, reply[0]))
 
@@ -293,31 +297,18 @@ def xgroup_setid(
     return say(name, *words, *option("ENTRIESREAD", entries_read), result=nothing)
 
 
-def xinfo_groups(name: bytes) -> Call:
-    def sort(reply: list[Any]) -> list[GroupInfo]:
-        return sorted(map(replies.group_info_of, reply), key=lambda each: each.name)
-
-    return say(name, "XINFO", "GROUPS", key_of(name), result=sort)
+xinfo_consumers = plain("XINFO", "CONSUMERS", result=replies.consumer_infos_of)
+xinfo_groups = plain("XINFO", "GROUPS", result=replies.group_infos_of)
 
 
 def xinfo_group(name: bytes, group: bytes) -> Call:
     def choose(reply: list[list[Any]]) -> GroupInfo:
-        for found in map(replies.group_info_of, reply[0]):
-            if found.name == group:
-                return found
-        raise groups.no_such_group(name, group)
+        infos = {each.name: each for each in replies.group_infos_of(reply[0])}
+        if group not in infos:
+            raise groups.no_such_group(name, group)
+        return infos[group]
 
     return replace(xinfo_groups(name), result=choose)
-
-
-def xinfo_consumers(name: bytes, group: bytes) -> Call:
-    return say(
-        name,
-        *("XINFO", "CONSUMERS", key_of(name), group),
-        result=lambda reply: sorted(
-            map(replies.consumer_info_of, reply), key=lambda each: each.name
-        ),
-    )
 
 
 def xack(name: bytes, group: bytes, ids: Sequence[StreamID]) -> Call:
@@ -433,11 +424,6 @@ def set_(name: bytes, value: bytes, expire_at: int | None = 0) -> Call:
 def set_new(name: bytes, value: bytes, expire_at: int = 0) -> Call:
     words = ("SET", key_of(name), value, "NX", *option("PXAT", expire_at or None))
     return say(name, *words, result=bool)
-
-
-def pexpiretime(name: bytes) -> Call:
-    """Return the call of PEXPIRETIME: -1 is 0 here, -2 (no key) None."""
-    return say(name, "PEXPIRETIME", key_of(name), result=lambda ms: {-1: 0, -2: None}.get(ms, ms))
 
 
 def dbsize(db: int) -> Call:

@@ -197,6 +197,7 @@ def is_tls_refusal(error: BaseException | None) -> bool:
 def _refusal(error: "redis.ResponseError", message: str) -> KVStreamError:
     from redis import exceptions
 
+    message, _, detail = message.partition("\t")  # a detail comes from kvstream's server alone
     if isinstance(error, exceptions.AskError):  # MOVED is one too
         return ServerUnavailable(f"the key is on another node of the cluster: {error.args[0]}")
     unavailable = (
@@ -210,23 +211,23 @@ def _refusal(error: "redis.ResponseError", message: str) -> KVStreamError:
     code, _, rest = message.partition(" ")
     kind = _BY_CODE.get(code)
     if kind is not None:
-        return kind(rest)
+        return kind(rest).with_detail(detail)
     text = message.removeprefix("ERR ")
     name, colon, rest = text.partition(": ")
     named = vars(errors).get(name) if colon else None
     if isinstance(named, type) and issubclass(named, KVStreamError):
-        return _remote(named, rest)
+        return _remote(named, rest, detail)
     kinds = (kind for start, kind in _OF_REDIS if text.startswith(start))
-    return _remote(next(kinds, RequestError), text)
+    return _remote(next(kinds, RequestError), text, detail)
 
 
-def _remote(kind: type[KVStreamError], text: str) -> KVStreamError:
+def _remote(kind: type[KVStreamError], text: str, detail: str) -> KVStreamError:
     """Return the error here for one of a class that a server has raised."""
     if kind is BadPayload:
-        return BadPayload("refused by the server", message=text)
+        return BadPayload(detail or "refused by the server", message=text)
     if issubclass(kind, StoreError) and kind not in (AccessDenied, UnknownOutcome):
-        return ServerUnavailable(text)  # the state of its store is not that of the connection
-    return kind(text)
+        kind = ServerUnavailable  # the state of its store is not that of the connection
+    return kind(text).with_detail(detail)
 
 
 Word = bytes | str | int

@@ -193,9 +193,9 @@ class RemoteEngine:
         except NoSuchKey as error:
             if call.missing is not REQUIRED:
                 return call.missing
-            raise error.with_detail(_keys_of(call)) from None
+            raise error.with_detail(error.detail or _keys_of(call)) from None
         except WrongType as error:
-            raise error.with_detail(_keys_of(call)) from None
+            raise error.with_detail(error.detail or _keys_of(call)) from None
         except RequestError as error:
             raise self._explained(error, call) from None
 

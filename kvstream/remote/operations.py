@@ -38,7 +38,7 @@ from kvstream.operations.queues import info as queue_info
 from kvstream.remote import commands as of_redis
 from kvstream.remote import procedures, replies
 from kvstream.remote import queue_commands as ours
-from kvstream.remote.call import Call, Effect, Operation, Words, plain
+from kvstream.remote.call import Call, Effect, Operation, Words, nothing, plain
 from kvstream.remote.queue_commands import DELAYED, POLICY, REDRIVE, RETENTION, SCHEDULE
 
 READ, WRITE = Effect.READ, Effect.WRITE
@@ -91,7 +91,7 @@ OPERATIONS: Mapping[Callable[..., Any], Operation] = {
     leases.extend: Operation(SAME_STATE, ours.settle("KVSTREAM.EXTEND")),
     leases.finish: Operation(WRITE, steps=procedures.finish),
     leases.nack: Operation(WRITE, ours.nack),
-    watch.guard: Operation(Effect.GUARD, ours.guard),
+    watch.guard: Operation(Effect.GUARD, plain("KVSTREAM.GUARD", result=nothing)),
     consumers.pass_on: Operation(WRITE, plain(POLICY, "REMOVE")),
     policy.drop_policy: Operation(SAME_STATE, plain(POLICY, "DEL", result=bool)),
     policy.policy_of: Operation(READ, ours.policy_get),
@@ -103,7 +103,7 @@ OPERATIONS: Mapping[Callable[..., Any], Operation] = {
     delayed.cancel: Operation(WRITE, ours.delayed_cancel),
     delayed.length: Operation(READ, plain(DELAYED, "LEN")),
     delayed.listed: Operation(READ, ours.delayed_list),
-    delayed.move: Operation(WRITE, ours.delayed_move),
+    delayed.move: Operation(WRITE, plain(DELAYED, "MOVE", result=ours.id_or_ticket)),
     queue_info.queue_info: Operation(READ, plain("KVSTREAM.INFO", result=replies.queue_info_of)),
     redrive.cancel: Operation(WRITE, plain(REDRIVE, "CANCEL", result=bool)),
     redrive.dry_run: Operation(READ, partial(ours.redrive_start, dry_run=True)),
@@ -124,7 +124,7 @@ OPERATIONS: Mapping[Callable[..., Any], Operation] = {
     keyspace.delete_all: Operation(SAME_STATE, of_redis.unlink),
     keyspace.exists: Operation(READ, plain("EXISTS", result=bool)),
     keyspace.expire_at: Operation(WRITE, plain("PEXPIREAT", result=bool)),
-    keyspace.expiry: Operation(READ, of_redis.pexpiretime),
+    keyspace.expiry: Operation(READ, plain("PEXPIRETIME", result=replies.expiry_of)),
     keyspace.flush: Operation(WRITE, of_redis.flushdb),
     keyspace.flush_all: Operation(WRITE, of_redis.flushall),
     keyspace.kind: Operation(READ, plain("TYPE", result=bytes.decode)),

@@ -2,22 +2,24 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Protocol
 
 from kvstream.engine.interface import AnyEngine
 from kvstream.errors import RequestError, WrongType
-from kvstream.layout.keys import database_of, key_of
+from kvstream.layout.keys import database_of
 from kvstream.operations import append, claim, info, keyspace, watch
 from kvstream.operations import range as ranges
 from kvstream.operations.ack import Nack
 from kvstream.operations.queues import leases
 from kvstream.operations.queues.leases import Token
-from kvstream.remote.call import Call, Effect, say
+from kvstream.remote.call import Call, Effect, plain
 from kvstream.remote.connection import PAGE_MAX, Connection
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.records import Entry
 
 PENDING_PAGE = 1000
+_COUNT = plain("KVSTREAM.COUNT")
 
 
 class ServerEngine(AnyEngine, Protocol):
@@ -37,8 +39,7 @@ def count(engine: ServerEngine, name: bytes, start: StreamID, end: StreamID) -> 
     if start <= MIN_ID.next() and end == MAX_ID:
         return engine.run(ranges.length, name)
     try:
-        words = ("KVSTREAM.COUNT", key_of(name), str(start), str(end))
-        return int(engine.call(say(name, *words, effect=Effect.READ)))
+        return int(engine.call(replace(_COUNT(name, start, end), effect=Effect.READ)))
     except WrongType:
         raise
     except RequestError:  # Redis, an older kvstream, or a user without permission

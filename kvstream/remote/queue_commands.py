@@ -108,17 +108,12 @@ def nack(
     return say(name, "KVSTREAM.NACK", *words)
 
 
-def guard(name: bytes, group: bytes, consumer: bytes, eid: StreamID, deliveries: int) -> Call:
-    words = (key_of(name), group, consumer, str(eid), deliveries)
-    return say(name, "KVSTREAM.GUARD", *words, result=nothing)
-
-
 # --- delayed messages -----------------------------------------------------------------------------
 
 DELAYED = "KVSTREAM.DELAYED"
 
 
-def _added(raw: bytes | None) -> StreamID | Ticket | None:
+def id_or_ticket(raw: bytes | None) -> StreamID | Ticket | None:
     if raw is None:
         return None
     return Ticket.parse(raw) if raw[:1] == b"@" else replies.id_of(raw)
@@ -144,7 +139,7 @@ def add(
     unique: Unique | None = None,
 ) -> Call:
     words = _add_words(key_of(name), value, at_ms, ttl_ms, unique)
-    return say(name, *words, result=_added)
+    return say(name, *words, result=id_or_ticket)
 
 
 def add_many(
@@ -158,7 +153,7 @@ def add_many(
         database_of(name),
         (key,),
         [_add_words(key, value, at_ms, ttl_ms) for value, _ in messages],
-        lambda added: list(map(_added, added)),
+        lambda raws: list(map(id_or_ticket, raws)),
     )
 
 
@@ -180,10 +175,6 @@ def delayed_cancel(name: bytes, tickets: Sequence[Ticket]) -> Call:
     if not tickets:
         return known(0)
     return say(name, DELAYED, "CANCEL", key_of(name), *map(str, tickets))
-
-
-def delayed_move(name: bytes, ticket: Ticket, at_ms: int) -> Call:
-    return say(name, DELAYED, "MOVE", key_of(name), str(ticket), at_ms, result=_added)
 
 
 # --- schedules and retention ----------------------------------------------------------------------

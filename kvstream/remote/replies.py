@@ -153,6 +153,19 @@ def group_info_of(raw: list[Any]) -> GroupInfo:
     )
 
 
+def group_infos_of(raw: list[list[Any]]) -> list[GroupInfo]:
+    return sorted(map(group_info_of, raw), key=lambda each: each.name)
+
+
+def consumer_infos_of(raw: list[list[Any]]) -> list[ConsumerInfo]:
+    return sorted(map(consumer_info_of, raw), key=lambda each: each.name)
+
+
+def expiry_of(ms: int) -> int | None:
+    """Return the expiry of PEXPIRETIME: 0 for none, None without the key."""
+    return {-1: 0, -2: None}.get(ms, ms)
+
+
 def consumer_info_of(raw: list[Any]) -> ConsumerInfo:
     values = members(raw)
     return ConsumerInfo(values["name"], values["pending"], values["idle"], values.get("inactive"))

@@ -10,6 +10,7 @@ minute that begins with ``*`` counts real time. So do six fields of which the fi
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
@@ -84,11 +85,18 @@ class Fields:
 Times = Every | Fields
 
 
+def _is_text(value: object) -> bool:
+    """Return whether a value is a text that UTF-8 can write."""
+    with suppress(UnicodeEncodeError):
+        return isinstance(value, str) and value.encode() is not None
+    return False
+
+
 def refuse_no_text(expression: object, zone: object) -> None:
     """Raise InvalidArgument unless an expression and the name of a time zone are text."""
-    if not isinstance(expression, str):
+    if not _is_text(expression):
         raise InvalidArgument(f"a cron expression is a text, not {shown(expression)}")
-    if not isinstance(zone, str):
+    if not _is_text(zone):
         hint = "its name, such as Europe/Berlin"
         raise InvalidArgument(f"the time zone cannot be {shown(zone)}: give {hint}")
 

@@ -18,6 +18,7 @@ from tests.remote.loops import Loop
 from tests.serving import ServerProcess
 
 Call = Callable[[Stream, Any], object]
+Stores = dict[str, tuple[Store, Any]]
 
 
 def queue_of(stream: Stream, **options: Any) -> Queue:
@@ -103,6 +104,132 @@ VALUES: tuple[Any, ...] = (
 )
 
 
+WORDS: dict[str, Call] = {
+    "fields": lambda s, w: s.add(w),
+    "field name": lambda s, w: s.add([(w, "v")]),
+    "field value": lambda s, w: s.add({"f": w}),
+    "fields of add_many": lambda s, w: s.add_many([{"f": "v"}, w]),
+    "ids of add_many": lambda s, w: s.add_many([{"f": "v"}], ids=[w]),
+    "id": lambda s, w: s.add({"f": "v"}, id=w),
+    "id with idmp": lambda s, w: s.add({"f": "v"}, id=w, idmp=("p", "i")),
+    "minid": lambda s, w: s.trim(minid=w),
+    "ref_policy of add": lambda s, w: s.add({"f": "v"}, maxlen=2, ref_policy=w),
+    "ref_policy of delete_entries": lambda s, w: s.delete_entries("1-0", ref_policy=w),
+    "ref_policy of ack_delete": lambda s, w: group_of(s).ack_delete("1-0", ref_policy=w),
+    "idmp": lambda s, w: s.add({"f": "v"}, idmp=w),
+    "idmp producer": lambda s, w: s.add({"f": "v"}, idmp=(w, "i")),
+    "idmp id": lambda s, w: s.add({"f": "v"}, idmp=("p", w)),
+    "idmpauto": lambda s, w: s.add({"f": "v"}, idmpauto=w),
+    "unique": lambda s, w: s.add({"f": "v"}, unique=w),
+    "on_conflict": lambda s, w: s.add({"f": "v"}, unique="u", on_conflict=w),
+    "start": lambda s, w: s.range(w, "+"),
+    "end": lambda s, w: s.range("-", w),
+    "start of revrange": lambda s, w: s.revrange(w, "-"),
+    "count": lambda s, w: s.count(w, "+"),
+    "count_after": lambda s, w: s.count_after(w),
+    "get": lambda s, w: s.get(w),
+    "delete": lambda s, w: s.delete(w),
+    "delete of some": lambda s, w: s.delete("1-0", w),
+    "read": lambda s, w: s.read(w),
+    "set_id": lambda s, w: s.set_id(w),
+    "set_id max_deleted": lambda s, w: s.set_id("9-0", max_deleted_id=w),
+    "cancel": lambda s, w: s.cancel(w),
+    "move": lambda s, w: s.move(w, delay=1),
+    "delayed from": lambda s, w: s.delayed(w),
+    "schedule": lambda s, w: s.schedule(w, "@daily", {"f": "v"}),
+    "schedule cron": lambda s, w: s.schedule("n", w, {"f": "v"}),
+    "schedule fields": lambda s, w: s.schedule("n", "@daily", w),
+    "schedule zone": lambda s, w: s.schedule("n", "@daily", {"f": "v"}, tz=w),
+    "schedule misfire": lambda s, w: s.schedule("n", "@daily", {"f": "v"}, misfire=w),
+    "run_schedule": lambda s, w: s.run_schedule(w),
+    "delete_schedule": lambda s, w: s.delete_schedule(w),
+    "retention latest": lambda s, w: s.set_retention(latest=w),
+    "group": lambda s, w: s.create_group(w),
+    "group start": lambda s, w: s.create_group("h", w),
+    "group set_id": lambda s, w: group_of(s).set_id(w),
+    "another group": lambda s, w: s.group(w).info(),
+    "create_consumer": lambda s, w: group_of(s).create_consumer(w),
+    "delete_consumer": lambda s, w: group_of(s).delete_consumer(w),
+    "remove_consumer": lambda s, w: group_of(s).remove_consumer(w),
+    "consumer": lambda s, w: group_of(s).consumer(w).read(),
+    "history": lambda s, w: group_of(s).consumer("c").history(w),
+    "ack": lambda s, w: group_of(s).ack(w),
+    "nack": lambda s, w: group_of(s).nack(w),
+    "nack mode": lambda s, w: group_of(s).nack("1-0", mode=w),
+    "claim for": lambda s, w: group_of(s).claim(w, "1-0", force=True),
+    "claim": lambda s, w: group_of(s).claim("d", w, force=True),
+    "claim last_id": lambda s, w: group_of(s).claim("d", "1-0", last_id=w),
+    "autoclaim for": lambda s, w: group_of(s).autoclaim(w),
+    "autoclaim from": lambda s, w: group_of(s).autoclaim("d", 0, w),
+    "pending of": lambda s, w: group_of(s).pending_range(consumer=w),
+    "pending from": lambda s, w: group_of(s).pending_range(w),
+    "seek": lambda s, w: group_of(s).seek(w),
+    "policy dead_letter": lambda s, w: group_of(s).set_policy(dead_letter=w),
+    "policy order_by": lambda s, w: group_of(s).set_policy(order_by=w),
+    "policy backoff": lambda s, w: group_of(s).set_policy(backoff=w),
+    "policy rate": lambda s, w: group_of(s).set_policy(rate=w),
+    "key": lambda s, w: store_of(s).stream(w).add({"f": "v"}),
+    "exists": lambda s, w: store_of(s).exists(w),
+    "type": lambda s, w: store_of(s).type(w),
+    "store delete": lambda s, w: store_of(s).delete(w),
+    "rename": lambda s, w: store_of(s).rename(w, "t"),
+    "rename to": lambda s, w: store_of(s).rename("s", w),
+    "copy": lambda s, w: store_of(s).copy(w, "t"),
+    "copy to": lambda s, w: store_of(s).copy("s", w),
+    "restore": lambda s, w: store_of(s).restore("r", w),
+    "dump": lambda s, w: store_of(s).dump(w),
+    "keys": lambda s, w: store_of(s).keys(w),
+    "store read": lambda s, w: store_of(s).read({"s": w}),
+    "store read_group": lambda s, w: (
+        group_of(s) and store_of(s).read_group("g", "c", {"s": w}) and None
+    ),
+    "queue": lambda s, w: Queue(store_of(s), w, consumer="c", keep=True).put({"f": "v"}),
+    "queue group": lambda s, w: queue_of(s, group=w).put({"f": "v"}),
+    "queue put": lambda s, w: queue_of(s).put(w),
+    "queue priority": lambda s, w: queue_of(s, priorities=("high", "low")).put(
+        {"f": 1}, priority=w
+    ),
+    "queue error": lambda s, w: message_of(s).nack(error=w),
+    "queue cancel": lambda s, w: queue_of(s).cancel(w),
+    "redrive of": lambda s, w: queue_of(s).redrive(w),
+    "redrive to": lambda s, w: queue_of(s).redrive(to=w),
+    "redrive where": lambda s, w: queue_of(s).redrive(where=w),
+}
+"""Calls with an argument that is no number."""
+VALUES_OF_WORDS: tuple[Any, ...] = (
+    *(
+        None,
+        "",
+        b"",
+        "x",
+        b"\xff",
+        "\ud800",
+        "x" * 70_000,
+        "a b\r\n",
+        "*",
+        ">",
+        "$",
+        "-",
+        "+",
+        "@1-0",
+    ),
+    *(
+        "0",
+        "1-0",
+        "3-0",
+        "9-0",
+        "9-*",
+        "1-1-1",
+        "-1",
+        "(1-0",
+        "18446744073709551615-18446744073709551615",
+    ),
+    *("18446744073709551616-0", "KEEPREF", "delref", "FAIL", "s", "1-0\n", "٣-0"),
+    *(0, 5, -1, 1.5, object, (), [], {}, ("f", "v"), {"f": "v"}, {"f": None}, [("f", "v"), ("f",)]),
+    *(StreamID(1, 0), (1, 0), (-1, 0), ("p", ""), bytearray(b"f"), memoryview(b"f"), {"": ""}),
+)
+
+
 def shown(value: Any) -> Any:
     """Return a result without what differs between places by itself: IDs made by a clock."""
     if isinstance(value, Ticket):
@@ -152,7 +279,7 @@ def outcome(store: Store, call: Call, value: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Store, Any]]]:
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
     """Stores in every place, each with the function that makes its calls."""
     folder: Path = tmp_path_factory.mktemp("stores")
     server = ServerProcess(folder / "served", "--durability", "no")
@@ -178,7 +305,9 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple
                 "server": plain(kvstream.open(url)),
                 "shared owner": plain(kvstream.open(folder / "shared", **shared)),
                 "shared client": plain(kvstream.open(folder / "shared", **shared)),
+                "aio directory": by_tasks(folder / "of tasks", durability="no"),
                 "aio server": by_tasks(url),
+                "aio shared client": by_tasks(folder / "shared", **shared),
             }
     finally:
         loop.close()
@@ -186,12 +315,20 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_number_has_the_same_effect_everywhere(
-    stores: dict[str, tuple[Store, Any]], name: str
-) -> None:
-    for value in VALUES:
-        found = {}
-        for place, (store, run) in stores.items():
-            found[place] = run(lambda: outcome(store, CALLS[name], value))  # noqa: B023
+def test_a_number_has_the_same_effect_everywhere(stores: Stores, name: str) -> None:
+    compare(stores, CALLS[name], VALUES)
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_word_has_the_same_effect_everywhere(stores: Stores, name: str) -> None:
+    compare(stores, WORDS[name], VALUES_OF_WORDS)
+
+
+def compare(stores: Stores, call: Call, values: tuple[Any, ...]) -> None:
+    for value in values:
+        found = {
+            place: run(lambda: outcome(store, call, value))  # noqa: B023
+            for place, (store, run) in stores.items()
+        }
         for place, each in found.items():
             assert each == found["directory"], f"{place} with {value!r:.60}"

@@ -17,8 +17,8 @@ from kvstream.remote.call import Effect
 from kvstream.remote.operations import OPERATIONS, SINCE, needs_of
 
 FACES = [
-    *("kvstream.store", "kvstream.stream", "kvstream.group", "kvstream.queue", "kvstream.arrow"),
-    *("kvstream.jobs", "kvstream.adapters", "kvstream.engine.blocking_reads"),
+    *(f"kvstream.{path.stem}" for path in Path(kvstream.__file__).parent.glob("[!_]*.py")),
+    *("kvstream.arrow", "kvstream.jobs", "kvstream.adapters", "kvstream.engine.blocking_reads"),
 ]
 """The modules and packages whose objects call an engine of any kind."""
 

@@ -205,7 +205,8 @@ def run_schedule(txn: Txn, name: bytes, schedule: bytes) -> StreamID:
     stream = txn.stream(name)
     stored = None if stream is None else _get(txn, stream, schedule)
     if stored is None:
-        raise NoSuchKey(f"no such schedule {quoted(schedule)}")
+        error = NoSuchKey(f"no such schedule {quoted(schedule)}")
+        raise error.with_detail(f"there is none in stream {quoted(key_of(name))}")
     return _add(txn, name, stored, [txn.now_ms])[0]
 
 

@@ -124,7 +124,7 @@ def kvstream_errors(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Name the class of each error on this connection, or not.
 
     ON: The text of an error with the code ERR begins with its class in kvstream.errors, as in
-    `-ERR NoSuchKey: no such key`.
+    `-ERR NoSuchKey: no such key`. A tab and what the library says more may follow any error.
     OFF: Errors are as in Redis: the default.
 
     The library calls it on each of its connections, to raise the same errors as in a directory.
