@@ -493,8 +493,8 @@ class Engine(Unclosed):
             if reply is None:
                 warn_of_block()
             return reply
-        interrupt: Interrupt | None = getattr(attempt, "interrupt", None)
         try:
+            interrupt: Interrupt | None = getattr(attempt, "interrupt", None)
             if interrupt is not None:
                 interrupt.on_set(arrived.set)
             while not arrived.wait(self._pause_s(deadline, retry_at)):
