@@ -753,14 +753,21 @@ def finish(
     for message in messages:
         by_stream.setdefault((message.queue, message._name, message._consumer), []).append(message)
     if len(by_stream) == 1:
-        messages[0].queue._run(leases.finish, *messages, results=made)
+        _finish(by_stream, made)
     else:
         with store.brief_transaction():
-            for (queue, _, _), some in by_stream.items():
-                queue._run(leases.finish, *some, results=made)
-                made = []
+            _finish(by_stream, made)
     for message in messages:
         message._settled = True
+
+
+def _finish(
+    by_stream: dict[tuple[Queue[S], bytes, bytes], list[Message[S]]], results: list[leases.Result]
+) -> None:
+    for (queue, name, consumer), some in by_stream.items():
+        tokens = [(message._entry.id, message.deliveries) for message in some]
+        queue._engine.run(leases.finish, name, queue._group, consumer, tokens, results)
+        results = []
 
 
 def _purge(stream: Stream[S], group: Group[S]) -> int:

@@ -280,9 +280,9 @@ class Catalog:
     def create_stream(self, txn: Changeset, name: bytes, expire_at: int = 0) -> StreamMeta:
         """Create an empty stream under a name that is free; ``expire_at`` 0: it never expires."""
         stored = self.databases.stored_name(txn, name)
-        stream = StreamMeta(stored, txn.allocate())
-        stream.nodes_tree = txn.allocate()
-        stream.expire_at = expire_at
+        number = self.numbers.reserve(txn, 2)
+        stream = StreamMeta(stored, number)
+        stream.nodes_tree, stream.expire_at = number + 1, expire_at
         self.add_stream(txn, name, stream)
         return stream
 
@@ -292,7 +292,8 @@ class Catalog:
         self._keep(name, stream)
         txn.record_changed(stream)
         self.index.add(txn, stream)
-        txn.notify(NEW, name)
+        if txn.wanted_events:
+            txn.notify(NEW, name)
 
     def create_string(
         self, txn: Changeset, name: bytes, value: bytes, expire_at: int = 0, is_new: bool = True

@@ -563,23 +563,24 @@ class Jobs(Public):
     def finish(self, jobs: Sequence[Job]) -> None:
         """End jobs with their results in one commit; raise LeaseLost if one has lost its lease."""
         ended = [(job, self._outcome(job)) for job in jobs]
-        for job in jobs:
+        for job, outcome in ended:
             job.ending = True
-        self._write_large(ended)
+            if len(outcome.get(b"result", b"")) > LARGE_RESULT:
+                self._write_large(job, outcome)
         self._end(ended)
 
-    def _write_large(self, ended: Sequence[tuple[Job, dict[bytes, Any]]]) -> None:
-        """Write results that a server may refuse before their jobs are acknowledged.
+    def _write_large(self, job: Job, outcome: dict[bytes, Any]) -> None:
+        """Write a result that a server may refuse before its job is acknowledged.
 
         A server undoes nothing of a transaction: the job would be gone without its result.
         """
-        for job, outcome in ended:
-            if len(outcome.get(b"result", b"")) > LARGE_RESULT and self.store.own_engine is None:
-                with self.store.brief_transaction():
-                    assert job.message is not None
-                    job.message.guard()
-                    self._write(job.id, outcome, job.task.result_ttl)
-                outcome.clear()
+        if self.store.own_engine is not None:
+            return
+        with self.store.brief_transaction():
+            assert job.message is not None
+            job.message.guard()
+            self._write(job.id, outcome, job.task.result_ttl)
+        outcome.clear()
 
     def _outcome(self, job: Job) -> dict[bytes, Any]:
         """Return the fields that say that a job is done; empty if its result is not kept.

@@ -259,7 +259,14 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
     commit of its own.
     """
     begun = monotonic()
-    ending = [job for job in done if not job.settled]
+    ending: list[Job] = []
+    for job in done:
+        if job.done:
+            log_done(job)
+        elif job.settled:
+            _log.info("job %s of %s had ended before its task returned", job.id, job.task_name)
+        else:
+            ending.append(job)
     if len(ending) > 1:
         with suppress(Exception):
             _repeated(jobs, begun, partial(jobs.finish, ending))
@@ -267,12 +274,8 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
                 job.settled = True
             for job in ending:
                 log_done(job)
-    for job in done:
-        if job.done:
-            log_done(job)
-        elif job not in ending:
-            _log.info("job %s of %s had ended before its task returned", job.id, job.task_name)
-        elif not job.settled:
+    for job in ending:
+        if not job.settled:
             _finish_one(jobs, job, begun)
 
 

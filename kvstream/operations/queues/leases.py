@@ -7,6 +7,7 @@ changes nothing, and its outcome says so: each token has an outcome of its own.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import NamedTuple
 
 from kvstream.errors import InvalidArgument
@@ -86,6 +87,9 @@ def ack_delete(
     return outcomes
 
 
+_ID_OF = itemgetter(0)
+
+
 class Result(NamedTuple):
     """What a delivery has led to: the first entry of a stream that expires."""
 
@@ -110,12 +114,13 @@ def finish(
 
     Raises LeaseLost, and the transaction is undone, if one of the tokens is not current.
     """
-    outcomes = ack_delete(txn, name, group, consumer, tokens)
+    outcomes = ack(txn, name, group, consumer, tokens)
     if outcomes.count(LeaseOutcome.DONE) < len(tokens):
         txn.failed = True
         for (eid, deliveries), outcome in zip(tokens, outcomes, strict=True):
             if outcome != LeaseOutcome.DONE:
                 raise lost_lease(name, consumer, eid, deliveries)
+    delete(txn, name, [*map(_ID_OF, tokens)])
     for result in results:
         append.add_expiring(
             txn, result.name, result.value, result.names, txn.now_ms + result.ttl_ms
