@@ -344,11 +344,11 @@ class Directory:
         self.own_path = _own_path(descriptor, path)
         """The path for all file accesses of this process while the directory is open."""
         self.read_only = read_only
-        self._descriptor = descriptor
         self._made: list[Path] = []
         """The directories that this opening created, the lowest last."""
         self._used_before: set[int] = set()
         """Descriptors of a RocksDB that was abandoned here before: it never closes."""
+        self._descriptor = descriptor  # the last one: ``__del__`` needs the others
         register(self)
 
     @classmethod
