@@ -45,10 +45,10 @@ from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.txn import Txn
 from kvstream.operations import ack, claim, groups, info, readgroup
-from kvstream.operations import range as ranges
 from kvstream.operations.ack import Nack
 from kvstream.operations.claim import AUTOCLAIM_COUNT
 from kvstream.operations.queues import consumers, policy
+from kvstream.operations.reads.range import Range, scan
 from kvstream.surface import Public
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import MIN_ID, BoundLike, IDLike, StreamID, range_end, range_start
@@ -613,7 +613,7 @@ class Consumer(Public, Generic[S]):
                 is_recent = row.idle_ms is not None and row.idle_ms <= longest_ms
                 came_before = row.id in known or (row.id <= newest and row.deliveries == 1)
                 if is_recent and not came_before and row.deliveries != COUNT_MAX:
-                    page = self._engine.run(ranges.scan, self._key, row.id, row.id)
+                    page = self._engine.run(scan, Range(self._key, row.id, row.id))
                     found += page.entries() if page else []
             start = f"({rows[-1].id}"
         return self._decoder.entries(self._key, found)

@@ -67,11 +67,12 @@ from kvstream.layout.values import (
 )
 from kvstream.meta.policy import Retention
 from kvstream.meta.txn import Txn
-from kvstream.operations import append, delayed, delete, groups, info, read, trim
-from kvstream.operations import range as ranges
+from kvstream.operations import append, delayed, delete, groups, info, trim
 from kvstream.operations.append import Idempotency
 from kvstream.operations.groups import text
 from kvstream.operations.queues import retention, schedules
+from kvstream.operations.reads import counts, read
+from kvstream.operations.reads.range import Range, scan
 from kvstream.surface import Public
 from kvstream.types.cron import refuse_no_text
 from kvstream.types.ids import (
@@ -491,7 +492,7 @@ class Stream(Public, Generic[S]):
     # --- reading --------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self._engine.run(ranges.length, self._name)
+        return self._engine.run(counts.length, self._name)
 
     def __bool__(self) -> bool:
         return True
@@ -522,7 +523,7 @@ class Stream(Public, Generic[S]):
     ) -> list[Entry]:
         if count is not None and (type(count) is not int or count > NUMBER_MAX):
             count = whole(count, "count")
-        page = self._engine.run(ranges.scan, self._name, start, end, count, reverse)
+        page = self._engine.run(scan, Range(self._name, start, end, count, reverse))
         return page.entries() if page else []
 
     def _decoded(self, found: list[Entry]) -> list[Entry[S]]:
@@ -542,7 +543,7 @@ class Stream(Public, Generic[S]):
 
             stream.count("now-1h")
         """
-        return self._engine.run(ranges.count, self._name, *self._bounds(start, end))
+        return self._engine.run(counts.count, self._name, *self._bounds(start, end))
 
     def count_after(self, id: BoundLike) -> int:
         """Return the exact number of entries after a bound, an ID or a time, as ``count`` does."""

@@ -31,7 +31,7 @@ from kvstream.engine.interface import AnyEngine
 from kvstream.errors import DataError, InvalidArgument, quoted
 from kvstream.layout.columns import Columns
 from kvstream.layout.keys import key_of
-from kvstream.operations import range as ranges
+from kvstream.operations.reads.range import Range, scan
 from kvstream.types.ids import StreamID
 
 _SIGNED = 1 << 63
@@ -313,7 +313,7 @@ def stream_pages(
     """Yield the entries of a range by pages."""
     following, count = start, PAGE_MIN
     while following <= end:
-        rows = engine.run(ranges.scan, name, following, end, count)
+        rows = engine.run(scan, Range(name, following, end, count))
         if not rows:
             return
         page = rows.columns()

@@ -16,10 +16,10 @@ from kvstream.commands.args import (
     syntax_error,
     text,
 )
-from kvstream.commands.command import FAST_WRITE, FIRST, LATER, READ, Answer, Family, Session
+from kvstream.commands.command import FAST_WRITE, FIRST, READ, Answer, Family, LongReply, Session
 from kvstream.commands.incremental import about_ids, are_many, in_steps
 from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply, Rows
-from kvstream.commands.reply_pages import is_long, is_put_off, paged
+from kvstream.commands.reply_pages import is_long, paged
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
 from kvstream.operations import claim
@@ -43,7 +43,7 @@ _TOGETHER = 1000
     since="5.0.0",
     tips="nondeterministic_output",
 )
-def xpending(txn: Txn, session: Session, argv: Argv) -> Answer:
+def xpending(txn: Txn, session: Session, argv: Argv) -> "Answer | LongReply":
     """Return a summary of the pending entries of a group, or a row for each entry.
 
     IDLE: Only entries that have been pending for so many milliseconds.
@@ -60,13 +60,11 @@ def xpending(txn: Txn, session: Session, argv: Argv) -> Answer:
             raise syntax_error()
     count = integer(argv[at + 2])
     start, end = range_start(argv[at]), range_end(argv[at + 1])
-    consumer = argv[at + 3] if at + 3 < len(argv) else None
+    asked = start, end, count, argv[at + 3] if at + 3 < len(argv) else None, min_idle_ms
     if is_long(txn, session, count):
-        if is_put_off(txn, session):
-            return LATER
-        steps = claim.pending_steps(txn, name, group, start, end, count, consumer, min_idle_ms)
-        return Paged(Gradual(map(_rows, steps)))
-    pieces = claim.pending_pieces(txn, name, group, start, end, count, consumer, min_idle_ms)
+        begin = partial(claim.pending_steps, txn, name, group, *asked)
+        return LongReply(lambda: Gradual(map(_rows, begin())))
+    pieces = claim.pending_pieces(txn, name, group, *asked)
     return Gradual([*map(_rows, claim.counted(pieces))])
 
 

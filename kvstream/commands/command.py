@@ -5,7 +5,8 @@ handler's docstring is the documentation: a summary, a line for each option, not
 COMMAND, ACL categories, HELP and docs/commands.md are made from the records.
 
 A handler runs in a transaction. It parses the arguments, calls operations, and builds a reply; it
-neither commits nor waits.
+neither commits nor waits. If it reads entries, it returns what it wants read (``Range``,
+``ReadStreams``), and ``reply_pages.read_reply`` reads them: at once, in pages, or later.
 """
 
 import re
@@ -17,13 +18,38 @@ from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from kvstream.commands.args import Argv
-from kvstream.commands.replies import NULL_ARRAY, RESP2, RESP3, Reply, Simple
+from kvstream.commands.replies import NULL_ARRAY, RESP2, RESP3, NullArray, Reply, Simple
 from kvstream.layout.keys import U16
 from kvstream.meta.txn import Txn
 from kvstream.operations.plans import Stepped
+from kvstream.operations.reads.range import Range
+from kvstream.operations.reads.read import StreamsRead
 
 T = TypeVar("T")
 Attempt: TypeAlias = Callable[[Txn], Reply]
+
+
+def _null() -> NullArray:
+    return NULL_ARRAY
+
+
+@dataclass(slots=True)
+class ReadStreams(StreamsRead):
+    """Returned instead of a reply: the entries of several streams are to be read."""
+
+    nothing: "Callable[[], Answer]" = _null
+    """Returns the answer if there are no entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongReply:
+    """Returned instead of a long reply to a session with ``pages``.
+
+    ``begin`` returns the reply. Its Graduals and Bulks read from the store as it is at this call,
+    which is the next one without changes; in EXEC it has the changes of the transaction.
+    """
+
+    begin: Callable[[], Reply]
 
 
 @dataclass(slots=True, eq=False)
@@ -66,9 +92,9 @@ class Stepwise(Generic[T]):
     """
 
     work: Stepped[T]
-    answer: Callable[[T, Txn, "Session"], "Answer"]
+    answer: Callable[[T, Txn, "Session"], "Answer | Unread"]
 
-    def run(self, txn: Txn, session: "Session", argv: Argv) -> "Answer":
+    def run(self, txn: Txn, session: "Session", argv: Argv) -> "Answer | Unread":
         """Run one step; return the answer in the last one."""
         done = self.work.step(txn)
         return self if done is None else self.answer(done, txn, session)
@@ -106,9 +132,11 @@ class Session:
         """Put before a key it makes the key's name: the hot form of ``qualified``."""
 
 
+Unread: TypeAlias = Range | ReadStreams | LongReply
+"""What a handler wants read: ``reply_pages.read_reply`` makes an answer of it."""
 Answer: TypeAlias = "Reply | Blocked | Later | Stepwise[Any]"
-Handler: TypeAlias = Callable[[Txn, Session, Argv], Answer]
-H = TypeVar("H", bound=Callable[..., Answer])
+Handler: TypeAlias = Callable[[Txn, Session, Argv], "Answer | Unread"]
+H = TypeVar("H", bound=Callable[..., "Answer | Unread"])
 
 
 class Flag(StrEnum):
@@ -284,7 +312,7 @@ class Command:
 
     name: str
     """In small letters; a subcommand's is ``container|name``."""
-    run: Callable[..., Answer]
+    run: Callable[..., "Answer | Unread"]
     """The handler; its docstring documents the command."""
     syntax: str
     """The arguments, as Redis's documentation writes them."""

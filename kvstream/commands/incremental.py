@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 from kvstream.commands.args import Argv, leading, packed_ids
-from kvstream.commands.command import Answer, Session, Stepwise
+from kvstream.commands.command import Answer, Session, Stepwise, Unread
 from kvstream.errors import InvalidID
 from kvstream.meta.txn import Txn
-from kvstream.operations import delete, entries
+from kvstream.operations import delete
 from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning, Stepped, run_at_once
+from kvstream.operations.reads.rows import find_live
 from kvstream.types.ids import StreamID
 
 T = TypeVar("T")
@@ -38,12 +39,16 @@ def run_plan(
     return answer(run_at_once(txn, plan))
 
 
-def behind_steps(plan: Plan[bool], answer: Callable[[Txn, Session], Answer]) -> Stepwise[bool]:
+def behind_steps(
+    plan: Plan[bool], answer: Callable[[Txn, Session], "Answer | Unread"]
+) -> Stepwise[bool]:
     """Run a plan in steps, then ``answer`` in the last one's transaction."""
     return Stepwise(Stepped(plan), lambda done, txn, session: answer(txn, session))
 
 
-def begin_steps(txn: Txn, session: Session, plan: Plan[T], answer: Callable[[T], Answer]) -> Answer:
+def begin_steps(
+    txn: Txn, session: Session, plan: Plan[T], answer: Callable[[T], Answer]
+) -> "Answer | Unread":
     """Run the first step of a plan that may need no other, and changes nothing, at once."""
     return in_steps(plan, answer).run(txn, session, [])
 
@@ -87,7 +92,7 @@ def of_erasure(
     """Run an operation that deletes entries of a stream, in steps if the IDs are many."""
     if are_many(txn, session, len(ids)):
         return in_steps(delete.plan_erasure(name, ids, operation), answer)
-    return answer(operation(txn, entries.live))
+    return answer(operation(txn, find_live))
 
 
 def are_many(txn: Txn, session: Session, ids: int) -> bool:

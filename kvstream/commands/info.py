@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from kvstream.commands.args import I64_MAX, Args, Argv, bad_subcommand, integer
-from kvstream.commands.command import LATER, READ, SECOND, Answer, Family, Session
+from kvstream.commands.command import READ, SECOND, Answer, Family, LongReply, Session
 from kvstream.commands.incremental import behind_steps
 from kvstream.commands.replies import Alike, Entries, Gradual, Map, Paged, Reply
-from kvstream.commands.reply_pages import is_long, is_put_off
+from kvstream.commands.reply_pages import is_long
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import groups, info
@@ -27,7 +27,7 @@ COMMANDS.add_help("xinfo", since="5.0.0")
     since="5.0.0",
     usage="<key> [FULL [COUNT <count>]]",
 )
-def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Answer:
+def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> "Answer | LongReply":
     """Return the counters of a stream; with FULL also its entries, groups and pending entries.
 
     FULL: Show the entries, the groups, and their pending entries.
@@ -53,9 +53,7 @@ def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Answer:
     if is_long(txn, session, count or stream.length) or (
         session.pages and info.has_much(txn, stream)
     ):
-        if is_put_off(txn, session):
-            return LATER
-        return Paged(_in_steps(info.stream_pages(txn, name, count)))
+        return LongReply(lambda: _in_steps(info.stream_pages(txn, name, count)))
     detail = info.stream_detail(txn, name, count)
     tail: Pairs = [
         (b"entries", Entries(detail.entries)),

@@ -19,21 +19,21 @@ from kvstream.commands.command import (
     FAST_WRITE,
     FIRST,
     FIRST_TWO,
-    LATER,
     READ,
     WRITE,
     Answer,
     Family,
+    LongReply,
     Session,
     flags,
 )
 from kvstream.commands.incremental import in_steps
-from kvstream.commands.replies import OK, Gradual, Paged, Reply, Simple
-from kvstream.commands.reply_pages import is_long, is_put_off
+from kvstream.commands.replies import OK, Gradual, Reply, Simple
+from kvstream.commands.reply_pages import is_long
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
-from kvstream.operations.pages import filtered
+from kvstream.operations.reads.pages import filter_pages
 from kvstream.types.glob import matcher
 
 COMMANDS = Family("generic")
@@ -188,14 +188,14 @@ def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
     categories="keyspace dangerous",
     tips="nondeterministic_output_order request_policy:all_shards",
 )
-def keys(txn: Txn, session: Session, argv: Argv) -> Answer:
+def keys(txn: Txn, session: Session, argv: Argv) -> "Answer | LongReply":
     """Return all keys that match a pattern."""
     matches = None if argv[1] == b"*" else matcher(argv[1])
     if is_long(txn, session, keyspace.size(txn, session.db)):
-        if is_put_off(txn, session):
-            return LATER
-        steps = filtered(txn.thresholds.step_items, keyspace.pages(txn, session.db), matches)
-        return Paged(Gradual(steps))
+        step = txn.thresholds.step_items
+        return LongReply(
+            lambda: Gradual(filter_pages(step, keyspace.pages(txn, session.db), matches))
+        )
     _, names = keyspace.scan(txn, session.db, 0, _ALL)
     return names if matches is None else [key for key in names if matches(key)]
 

@@ -4,54 +4,40 @@ The IDs are fixed when the request arrives: ``$`` and ``+`` become IDs then. An 
 transaction that it is given, so that a server can repeat it whenever one of the keys changes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from kvstream.commands.args import (
     COUNT,
-    FEW_COUNTS,
     Args,
     Argv,
     Option,
-    integer,
     plain_ids,
+    positive_count,
     stream_id,
     syntax_error,
     timeout,
 )
 from kvstream.commands.command import (
-    LATER,
-    Answer,
     Blocked,
     Family,
-    Later,
+    ReadStreams,
     Session,
+    Stepwise,
     StreamsKeys,
+    Unread,
     flags,
 )
-from kvstream.commands.incremental import behind_steps
-from kvstream.commands.replies import (
-    NULL_ARRAY,
-    RESP3,
-    Gradual,
-    NullArray,
-    Paged,
-    Pair,
-    Rows,
-    Shared,
-    Streams,
-)
-from kvstream.commands.reply_pages import is_put_off, may_be_long
+from kvstream.commands.replies import RESP3, Shared
+from kvstream.commands.reply_pages import load_first, streams_of
 from kvstream.errors import InvalidArgument
-from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, pages, read
-from kvstream.operations import range as ranges
-from kvstream.operations.read import Position
-from kvstream.operations.reply_limits import Budget, refuse_count_above, refuse_limit
-from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.operations.reads import read
+from kvstream.operations.reads.limits import Budget, refuse_count_above, refuse_limit
+from kvstream.operations.reads.read import Position, StreamsRead
+from kvstream.types.ids import MIN_ID, StreamID
 
 T = TypeVar("T")
 COMMANDS = Family("stream")
@@ -86,7 +72,7 @@ class ReadOptions:
     *(flags("readonly blocking movablekeys"), StreamsKeys()),
     since="5.0.0",
 )
-def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
+def xread(txn: Txn, session: Session, argv: Argv) -> Stepwise[bool] | Unread:
     """Return the entries after an ID of each of several streams; null if there are none.
 
     STREAMS: The keys, then for each of them the ID after which to read. `$` is the last ID of the
@@ -99,109 +85,63 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     another one has new entries; Redis 7.0 does not, and 8.2 does so too when another one is deleted
     and made again without new entries.
     """
-    if len(argv) == 6 and argv[1] in COUNT and argv[3] in STREAMS:
-        reply = _read_one(txn, session.prefix + argv[4], argv, argv[2])
-        if reply is not None:
-            return reply
-    elif argv[-3] in STREAMS and (options := count_and_block(argv[1:-3])) is not None:
-        reply = _read_one(txn, session.prefix + argv[-2], argv, options[0])
-        if isinstance(reply, Streams):  # otherwise it waits
-            return reply
+    if argv[-3] in STREAMS:
+        wanted = _plain_read(session, argv)
+        if wanted is not None:
+            return wanted
     asked = ReadOptions()
     args = take_options(argv, _OPTIONS, asked)
     names, ids = take_streams(session, args, "an ID, '+', or '$'", "xread")
     refuse_count_above(asked.maxcount, asked.count)
-    answer = partial(_read, names, ids, asked)
-    if session.steps and len(names) > txn.thresholds.long_loading:
-        plan = read.plan_loading_streams(txn, names)
-        if plan is not None:
-            return behind_steps(plan, answer)
-    return answer(txn, session)
+    return load_first(txn, session, names, partial(_read, names, ids, asked))
+
+
+def _plain_read(session: Session, argv: Argv) -> ReadStreams | None:
+    """Parse an XREAD of one stream with COUNT, or COUNT and BLOCK, by position; None for others."""
+    raw, block = argv[2], None
+    if len(argv) == 6 and argv[1] in COUNT:
+        pass
+    elif (options := count_and_block(argv[1:-3])) is not None:
+        raw, block = options
+    else:
+        return None
+    ids = plain_ids(argv[-1:])
+    if ids is None:
+        return None
+    wanted, count = [(session.prefix + argv[-2], ids[0])], positive_count(raw)
+    if block is None:
+        return ReadStreams(wanted, count)
+    timeout_ms = block
+    return ReadStreams(
+        wanted,
+        count,
+        None,
+        lambda: _blocked(session, wanted, ReadOptions(count, timeout_ms=timeout(timeout_ms))),
+    )
 
 
 def _read(
     names: list[bytes], ids: list[bytes], options: ReadOptions, txn: Txn, session: Session
-) -> Answer:
+) -> ReadStreams:
     wanted = list(zip(names, _fixed(txn, names, ids), strict=True))
-    reply: Streams | Paged | Later | None
-    budget = options.budget(session)
-    if budget is None and may_be_long(txn, session, names, options.count):
-        reply = _paged_streams(txn, session, wanted, options.count)
-    else:
-        reply = _reply(read.read(txn, wanted, options.count, budget, encoded=True))
-    if reply is not None:
-        return reply
-    return _blocked(session, names, wanted, options) if options.blocks else NULL_ARRAY
+    asked = ReadStreams(wanted, options.count, options.budget(session))
+    if options.blocks:
+        asked.nothing = partial(_blocked, session, wanted, options)
+    return asked
 
 
 def _blocked(
-    session: Session, names: list[bytes], wanted: list[tuple[bytes, StreamID]], options: ReadOptions
+    session: Session, wanted: list[tuple[bytes, StreamID]], options: ReadOptions
 ) -> Blocked:
     def attempt(txn: Txn) -> Shared | None:
-        found = _reply(read.read_on(txn, wanted, options.count, options.budget(session)))
+        asked = StreamsRead(wanted, options.count, options.budget(session))
+        found = streams_of(read.read_again(txn, asked))
         return None if found is None else Shared(found)
 
+    names = [name for name, _ in wanted]
     limits = (options.maxcount, options.maxsize, options.maxsize and session.protocol)
     share_key = (*wanted, options.count, *limits)
     return Blocked(names, attempt, options.timeout_ms or None, share_key=share_key)
-
-
-def _reply(found: read.Reply) -> Streams | None:
-    return Streams([(key_of(name), entries) for name, entries in found]) if found else None
-
-
-def _read_one(txn: Txn, name: bytes, argv: Argv, raw: bytes) -> Streams | NullArray | None:
-    """Read ``raw`` entries of the one stream of an XREAD; None if the reply may be long."""
-    ids, few = plain_ids(argv[-1:]), FEW_COUNTS.get(raw)
-    count = few or integer(raw)
-    if ids is None or not (few or ranges.is_cached(txn, count)):
-        return None
-    stream = txn.stream(name)
-    if stream is None or not entries.has_after(stream, ids[0]):
-        return NULL_ARRAY
-    if ranges.is_large(stream, count):
-        return None
-    found = ranges.between(txn, stream, ids[0].next(), MAX_ID, count)
-    return Streams([(argv[-2], found)]) if found else NULL_ARRAY
-
-
-def _paged_streams(
-    txn: Txn, session: Session, wanted: Sequence[tuple[bytes, StreamID]], count: int | None
-) -> Streams | Paged | Later | None:
-    """Return the entries after an ID of each stream, in pages if they are many; None: none."""
-    parts = read.parts(txn, wanted)
-    if not parts:
-        return None
-    if len(parts) > 1:
-        seeks, short = read.begin(txn), pages.short_bytes(txn)
-        if len(parts) <= txn.thresholds.short_streams:
-            few = read.few(seeks, parts, count, txn.thresholds.short_rows, short)
-            if few is not None:
-                return Streams(few) if few else None
-        if len(parts) > txn.thresholds.few_streams:
-            if is_put_off(txn, session):
-                return LATER
-            return _in_steps(read.steps(read.begin_snapshot(txn), parts, count))
-    found = pages.read(txn, wanted, count)
-    if not any(rows is None for _, _, rows in found):
-        return Streams([(key_of(name), rows or []) for name, _, rows in found]) if found else None
-    if is_put_off(txn, session):
-        return LATER
-    streams: list[tuple[bytes, Rows | Gradual]] = []
-    for name, after, rows in found:
-        entries = Gradual(pages.steps_after(txn, name, after, count)) if rows is None else rows
-        streams.append((key_of(name), entries))
-    return Paged(Streams(streams))
-
-
-def _in_steps(steps: read.Steps | None) -> Paged | None:
-    return None if steps is None else Paged(Streams(Gradual(map(_wrapped, steps))))
-
-
-def _wrapped(step: int | read.Items | None) -> int | list[Pair] | None:
-    if not isinstance(step, list):
-        return step
-    return [(key, found if isinstance(found, Rows) else Gradual(found)) for key, found in step]
 
 
 # --- arguments ----------------------------------------------------------------------------------
@@ -235,8 +175,7 @@ def take_options(argv: Argv, table: dict[bytes, Option[T]], options: T) -> Args:
 
 
 def _take_count(args: Args, options: ReadOptions) -> None:
-    count = args.integer()
-    options.count = count if count > 0 else None
+    options.count = positive_count(args.next())
 
 
 def _take_block(args: Args, options: ReadOptions) -> None:

@@ -3,7 +3,17 @@
 from dataclasses import dataclass
 from functools import partial
 
-from kvstream.commands.args import COUNT, Args, Argv, Option, stream_id, switch, text, timeout
+from kvstream.commands.args import (
+    COUNT,
+    SHORT_COUNTS,
+    Args,
+    Argv,
+    Option,
+    stream_id,
+    switch,
+    text,
+    timeout,
+)
 from kvstream.commands.command import (
     ALL_KEYS,
     Answer,
@@ -26,18 +36,17 @@ from kvstream.commands.read import (
     take_streams,
 )
 from kvstream.commands.replies import NULL_ARRAY, NullArray, Paged, Streams
-from kvstream.commands.reply_pages import of_found
+from kvstream.commands.reply_pages import delivered
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
 from kvstream.operations import readgroup
 from kvstream.operations.groups import group_of_key
-from kvstream.operations.reply_limits import refuse_count_above
+from kvstream.operations.reads.limits import refuse_count_above
 from kvstream.types.ids import MAX_ID, StreamID
 
 COMMANDS = Family("stream")
 _GROUP, _NOACK = (b"GROUP", b"group"), (b"NOACK", b"noack")
 """As clients write them."""
-_SMALL_COUNTS = {b"%d" % count: count for count in range(1, readgroup.SMALL_READ + 1)}
 
 
 @dataclass(slots=True)
@@ -82,7 +91,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     time counts only if the policy has no lease. A server returns at most 10,000 entries at once.
     """
     if argv[-1] == b">":
-        reply = _read_few(txn, session, argv)
+        reply = _read_short(txn, session, argv)
         if reply is not None:
             return reply
     options = _Options()
@@ -102,7 +111,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     if may_be_long and readgroup.delivers_many(txn, names[0], group, options.count):
         asked = names[0], group, options.consumer, options.count, options.noack
         plan = readgroup.plan_delivery(*asked)
-        return in_steps(plan, lambda found: of_found(txn, session, found) or nothing())
+        return in_steps(plan, lambda found: delivered(txn, session, found) or nothing())
     return attempt(txn) or nothing()
 
 
@@ -118,7 +127,7 @@ def _attempt(
         *(options.claim_min_idle_ms, options.budget(session)),
         encoded=True,
     )
-    return of_found(txn, session, found)
+    return delivered(txn, session, found)
 
 
 def _blocked(names: list[bytes], group: bytes, options: _Options, attempt: Attempt) -> Blocked:
@@ -130,7 +139,7 @@ def _blocked(names: list[bytes], group: bytes, options: _Options, attempt: Attem
     return Blocked(names, attempt, timeout_ms, retry_at, share_key=share_key, group=group)
 
 
-def _read_few(txn: Txn, session: Session, argv: Argv) -> Streams | NullArray | Blocked | None:
+def _read_short(txn: Txn, session: Session, argv: Argv) -> Streams | NullArray | Blocked | None:
     """Deliver a few new entries of one stream; None if there is more to the request.
 
     Parsed by position, the row "XREADGROUP COUNT 1, -P 16" of docs/benchmarks.md takes half of the
@@ -148,24 +157,24 @@ def _read_few(txn: Txn, session: Session, argv: Argv) -> Streams | NullArray | B
         raw, block = options
     else:
         return None
-    count = _SMALL_COUNTS.get(raw)
-    if count is None:
+    count = SHORT_COUNTS.get(raw)
+    if count is None or count > readgroup.SMALL_READ:
         return None
     name, group, consumer = session.prefix + argv[-2], argv[2], argv[3]
     timeout_ms = None if block is None else timeout(block)
-    rows = readgroup.read_few(txn, name, group, consumer, count, noack)
+    rows = readgroup.read_short(txn, name, group, consumer, count, noack)
     if rows:
         return Streams([(argv[-2], rows)])
     if rows is None or block is None:
         return None if rows is None else NULL_ARRAY
 
     def attempt(txn: Txn) -> Streams | Paged | None:
-        rows = readgroup.read_few(txn, name, group, consumer, count, noack)
+        rows = readgroup.read_short(txn, name, group, consumer, count, noack)
         if rows is not None:
             return Streams([(argv[-2], rows)]) if rows else None
         new = [(name, readgroup.NEW)]
         found = readgroup.read_group(txn, group, consumer, new, count, noack, encoded=True)
-        return of_found(txn, session, found)
+        return delivered(txn, session, found)
 
     key = readgroup.share_key(group, None)
     return Blocked([name], attempt, timeout_ms or None, share_key=key, group=group)

@@ -144,7 +144,7 @@ class Paged:
     """Its memory in bytes; 0: estimated from the reply."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Streams:
     """The entries of several keys: a map in RESP3, an array of ``[key, entries]`` in RESP2."""
 

@@ -6,10 +6,21 @@ EXEC cannot wait: it sees the committed rows, and in memory the changes of its t
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
-from kvstream.commands.command import Session
+from kvstream.commands.command import (
+    LATER,
+    Answer,
+    LongReply,
+    ReadStreams,
+    Session,
+    Stepwise,
+    Unread,
+)
+from kvstream.commands.incremental import behind_steps
 from kvstream.commands.replies import (
+    NULL_ARRAY,
     Alike,
     Bulk,
     EncodedEntries,
@@ -26,8 +37,12 @@ from kvstream.commands.replies import (
 )
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, pages
-from kvstream.operations.read import Reply as Found
+from kvstream.operations.reads import seeks
+from kvstream.operations.reads.limits import memory_of_entries
+from kvstream.operations.reads.pages import ITERATOR_BYTES
+from kvstream.operations.reads.range import LongRead, Range, read_range
+from kvstream.operations.reads.read import Reply as Found
+from kvstream.operations.reads.read import StreamsRead, plan_loading_streams, read_streams
 from kvstream.types.records import AnyEntry, Outcome
 
 OBJECT_BYTES = 48
@@ -36,17 +51,79 @@ SAMPLES = 100
 """Items of a long array from which its memory is estimated."""
 
 
-def may_be_long(txn: Txn, session: Session, names: Sequence[bytes], count: int | None) -> bool:
-    """Return whether a read of ``count`` entries of each stream may have a long reply."""
-    if not session.pages or count is None or count * len(names) > txn.thresholds.look_rows:
-        return session.pages
-    streams = [txn.catalog.streams.get(name) for name in names]
-    return any(count > entries.first_page(stream) for stream in streams if stream is not None)
+UNREAD: Final = frozenset({Range, ReadStreams, LongReply})
+"""Types of answers that ``read_reply`` makes replies of."""
 
 
-def is_put_off(txn: Txn, session: Session) -> bool:
-    """Return whether a long read must wait for a transaction without changes."""
-    return txn.dirty and not session.in_exec
+def read_reply(txn: Txn, session: Session, wanted: Unread) -> Answer:
+    """Read what a handler wants read, and return the reply: at once, in pages, or later."""
+    if type(wanted) is Range:
+        found = read_range(txn, wanted, session.pages)
+        if type(found) is LongRead:
+            return _begin_pages(txn, session, partial(_gradual, found))
+        return NULL_ARRAY if found is None else found  # type: ignore[return-value]
+    if type(wanted) is ReadStreams:
+        return _read_streams(txn, session, wanted) or wanted.nothing()
+    assert isinstance(wanted, LongReply)
+    return _begin_pages(txn, session, wanted.begin)
+
+
+def _begin_pages(txn: Txn, session: Session, begin: Callable[[], Reply]) -> Answer:
+    """Begin a reply in pages; put it off if it must wait for a transaction without changes."""
+    if txn.dirty and not session.in_exec:
+        return LATER
+    reply = begin()
+    return None if reply is None else Paged(reply)
+
+
+def _gradual(read: LongRead[Any]) -> Gradual:
+    return Gradual(read.begin())
+
+
+def _read_streams(txn: Txn, session: Session, asked: StreamsRead) -> Answer:
+    """Read several streams; return None if there are no entries."""
+    found: Any = read_streams(txn, asked, session.pages)
+    if type(found) is LongRead:
+        return _begin_pages(txn, session, partial(_streams_in_steps, found))
+    streams: list[Pair] = []
+    for name, entries in found:
+        if type(entries) is LongRead:
+            return _begin_pages(txn, session, partial(_streams_begun, found))
+        streams.append((key_of(name), entries))
+    return Streams(streams) if streams else None
+
+
+def _streams_begun(found: Sequence[tuple[bytes, Any]]) -> Streams:
+    return Streams(_pairs(found))
+
+
+def _streams_in_steps(read: LongRead[seeks.Steps | None]) -> Streams | None:
+    steps = read.begin()
+    if steps is None:
+        return None
+    return Streams(Gradual(step if not isinstance(step, list) else _pairs(step) for step in steps))
+
+
+def _pairs(found: Sequence[tuple[bytes, Any]]) -> list[Pair]:
+    """Return keys and entries; those that are not read yet come in steps."""
+    return [(key_of(name), _begun(entries)) for name, entries in found]
+
+
+def _begun(entries: Any) -> Any:
+    if isinstance(entries, LongRead):
+        return _gradual(entries)
+    return Gradual(entries) if isinstance(entries, Iterator) else entries
+
+
+def load_first(
+    txn: Txn, session: Session, names: Sequence[bytes], answer: Callable[[Txn, Session], Unread]
+) -> Stepwise[bool] | Unread:
+    """Answer once the streams are in memory; they are loaded in steps if they are many."""
+    if session.steps and len(names) > txn.thresholds.long_loading:
+        plan = plan_loading_streams(txn, names)
+        if plan is not None:
+            return behind_steps(plan, answer)
+    return answer(txn, session)
 
 
 def is_long(txn: Txn, session: Session, items: int) -> bool:
@@ -79,7 +156,7 @@ def memory_of(reply: Any) -> int:
 
 def _memory_of_steps(steps: Iterable[Any]) -> int:
     """Estimate the memory of a list of steps, or of an iterator that makes them."""
-    return memory_of(steps) if isinstance(steps, list) else pages.ITERATOR_BYTES
+    return memory_of(steps) if isinstance(steps, list) else ITERATOR_BYTES
 
 
 def _memory_of_streams(streams: Sequence[Pair] | Gradual) -> int:
@@ -89,21 +166,21 @@ def _memory_of_streams(streams: Sequence[Pair] | Gradual) -> int:
 
 
 def _memory_of_pair(found: Sequence[AnyEntry] | Gradual) -> int:
-    return memory_of(found) if isinstance(found, Gradual) else entries.memory_of_entries(found)
+    return memory_of(found) if isinstance(found, Gradual) else memory_of_entries(found)
 
 
 _MEMORY: dict[type, Callable[[Any], int]] = {
     Alike: lambda reply: len(reply.ids) * OBJECT_BYTES,
     Bulk: lambda reply: _memory_of_steps(reply.pieces),
-    Entries: lambda reply: entries.memory_of_entries(reply.entries),
+    Entries: lambda reply: memory_of_entries(reply.entries),
     Gradual: lambda reply: _memory_of_steps(reply.steps),
     Map: lambda reply: sum([memory_of(part) for pair in reply.pairs for part in pair]),
     Paged: lambda reply: reply.memory or memory_of(reply.reply),
-    Rows: entries.memory_of_entries,
+    Rows: memory_of_entries,
     Shared: lambda reply: memory_of(reply.reply),
     Streams: lambda reply: _memory_of_streams(reply.streams),
     Verbatim: lambda reply: OBJECT_BYTES + len(reply.text),
-    EncodedEntries: entries.memory_of_entries,
+    EncodedEntries: memory_of_entries,
 }
 
 
@@ -122,11 +199,14 @@ def given_up(replies: list[Reply], memory: int) -> Paged:
     return Paged(Gradual(steps()), memory)
 
 
-def of_found(txn: Txn, session: Session, found: Found) -> Streams | Paged | None:
-    """Return the entries that a read found; None if there are none."""
-    if not found:
-        return None
-    reply = Streams([(key_of(name), entries) for name, entries in found])
-    if is_long(txn, session, sum(len(entries) for _, entries in found)):
+def streams_of(found: Sequence[tuple[bytes, Any]]) -> Streams | None:
+    """Return the entries that a read found at once; None if there are none."""
+    return Streams([(key_of(name), entries) for name, entries in found]) if found else None
+
+
+def delivered(txn: Txn, session: Session, found: Found) -> Streams | Paged | None:
+    """Return the entries that XREADGROUP has delivered; None if there are none."""
+    reply = streams_of(found)
+    if reply is not None and is_long(txn, session, sum(len(entries) for _, entries in found)):
         return Paged(reply)
     return reply

@@ -28,23 +28,24 @@ from kvstream.commands.command import (
     FAST_WRITE,
     FIRST,
     GROW,
-    LATER,
     PAIRS,
     READ,
     Answer,
     CountedPairs,
     Family,
+    LongReply,
     Session,
     flags,
 )
 from kvstream.commands.incremental import in_steps
 from kvstream.commands.replies import OK, Bulk, Double, Paged, Reply
-from kvstream.commands.reply_pages import is_put_off, paged
+from kvstream.commands.reply_pages import paged
 from kvstream.errors import InvalidArgument
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, pages, strings
+from kvstream.operations import keyspace, strings
 from kvstream.operations.plans import Plan
+from kvstream.operations.reads.limits import short_bytes
 
 COMMANDS = Family("string")
 _SHOWS_CHANGE = flags("shows_change")
@@ -397,16 +398,16 @@ def _large_string(txn: Txn, string: StringMeta) -> Bulk:
 
 
 @COMMANDS.command("get", "key", FAST_READ, FIRST, since="1.0.0")
-def get(txn: Txn, session: Session, argv: Argv) -> Answer:
+def get(txn: Txn, session: Session, argv: Argv) -> "Answer | LongReply":
     """Return a string; null if the key does not exist."""
     string = txn.string(session.prefix + argv[1])
     if string is None:
         return None
     if string.pieces is None:  # it is short
         return string.value
-    if not session.pages or string.length <= pages.short_bytes(txn):
+    if not session.pages or string.length <= short_bytes(txn):
         return string.read(txn.batch)
-    return LATER if is_put_off(txn, session) else Paged(_large_string(txn, string))
+    return LongReply(partial(_large_string, txn, string))
 
 
 @COMMANDS.command(

@@ -16,10 +16,11 @@ from kvstream.engine.waiters import Interrupt
 from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, advise, nearest, shown
 from kvstream.layout.keys import database_of, key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import info, read, readgroup
+from kvstream.operations import info, readgroup
 from kvstream.operations.groups import text
-from kvstream.operations.read import Position, Reply
-from kvstream.operations.reply_limits import Budget
+from kvstream.operations.reads import read
+from kvstream.operations.reads.limits import Budget
+from kvstream.operations.reads.read import Position, Reply, StreamsRead
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import (
     ID_OR_TIME,
@@ -91,9 +92,9 @@ class PlainRead:
     def __call__(self, txn: Txn) -> Reply | None:
         bounds = self.budget()  # raises its errors before anything is read
         if self.fixed:
-            return read.read_on(txn, self.fixed, self.count, bounds) or None
+            return read.read_again(txn, StreamsRead(self.fixed, self.count, bounds)) or None
         resolved = [(name, read.resolve(txn, name, after)) for name, after in self.wanted]
-        reply = read.read(txn, resolved, self.count, bounds)
+        reply = read.read(txn, StreamsRead(resolved, self.count, bounds))
         self.fixed = resolved
         return reply or None
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from kvstream.errors import InvalidArgument, advise, nearest, shown
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import to_bytes
-from kvstream.operations.reply_limits import Budget
+from kvstream.operations.reads.limits import Budget
 from kvstream.operations.trim import Strategy, Trim, limit_without_strategy, two_strategies
 from kvstream.storage.options import Tuning
 from kvstream.types.clock import Clock

@@ -316,7 +316,7 @@ def _tracking(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Refuse CLIENT TRACKING ON: the program may write to the store without its clients' notice."""
     if argv[2].lower() == b"on":
         raise RequestError("keys are not tracked in the process of the store: cache none of them")
-    return _CLIENT.subcommands[b"tracking"].run(txn, session, argv)
+    return _CLIENT.subcommands[b"tracking"].run(txn, session, argv)  # type: ignore[return-value]
 
 
 def _commands() -> dict[bytes, Command | Container]:

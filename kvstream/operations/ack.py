@@ -21,10 +21,10 @@ from kvstream.meta.wakeups import Wake
 from kvstream.operations.claim import refuse_retrycount
 from kvstream.operations.delete import Live, delete_but
 from kvstream.operations.delivery.backoff import GivenBack
-from kvstream.operations.entries import live, live_rows
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.pel_plans import SteppedPelChange
 from kvstream.operations.plans import Plan, Planning
+from kvstream.operations.reads.rows import find_live, read_ids
 from kvstream.operations.trim import drop_references, referenced
 from kvstream.types.ids import (
     PACKED,
@@ -75,7 +75,7 @@ def acknowledge_and_delete(
     group_name: bytes,
     ids: Sequence[StreamID],
     policy: RefPolicy,
-    live: Live = live,
+    live: Live = find_live,
 ) -> list[Outcome]:
     """Acknowledge entries and delete their messages as XACKDEL does; return each ID's outcome."""
     found = stream_and_group(txn, name, group_name)
@@ -122,7 +122,7 @@ class Nack:
         if run is None:
             if not self.force:
                 return {}
-            rows = live_rows(txn, stream, ids)
+            rows = read_ids(txn, stream, ids)
             ids = [eid for eid, row in zip(ids, rows, strict=True) if row is not None]
         count = self._count_after(0 if run is None else run.deliveries)
         return dict.fromkeys(ids, (b"", 0, count, rank))

@@ -28,7 +28,7 @@ from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import Ingested
 from kvstream.meta.wakeups import Wake
 from kvstream.operations import strings
-from kvstream.operations.entries import exists, last_entry
+from kvstream.operations.reads.rows import exists, last_entry
 from kvstream.operations.trim import Trim, may_trim_once, sweep_emptied, trim_stream
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, AddID, StreamID, new_id
 from kvstream.types.images import PackedID

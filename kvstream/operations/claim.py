@@ -32,11 +32,11 @@ from kvstream.meta.pel_index import nacked_in, pending_by_consumer, pending_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import Run, Shared
 from kvstream.meta.txn import Txn
-from kvstream.operations.entries import live_rows
 from kvstream.operations.groups import consumer_of, group_of_key
-from kvstream.operations.pages import Steps
 from kvstream.operations.pel_plans import SteppedPelChange
 from kvstream.operations.plans import Plan, Planning
+from kvstream.operations.reads.pages import Steps
+from kvstream.operations.reads.rows import read_ids
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending_packed
 from kvstream.types.images import PackedID
@@ -319,9 +319,9 @@ def _reader(txn: Txn, rule: Claim, asked: list[tuple[Run | None, Sequence[Packed
     """Return a reader of message rows, which reads those of several short runs together."""
     ids = [some for run, some in asked if run is not None or rule.force] if asked[1:] else []
     if len(ids) < 2:
-        return partial(live_rows, txn, rule.stream)
+        return partial(read_ids, txn, rule.stream)
     every = [*chain.from_iterable(ids)]
-    known = dict(zip(every, live_rows(txn, rule.stream, every), strict=True))
+    known = dict(zip(every, read_ids(txn, rule.stream, every), strict=True))
     return lambda ids: [known[eid] for eid in ids]
 
 
@@ -349,7 +349,7 @@ def autoclaim(
     consumer = consumer_of(txn, name, group, consumer_name)
     rule = _rule_of(txn, stream, consumer_name, min_idle_ms, justid=justid)
     progress, scan = ClaimProgress(count), _Scan(start.packed, count * ATTEMPTS_PER_COUNT)
-    read = partial(live_rows, txn, stream)
+    read = partial(read_ids, txn, stream)
     pending = scan.take(txn, group, progress)
     _change_by(txn, group, rule, read, progress, pending).apply(txn, group)
     _note_claimed(txn, name, group, consumer, bool(progress.rows))
@@ -474,7 +474,7 @@ class _SteppedClaim(SteppedPelChange[ClaimProgress]):
         self._rule = rule
 
     def _decide(self, txn: Txn, ids: list[PackedID]) -> tuple[Change, ClaimProgress]:
-        progress, read = ClaimProgress(self._room()), partial(live_rows, txn, self._stream)
+        progress, read = ClaimProgress(self._room()), partial(read_ids, txn, self._stream)
         asked = stretches(txn, self._group, ids)
         change = _change_by(txn, self._group, self._rule, read, progress, asked)
         progress.rows.sort()

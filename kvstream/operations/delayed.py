@@ -35,9 +35,10 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import DELAY_MAX_MS, Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
-from kvstream.operations import append, entries
+from kvstream.operations import append
 from kvstream.operations.delete import erase
 from kvstream.operations.delivery import dead
+from kvstream.operations.reads.rows import find_live
 from kvstream.operations.trim import drop_references
 from kvstream.operations.unique import (
     Conflict,
@@ -372,7 +373,7 @@ def fire_ttl(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> Non
             set_ttl(txn, stream, eid, txn.now_ms + dead.WAIT_MS)
         return
     drop_references(txn, stream, ids)
-    erase(txn, stream, entries.live(txn, stream, ids))
+    erase(txn, stream, find_live(txn, stream, ids))
     txn.catalog.index.report_change(stream)
     txn.signal(name, Wake.FREED)  # a group that had reached a limit may deliver again
 

@@ -21,9 +21,8 @@ from kvstream.meta.key_events import XDEL
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
-from kvstream.operations.entries import exists, live
 from kvstream.operations.plans import Plan, Planning, Progress
+from kvstream.operations.reads.rows import exists, find_live
 from kvstream.operations.trim import drop_references, referenced, remove_entries
 from kvstream.types.ids import StreamID, ascending
 from kvstream.types.options import RefPolicy
@@ -50,7 +49,7 @@ Live = Callable[[Txn, StreamMeta, list[StreamID]], list[StreamID]]
 """Returns the live ones of some IDs, ascending and distinct."""
 
 
-def delete(txn: Txn, name: bytes, ids: Sequence[StreamID], live: Live = live) -> int:
+def delete(txn: Txn, name: bytes, ids: Sequence[StreamID], live: Live = find_live) -> int:
     """Delete entries and return how many there were; a repeated ID counts once."""
     stream = txn.stream(name)
     if stream is None:
@@ -65,7 +64,7 @@ def delete(txn: Txn, name: bytes, ids: Sequence[StreamID], live: Live = live) ->
 
 
 def delete_with_policy(
-    txn: Txn, name: bytes, ids: Sequence[StreamID], policy: RefPolicy, live: Live = live
+    txn: Txn, name: bytes, ids: Sequence[StreamID], policy: RefPolicy, live: Live = find_live
 ) -> list[Outcome]:
     """Delete entries as XDELEX does; return each ID's outcome.
 
@@ -94,7 +93,7 @@ def delete_but(
     stream: StreamMeta,
     ids: list[StreamID],
     kept: Set[StreamID],
-    live: Live = live,
+    live: Live = find_live,
 ) -> list[StreamID]:
     """Delete the live entries among ``ids``, ascending and distinct, except those to keep."""
     deleted = live(txn, stream, [eid for eid in ids if eid not in kept] if kept else ids)
@@ -136,14 +135,14 @@ def plan_erasure(name: bytes, ids: Sequence[StreamID], operation: Erasure[T]) ->
     def plan(txn: Txn) -> Planning[T]:
         stream = txn.stream(name)
         if stream is None:
-            return operation(txn, entries.live)
+            return operation(txn, find_live)
         watch = txn.catalog.deletions.watch(stream)
         progress = Progress(lambda txn: watch.holds(txn.stream(name)))
         found: list[StreamID] = []
         at = 0
         while True:
             end = bisect_right(wanted, stream.last, at)
-            found += entries.live(txn, stream, wanted[at : min(end, at + txn.thresholds.step_rows)])
+            found += find_live(txn, stream, wanted[at : min(end, at + txn.thresholds.step_rows)])
             at += txn.thresholds.step_rows
             if at >= end:
                 return operation(txn, partial(_find_live, watch, wanted, found))

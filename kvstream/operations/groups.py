@@ -24,7 +24,7 @@ from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.operations import unique
 from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning
-from kvstream.operations.reply_limits import UNLIMITED, Budget
+from kvstream.operations.reads.limits import UNLIMITED, Budget
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MIN_ID, U64_MAX, StreamID
 from kvstream.types.options import KEY_BYTES_MAX

@@ -33,11 +33,13 @@ from kvstream.meta.runs import OWNED_FIRST, TIME_BYTES, Run, RunIndex, Share
 from kvstream.meta.strings import Key
 from kvstream.meta.trees import SortedRows
 from kvstream.meta.txn import Txn
-from kvstream.operations import delayed, entries
-from kvstream.operations import range as ranges
+from kvstream.operations import delayed
 from kvstream.operations.groups import existing_group, lag
 from kvstream.operations.keyspace import KeySummary, key_summary
-from kvstream.operations.pages import Steps, entry_steps
+from kvstream.operations.reads import counts
+from kvstream.operations.reads.pages import Steps, read_pages
+from kvstream.operations.reads.range import read_whole
+from kvstream.operations.reads.rows import first_entry, last_entry
 from kvstream.storage.batch import Family, Row
 from kvstream.storage.reads import Snapshot
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
@@ -405,8 +407,8 @@ def stream_row(txn: Txn, stream: StreamMeta) -> StreamRow:
         stream.iids_added,
         stream.iids_duplicates,
         stream.groups_count,
-        entries.first_entry(txn, stream),
-        entries.last_entry(txn, stream),
+        first_entry(txn, stream),
+        last_entry(txn, stream),
     )
 
 
@@ -491,7 +493,7 @@ def backlog(txn: Txn, name: bytes, group_name: bytes) -> int:
 
 def count_after(txn: Txn, name: bytes, eid: StreamID) -> int:
     """Return the exact number of entries after an ID; 0 if there is no stream."""
-    return 0 if eid == MAX_ID else ranges.count(txn, name, eid.next(), MAX_ID)
+    return 0 if eid == MAX_ID else counts.count(txn, name, eid.next(), MAX_ID)
 
 
 def consumer_infos(txn: Txn, name: bytes, group_name: bytes) -> list[ConsumerInfo]:
@@ -550,7 +552,7 @@ def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
     """
     stream = txn.existing_stream(name)
     limit = count if count > 0 else None
-    steps = entry_steps(txn, stream, MIN_ID, MAX_ID, limit)
+    steps = read_pages(txn, stream, MIN_ID, MAX_ID, limit)
     groups: Iterable[GroupPages]
     if stream.groups_count < txn.thresholds.long_groups or txn.dirty:
         found = txn.catalog.groups(txn, stream)
@@ -599,7 +601,7 @@ def stream_detail(txn: Txn, name: bytes, count: int = FULL_COUNT) -> StreamDetai
     limit = count if count > 0 else None
     return StreamDetail(
         info=StreamInfo(*stream_row(txn, stream)),
-        entries=entries.between(txn, stream, MIN_ID, MAX_ID, limit).entries(),
+        entries=read_whole(txn, stream, MIN_ID, MAX_ID, limit, room=0).entries(),
         groups=[
             _group_detail(txn, stream, group, limit) for group in txn.catalog.groups(txn, stream)
         ],

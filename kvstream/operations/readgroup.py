@@ -25,14 +25,14 @@ from kvstream.meta.pel_index import nacked_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
-from kvstream.operations import range as ranges
 from kvstream.operations.delete import StreamVersion
 from kvstream.operations.delivery import policy_delivery
 from kvstream.operations.groups import Reader, advance_over, consumer_of, group_of_key, lag
 from kvstream.operations.plans import Plan, Planning, Progress
-from kvstream.operations.read import Reply
-from kvstream.operations.reply_limits import UNLIMITED, Budget, Room
+from kvstream.operations.reads.limits import UNLIMITED, Budget, Room, memory_of
+from kvstream.operations.reads.range import is_short, read_next
+from kvstream.operations.reads.read import Reply
+from kvstream.operations.reads.rows import FEW, read_ahead, read_entries_of, read_ids, read_rows
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, PACKED, StreamID, ascending_packed
 from kvstream.types.images import PackedID
@@ -44,7 +44,7 @@ _LAST = MAX_ID.packed
 _WOKEN_MS = 60_000
 """When a reader tries again that is woken anyway."""
 
-SMALL_READ = entries.FEW
+SMALL_READ = FEW
 """Reads of up to this many entries use the group's readahead."""
 
 NEW = None
@@ -213,12 +213,12 @@ def _deliver_by_policy(txn: Txn, reader: Reader, count: int | None) -> Sequence[
     return policy_delivery.deliver(txn, reader, count, _deliver_new)
 
 
-def read_few(
+def read_short(
     txn: Txn, name: bytes, group_name: bytes, consumer_name: bytes, count: int, noack: bool
 ) -> Sequence[Entry] | None:
     """Deliver up to SMALL_READ new entries of one stream; None if they may be large."""
     stream, group = group_of_key(txn, name, group_name, WHERE)
-    if ranges.is_large(stream, count):
+    if not is_short(count, stream):
         return None
     consumer = consumer_of(txn, name, group, consumer_name)
     if group.policy is not None:
@@ -226,7 +226,7 @@ def read_few(
         return _deliver_by_policy(txn, reader, count)
     if group.last_delivered >= stream.last or stream.length == 0:
         return []
-    rows = entries.next_new(txn, stream, group, count)
+    rows = read_ahead(txn, stream, group, count)
     if rows.page:
         give(txn, stream, group, consumer, rows.packed_ids(), noack)
     return rows
@@ -255,15 +255,7 @@ def _deliver_new(
     stream, group, budget = reader.stream, reader.group, reader.budget
     if group.last_delivered >= stream.last or stream.length == 0:
         return []
-    new: Sequence[Entry]
-    few = 0 if count is None or ranges.is_large(stream, count) else count
-    if 0 < few <= SMALL_READ:
-        new = entries.next_new(txn, stream, group, few)
-    elif few and encoded and stream.groups_count > 1 and ranges.is_cached(txn, few):
-        new = ranges.between(txn, stream, group.last_delivered.next(), MAX_ID, few)
-    else:
-        after = group.last_delivered.next()
-        new = entries.as_many_as_fit(txn, stream, after, MAX_ID, count, reader.room)
+    new: Sequence[Entry] = read_next(txn, stream, group, count, reader.room, encoded)
     if reader.marks_new:
         new = delivered_first(new)
     if budget is not UNLIMITED and budget.limited:
@@ -341,7 +333,7 @@ def _pending_page(
     txn: Txn, stream: StreamMeta, ids: list[bytes]
 ) -> tuple[Sequence[HistoryEntry], list[bytes]]:
     """Return pending entries, deleted ones among them, and the IDs of those that are live."""
-    rows = [row for row in entries.live_rows(txn, stream, ids) if row is not None]
+    rows = [row for row in read_ids(txn, stream, ids) if row is not None]
     page = Rows(rows, len(stream.prefix))
     live = page.packed_ids()
     if len(live) == len(ids):
@@ -367,7 +359,7 @@ def _claim_idle(txn: Txn, reader: Reader, min_idle_ms: int, count: int | None) -
             break
         if run.waits:
             continue
-        live = [entry for entry in entries.get_packed(txn, stream, run.ids) if entry][:rest]
+        live = [entry for entry in read_entries_of(txn, stream, run.ids) if entry][:rest]
         idle = max(0, txn.now_ms - run.time_ms)
         live = [entry._replace(idle_ms=idle, deliveries=run.deliveries) for entry in live]
         live = live[: budget.take(live)]
@@ -399,7 +391,7 @@ def _take_given_back(txn: Txn, reader: Reader, count: int | None) -> list[Entry]
             moves.append((run, run.ids))
             continue
         ids = run.ids
-        page = entries.get_packed(txn, stream, ids)
+        page = read_entries_of(txn, stream, ids)
         gone += [eid for eid, entry in zip(ids, page, strict=True) if entry is None]
         live = [entry._replace(deliveries=run.deliveries) for entry in page if entry][:rest]
         live = live[: budget.take(live)]
@@ -500,10 +492,10 @@ class _NewRows:
         after = StreamID.unpack(self._ids[-1]) if self._ids else self._after
         if after >= stream.last:
             return False
-        page = entries.rows(txn, stream, after.next(), MAX_ID, min(left, txn.thresholds.step_rows))
+        page = read_rows(txn, stream, after.next(), MAX_ID, min(left, txn.thresholds.step_rows))
         self._ids += Rows(page, len(stream.prefix)).packed_ids()  # or raises Corruption
         self._rows += page
-        self._size += entries.memory_of(page)
+        self._size += memory_of(page)
         return len(page) == txn.thresholds.step_rows
 
     def _cut(self, stream: StreamMeta) -> None:
@@ -514,13 +506,13 @@ class _NewRows:
         bound = stream.prefix + max(self._after.next(), stream.first).packed
         if self._rows and self._rows[0][0] < bound:
             gone = bisect_left(self._rows, bound, key=itemgetter(0))
-            self._size -= entries.memory_of(self._rows[:gone])
+            self._size -= memory_of(self._rows[:gone])
             del self._rows[:gone], self._ids[:gone]
 
     def take(self, room: int) -> tuple[Rows, list[PackedID]]:
         """Return as many rows as fit into ``room`` bytes (0: all), at least one, and their IDs."""
         while room and self._size > room and len(self._rows) > 1:
-            self._size -= entries.memory_of([self._rows.pop()])
+            self._size -= memory_of([self._rows.pop()])
             self._ids.pop()
         return Rows(self._rows, len(self._stream.prefix)), self._ids
 

@@ -49,8 +49,10 @@ from kvstream.meta.strings import (
 )
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
-from kvstream.operations import keyspace, pages
+from kvstream.operations import keyspace
 from kvstream.operations.plans import Plan
+from kvstream.operations.reads.limits import short_bytes
+from kvstream.operations.reads.pages import ITERATOR_BYTES
 from kvstream.storage.batch import Family
 from kvstream.types import long_double
 from kvstream.types.options import ENTRY_BYTES_MAX
@@ -341,7 +343,7 @@ def get_several(
     ReplyTooLarge if the values exceed what a reply may hold.
     """
     most = left = txn.catalog.limits.reply_left
-    short = pages.short_bytes(txn)
+    short = short_bytes(txn)
     find = txn.catalog.key
     values: list[bytes | T | None] = []
     for name in names:
@@ -350,7 +352,7 @@ def get_several(
             length = string.length
             short -= length
             if later is not None and short < 0 and string.pieces is not None:
-                left -= pages.ITERATOR_BYTES
+                left -= ITERATOR_BYTES
                 values.append(later(string))
                 continue
             left -= length

@@ -28,7 +28,7 @@ from kvstream.meta.runs import HELD_MS
 from kvstream.meta.timers import DELAY_MAX_MS, Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations.delete import erase
-from kvstream.operations.entries import exists
+from kvstream.operations.reads.rows import exists
 from kvstream.types.ids import MIN_ID, PACKED, UNPACKED, StreamID, Ticket
 
 ROW_TAG, START_TAG = b"U", b"G"

@@ -15,12 +15,14 @@ from kvstream.layout.columns import Columns, of_replies
 from kvstream.layout.keys import database_of, key_of, qualified
 from kvstream.layout.values import Names, decode_fields
 from kvstream.meta.idempotency import Request
-from kvstream.operations import append, claim, groups, read
+from kvstream.operations import append, claim, groups
 from kvstream.operations.ack import Nack
 from kvstream.operations.append import Idempotency
 from kvstream.operations.groups import Delivered
-from kvstream.operations.read import Position
-from kvstream.operations.reply_limits import Budget
+from kvstream.operations.reads import read
+from kvstream.operations.reads.limits import Budget
+from kvstream.operations.reads.range import Range
+from kvstream.operations.reads.read import Position
 from kvstream.operations.trim import Strategy, Trim
 from kvstream.remote import replies
 from kvstream.remote.call import (
@@ -175,12 +177,11 @@ class _Page:
         return of_replies(self._raw)
 
 
-def xrange(
-    name: bytes, start: StreamID, end: StreamID, count: int | None = None, reverse: bool = False
-) -> Call:
-    first, last = (end, start) if reverse else (start, end)
-    words = ("XREVRANGE" if reverse else "XRANGE", key_of(name), str(first), str(last))
-    return say(name, *words, *count_option("COUNT", count), result=_Page)
+def xrange(asked: Range) -> Call:
+    name, bounds = asked.name, [str(asked.start), str(asked.end)]
+    command = "XREVRANGE" if asked.reverse else "XRANGE"
+    words = (command, key_of(name), *(reversed(bounds) if asked.reverse else bounds))
+    return say(name, *words, *count_option("COUNT", asked.count), result=_Page)
 
 
 xinfo_stream = plain("XINFO", "STREAM", result=replies.stream_info_of)

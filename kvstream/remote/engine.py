@@ -45,8 +45,9 @@ from kvstream.errors import (
 )
 from kvstream.layout.keys import database_of, qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import info, read
-from kvstream.operations.read import Reply
+from kvstream.operations import info
+from kvstream.operations.reads import read
+from kvstream.operations.reads.read import Reply
 from kvstream.remote.call import REQUIRED, Call, Effect, Words
 from kvstream.remote.connection import (
     CONNECT_S,

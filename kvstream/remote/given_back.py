@@ -21,7 +21,7 @@ from kvstream.layout.keys import database_of, key_of
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.operations import ack, claim, readgroup
 from kvstream.operations.ack import Nack
-from kvstream.operations.read import Reply
+from kvstream.operations.reads.read import Reply
 from kvstream.remote.call import Call, Effect, Words
 from kvstream.remote.connection import Connection
 from kvstream.remote.operations import call_of

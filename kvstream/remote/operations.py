@@ -25,16 +25,16 @@ from kvstream.operations import (
     groups,
     info,
     keyspace,
-    read,
     readgroup,
     strings,
     trim,
     watch,
 )
-from kvstream.operations import range as ranges
 from kvstream.operations.images import copy, dump
 from kvstream.operations.queues import consumers, leases, policy, redrive, retention, schedules
 from kvstream.operations.queues import info as queue_info
+from kvstream.operations.reads import counts, read
+from kvstream.operations.reads.range import scan
 from kvstream.remote import commands as of_redis
 from kvstream.remote import procedures, replies
 from kvstream.remote import queue_commands as ours
@@ -54,9 +54,9 @@ OPERATIONS: Mapping[Callable[..., Any], Operation] = {
     delete.delete: Operation(SAME_STATE, of_redis.xdel),
     delete.delete_with_policy: Operation(WRITE, of_redis.xdelex),
     trim.trim: Operation(WRITE, of_redis.xtrim),
-    ranges.count: Operation(READ, steps=procedures.count),
-    ranges.length: Operation(READ, plain("XLEN")),
-    ranges.scan: Operation(READ, of_redis.xrange),
+    counts.count: Operation(READ, steps=procedures.count),
+    counts.length: Operation(READ, plain("XLEN")),
+    scan: Operation(READ, of_redis.xrange),
     info.count_after: Operation(READ, steps=procedures.count_after),
     info.stream_detail: Operation(READ, of_redis.xinfo_stream_full),
     info.stream_info: Operation(READ, of_redis.xinfo_stream),

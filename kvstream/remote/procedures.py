@@ -9,10 +9,11 @@ from kvstream.engine.interface import AnyEngine
 from kvstream.errors import RequestError, WrongType
 from kvstream.layout.keys import database_of
 from kvstream.operations import append, claim, info, keyspace, watch
-from kvstream.operations import range as ranges
 from kvstream.operations.ack import Nack
 from kvstream.operations.queues import leases
 from kvstream.operations.queues.leases import Token
+from kvstream.operations.reads import counts
+from kvstream.operations.reads.range import Range, scan
 from kvstream.remote.call import Call, Effect, plain
 from kvstream.remote.connection import PAGE_MAX, Connection
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
@@ -37,7 +38,7 @@ class ServerEngine(AnyEngine, Protocol):
 def count(engine: ServerEngine, name: bytes, start: StreamID, end: StreamID) -> int:
     """Count the entries of a range. A server that does not tell has them read, page by page."""
     if start <= MIN_ID.next() and end == MAX_ID:
-        return engine.run(ranges.length, name)
+        return engine.run(counts.length, name)
     try:
         return int(engine.call(replace(_COUNT(name, start, end), effect=Effect.READ)))
     except WrongType:
@@ -51,7 +52,7 @@ def _count_read(engine: ServerEngine, name: bytes, start: StreamID, end: StreamI
     entries: list[Entry] = []
     while start <= end:
         page = engine.page_size(entries, PAGE_MAX)
-        found = engine.run(ranges.scan, name, start, end, page)
+        found = engine.run(scan, Range(name, start, end, page))
         entries = found.entries() if found else []
         count += len(entries)
         if len(entries) < page or entries[-1].id >= end:

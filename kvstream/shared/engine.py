@@ -56,13 +56,13 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import (
     append,
     claim,
-    read,
     readgroup,
 )
-from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
 from kvstream.operations.queues import leases
-from kvstream.operations.read import Reply
+from kvstream.operations.reads import read
+from kvstream.operations.reads.range import Range, scan
+from kvstream.operations.reads.read import Reply
 from kvstream.operations.trim import Trim
 from kvstream.remote.call import Effect
 from kvstream.remote.connection import ConnectionLost, ReplyLost, require_client
@@ -687,7 +687,7 @@ def _fetched(
 
     ``claims``: with its deliveries before, as a read with CLAIM returns it.
     """
-    page = engine.run(ranges.scan, name, row.id, row.id)
+    page = engine.run(scan, Range(name, row.id, row.id))
     entries = page.entries() if page else []
     if not claims:
         return entries

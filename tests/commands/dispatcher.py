@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvstream.commands.args import Argv
-from kvstream.commands.command import Answer, Blocked, Later, Session, Stepwise
+from kvstream.commands.command import Answer, Blocked, Command, Later, Session, Stepwise
 from kvstream.commands.replies import (
     OK,
     RESP2,
@@ -32,9 +32,11 @@ from kvstream.commands.replies import (
     Streams,
     Verbatim,
 )
+from kvstream.commands.reply_pages import UNREAD, read_reply
 from kvstream.commands.table import find
 from kvstream.engine.engine import Engine
 from kvstream.errors import KVStreamError
+from kvstream.meta.txn import Txn
 from kvstream.server.settings import STREAM_SETTINGS
 from kvstream.types.ids import StreamID
 from kvstream.types.records import AnyEntry
@@ -59,11 +61,17 @@ class Dispatcher:
             if argv[0].upper() == b"CONFIG":
                 return self._config(argv)
             command = find(argv)
-            reply: Answer = self.engine.run(command.run, self.session, argv)
+            reply = self.engine.run(self._answer, command, argv)
             assert not isinstance(reply, Later | Stepwise)  # the session takes no pages
             return self._wait(reply) if isinstance(reply, Blocked) else reply
         except KVStreamError as error:
             return ErrorReply.of(error)
+
+    def _answer(self, txn: Txn, command: Command, argv: Argv) -> Answer:
+        answer: Any = command.run(txn, self.session, argv)
+        if type(answer) in UNREAD:
+            answer = read_reply(txn, self.session, answer)
+        return answer  # type: ignore[no-any-return]
 
     def _config(self, argv: Argv) -> Reply:
         """Answer CONFIG GET with names, and CONFIG SET, of the settings of streams, as a server."""

@@ -10,8 +10,8 @@ from kvstream import NoGroup, Store, StoreClosed, StreamID
 from kvstream.engine.waiters import Outcome, Waiter
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import read as reads
 from kvstream.operations import readgroup
+from kvstream.operations.reads import read as reads
 from tests.engine.waiting import add, ms_of, waiting
 from tests.opening import Stores
 
@@ -21,7 +21,7 @@ Attempt = Callable[[Txn], Any]
 
 def new_entries(after_ms: int = 0) -> Attempt:
     wanted = [(NAME, StreamID(after_ms, 0))]
-    return lambda txn: reads.read(txn, wanted) or None
+    return lambda txn: reads.read(txn, reads.StreamsRead(wanted)) or None
 
 
 def entries_of_group(consumer: bytes) -> Attempt:

@@ -10,8 +10,8 @@ from kvstream.engine.waiters import Outcome, Waiter
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import readgroup
-from kvstream.operations.read import Reply
 from kvstream.operations.readgroup import claimable_at
+from kvstream.operations.reads.read import Reply
 from tests.engine.waiting import Call, add, blocked, ms_of, waiting
 from tests.patience import retried, until
 

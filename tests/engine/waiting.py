@@ -9,7 +9,8 @@ from kvstream import Store
 from kvstream.engine.waiters import Outcome, Waiter
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import read, readgroup
+from kvstream.operations import readgroup
+from kvstream.operations.reads import read
 from kvstream.types.ids import IDLike, StreamID
 from tests.patience import PATIENCE_S, until
 
@@ -91,7 +92,9 @@ class Watch:
 def watch_stream(store: Store, key: bytes, after: int = 0, count: int | None = None) -> Watch:
     """Wait as XREAD does for entries after ``after`` milliseconds."""
     wanted = [(qualified(0, key), StreamID(after, 0))]
-    return Watch(store, [key], lambda txn: read.read(txn, wanted, count) or None, False)
+    return Watch(
+        store, [key], lambda txn: read.read(txn, read.StreamsRead(wanted, count)) or None, False
+    )
 
 
 def watch_group(

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from kvstream import Store
-from kvstream.operations import range as splitting
-from kvstream.operations.range import Ends, Span
+from kvstream.operations.reads import counts as splitting
+from kvstream.operations.reads.counts import Ends, Span
 from kvstream.stream import Stream
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 

@@ -2,10 +2,13 @@
 
 from itertools import count
 
+from kvstream.layout.rows import Rows
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
+from kvstream.operations.reads.rows import read_rows
 from kvstream.storage.database import Database
+from kvstream.types.ids import StreamID
 from kvstream.types.options import StoreOptions
 from kvstream.types.thresholds import DEFAULT, Thresholds
 
@@ -64,3 +67,10 @@ class Metadata:
         """Return a group's consumer, created if it is missing."""
         found = self.catalog.consumer(self.txn, group, name)
         return found or self.catalog.create_consumer(self.txn, group, name)
+
+
+def between(
+    txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None = None
+) -> Rows:
+    """Return the first ``count`` entries of ``start <= id <= end``."""
+    return Rows(read_rows(txn, stream, start, end, count), len(stream.prefix))

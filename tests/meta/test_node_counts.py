@@ -8,13 +8,13 @@ from kvstream.errors import Corruption
 from kvstream.layout.keys import tree_prefix
 from kvstream.layout.values import encode_fields
 from kvstream.meta.nodes import live_between
-from kvstream.operations import append, delete, entries, trim
+from kvstream.operations import append, delete, trim
 from kvstream.operations.trim import Strategy, Trim
 from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import StoreOptions
-from tests.meta.rows import Metadata, fresh_name
+from tests.meta.rows import Metadata, between, fresh_name
 
 OPTIONS = StoreOptions(stream_node_max_entries=4)
 SPAN = 300
@@ -31,7 +31,7 @@ def test_what_lies_between_two_ids_is_counted_by_nodes(database: Database, seed:
         delete.delete(metadata.txn, name, [StreamID(draw.randint(1, SPAN), 0)])
     trim.trim(metadata.txn, name, Trim(Strategy.MAXLEN, draw.choice([0, 5, 60, 200])))
     metadata.commit()
-    live = [entry.id for entry in entries.between(metadata.txn, stream, MIN_ID, MAX_ID, None)]
+    live = [entry.id for entry in between(metadata.txn, stream, MIN_ID, MAX_ID, None)]
     bounds = [MIN_ID, MAX_ID, *(StreamID(draw.randint(0, SPAN), 0) for _ in range(20)), *live[::9]]
     for start in bounds:
         for end in bounds:

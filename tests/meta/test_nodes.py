@@ -16,13 +16,13 @@ from hypothesis.stateful import (
 from kvstream.layout.values import FieldsLike, encode_fields, encode_many, flat_bytes
 from kvstream.meta import nodes
 from kvstream.meta.records import StreamMeta
-from kvstream.operations import append, delete, entries, trim
+from kvstream.operations import append, delete, trim
 from kvstream.operations.trim import Strategy, Trim
 from kvstream.storage.database import Database
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import StoreOptions
 from tests.layout.listpack_bytes import encode, encode_integer, listpack, signed
-from tests.meta.rows import Metadata, fresh_name
+from tests.meta.rows import Metadata, between, fresh_name
 
 MAX_ENTRIES, MAX_BYTES = 4, 160
 OPTIONS = StoreOptions(stream_node_max_entries=MAX_ENTRIES, stream_node_max_bytes=MAX_BYTES)
@@ -210,7 +210,7 @@ class NodeMachine(RuleBasedStateMachine):
     def look(self) -> None:
         """Check that counts by nodes equal counts of entries."""
         txn, stream = self.metadata.txn, self.stream
-        found = [entry.id for entry in entries.between(txn, stream, MIN_ID, MAX_ID, None)]
+        found = [entry.id for entry in between(txn, stream, MIN_ID, MAX_ID, None)]
         assert found == self.live
         probes = {MIN_ID, MAX_ID, stream.last}
         for eid in self.live:

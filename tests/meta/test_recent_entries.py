@@ -5,13 +5,14 @@ import random
 import pytest
 
 from kvstream.layout.values import encode_fields
-from kvstream.operations import append, delete, entries, trim
+from kvstream.operations import append, delete, trim
+from kvstream.operations.reads.rows import read_recent
 from kvstream.operations.trim import Strategy, Trim
 from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
 from kvstream.types.ids import MAX_ID, StreamID
 from kvstream.types.options import StoreOptions
-from tests.meta.rows import Metadata, fresh_name
+from tests.meta.rows import Metadata, between, fresh_name
 
 OPTIONS = StoreOptions(stream_node_max_entries=8, stream_node_max_bytes=600)
 SPAN = 60
@@ -34,7 +35,7 @@ def test_recent_entries_are_those_of_their_rows(database: Database, seed: int) -
             metadata.commit()
         for after in range(max(0, ms - 9), ms + 1):
             start = StreamID(after, 1)
-            found = entries.recent(stream, start, 3) if stream.length else None
+            found = read_recent(stream, start, 3) if stream.length else None
             if found is not None:
                 lower, upper = (
                     stream.prefix + max(start, stream.first).packed,
@@ -54,10 +55,10 @@ def test_the_next_entry_of_a_queue_is_read_without_rocksdb(
         metadata.commit()
     stream = metadata.stream(name)
     monkeypatch.setattr(Database, "page", None)
-    found = entries.between(metadata.txn, stream, StreamID(2, 1), MAX_ID, 10)
+    found = between(metadata.txn, stream, StreamID(2, 1), MAX_ID, 10)
     assert [entry.id for entry in found] == [(3, 0)]
-    between = entries.between(metadata.txn, stream, StreamID(1, 1), StreamID(2, 5), 10)
-    assert [entry.id for entry in between] == [(2, 0)]
+    at_once = between(metadata.txn, stream, StreamID(1, 1), StreamID(2, 5), 10)
+    assert [entry.id for entry in at_once] == [(2, 0)]
 
 
 def test_entries_after_the_measured_ones_are_read_without_rocksdb(
@@ -70,5 +71,5 @@ def test_entries_after_the_measured_ones_are_read_without_rocksdb(
     metadata.commit()
     stream = metadata.stream(name)
     monkeypatch.setattr(Database, "page", None)
-    found = entries.between(metadata.txn, stream, StreamID(1, 1), MAX_ID, 10)
+    found = between(metadata.txn, stream, StreamID(1, 1), MAX_ID, 10)
     assert [entry.id for entry in found] == [(2, 0), (3, 0)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import hiredis
 
+from kvstream.commands.command import Table
 from kvstream.engine.engine import Engine
 from kvstream.meta import unfinished_loads
 from kvstream.operations import keyspace
@@ -82,10 +83,11 @@ class Server:
         durability: Durability = Durability.EVERYSEC,
         clock: Clock | None = None,
         thresholds: Thresholds = DEFAULT,
+        commands: Table = TABLE,
     ) -> None:
         self.now = 1000.0
         self.engine = Engine(directory, StoreOptions(durability=durability), clock, thresholds)
-        self.executor = Executor(self.engine, TABLE, ServerOptions(), clock=lambda: self.now)
+        self.executor = Executor(self.engine, commands, ServerOptions(), clock=lambda: self.now)
         self._clients = 0
 
     def client(self) -> Talker:

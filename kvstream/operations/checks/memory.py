@@ -6,7 +6,7 @@ The disk is the truth: a repair drops what differs, so that it is read again.
 from typing import Any
 
 from kvstream.layout.keys import ID_BYTES, tree_prefix
-from kvstream.layout.rows import TEXT_BYTES_MAX, below
+from kvstream.layout.rows import TEXT_BYTES_MAX, Rows, below
 from kvstream.meta import catalog
 from kvstream.meta.filling import catch_up
 from kvstream.meta.nodes import measure
@@ -14,7 +14,6 @@ from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import RunIndex
 from kvstream.meta.trees import Tree
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
 from kvstream.operations.checks.survey import (
     DECODING_ERRORS,
     STORE,
@@ -22,6 +21,7 @@ from kvstream.operations.checks.survey import (
     consumer_place,
     group_place,
 )
+from kvstream.operations.reads.rows import read_rows
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID
 
@@ -79,7 +79,7 @@ def _check_first_ids(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -
     known = list(stream.first_ids)
     if stream.length == 0 or not known or known[0] != stream.first:
         return  # it will not be used
-    rows = entries.rows(txn, stream, stream.first, MAX_ID, len(known))
+    rows = read_rows(txn, stream, stream.first, MAX_ID, len(known))
     if [key[-ID_BYTES:] for key, _ in rows] != [eid.packed for eid in known]:
         survey.findings.fault(place, _AHEAD)
 
@@ -106,7 +106,8 @@ def _check_read_ahead(
     if readahead is None or not stream.keeps(readahead) or readahead.after != group.last_delivered:
         return  # it will not be used
     try:
-        rows = entries.between(txn, stream, readahead.after.next(), MAX_ID, len(readahead.rows))
+        after = readahead.after.next()
+        rows = Rows(read_rows(txn, stream, after, MAX_ID, len(readahead.rows)), len(stream.prefix))
         rows.entries()
     except DECODING_ERRORS:
         return  # reported where the entries are checked

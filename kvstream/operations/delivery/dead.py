@@ -26,9 +26,10 @@ from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.timers import Kind
 from kvstream.meta.txn import Txn
-from kvstream.operations import append, entries
+from kvstream.operations import append
 from kvstream.operations.delete import erase
 from kvstream.operations.delivery import failures
+from kvstream.operations.reads.rows import read_entries_of
 from kvstream.operations.trim import referenced
 from kvstream.types.ids import StreamID, ascending_packed
 from kvstream.types.images import PackedID
@@ -91,7 +92,7 @@ def bury(
     letters: list[tuple[bytes, Names]] = []
     buried: list[StreamID] = []
     for run, ids in pending:
-        for entry in entries.get_packed(txn, stream, ids):
+        for entry in read_entries_of(txn, stream, ids):
             if entry is not None:
                 told = _explain(txn, stream, group, entry.id, cause)
                 block = _block(txn, stream, group, run, entry.id, told)

@@ -24,8 +24,9 @@ from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, TIME_BYTES, Run
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
-from kvstream.operations import entries
 from kvstream.operations.groups import Reader, advance_over
+from kvstream.operations.reads.limits import FIRST_PAGE, first_page, memory_of
+from kvstream.operations.reads.rows import FEW, read_ahead, read_rows
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID
 from kvstream.types.images import PackedID
@@ -67,7 +68,7 @@ def take_new(txn: Txn, reader: Reader, count: int | None) -> Rows:
         budget.take(Rows(fresh, len(stream.prefix)))
         delivered += fresh
         looked += passed
-        size += entries.memory_of(fresh) if room else 0
+        size += memory_of(fresh) if room else 0
     if looked >= LOOK_MAX and (count is None or len(delivered) < count):
         txn.catalog.index.wake_at(reader.name, txn.now_ms, Wake.MORE)
     return Rows(delivered, len(stream.prefix))
@@ -75,12 +76,12 @@ def take_new(txn: Txn, reader: Reader, count: int | None) -> Rows:
 
 def _next(txn: Txn, stream: StreamMeta, group: GroupMeta, left: int, looked: int) -> list[Row]:
     """Return the next entries to look at: as many as are wanted, or pages if many are held."""
-    most = entries.first_page(stream)
-    is_large = most < entries.FIRST_PAGE
-    if left <= entries.FEW and not looked and not is_large:
-        return entries.next_new(txn, stream, group, left).page
+    most = first_page(stream)
+    is_large = most < FIRST_PAGE
+    if left <= FEW and not looked and not is_large:
+        return read_ahead(txn, stream, group, left).page
     most = min(most if is_large else PAGE, LOOK_MAX - looked, max(left, 2 * looked))
-    return entries.rows(txn, stream, group.last_delivered.next(), MAX_ID, most)
+    return read_rows(txn, stream, group.last_delivered.next(), MAX_ID, most)
 
 
 class _Choice:

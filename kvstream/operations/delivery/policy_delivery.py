@@ -31,9 +31,11 @@ from kvstream.meta.records import GroupMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
-from kvstream.operations import entries
 from kvstream.operations.delivery import dead, ordering
 from kvstream.operations.groups import Reader, advance_over
+from kvstream.operations.reads.limits import first_page, memory_of_entries
+from kvstream.operations.reads.range import read_whole
+from kvstream.operations.reads.rows import read_entries_of
 from kvstream.types.ids import MAX_ID, PACKED, ascending_packed
 from kvstream.types.images import PackedID
 from kvstream.types.records import Entry, delivered_first
@@ -312,10 +314,10 @@ class _Redelivery:
         ids: list[PackedID] = []
         all_ids, at = run.ids, 0
         while at < len(all_ids) and len(ids) < most and self.left:
-            page = min(most - len(ids), self.left, entries.first_page(self.reader.stream))
+            page = min(most - len(ids), self.left, first_page(self.reader.stream))
             page_ids = all_ids[at : at + page]
             at += len(page_ids)
-            page_entries = entries.get_packed(self.txn, self.reader.stream, page_ids)
+            page_entries = read_entries_of(self.txn, self.reader.stream, page_ids)
             self._gone += [
                 eid for eid, entry in zip(page_ids, page_entries, strict=True) if entry is None
             ]
@@ -334,7 +336,7 @@ class _Redelivery:
         """Count the memory of entries; if there is no more, nothing more is delivered."""
         reader = self.reader
         if reader.room:
-            reader.room = max(0, reader.room - entries.memory_of_entries(taken))
+            reader.room = max(0, reader.room - memory_of_entries(taken))
             if not reader.room:
                 self.left = 0
 
@@ -385,7 +387,7 @@ def _deliver_not_pending(txn: Txn, reader: Reader, count: int | None) -> list[En
             break
         most = _PAGE if count is None else min(_PAGE, count - len(delivered))
         after = group.last_delivered.next()
-        page = entries.as_many_as_fit(txn, stream, after, MAX_ID, most, reader.room)
+        page = read_whole(txn, stream, after, MAX_ID, most, room=reader.room)
         if most <= 0 or not page:
             break
         looked += len(page)

@@ -35,10 +35,10 @@ from kvstream.meta.runs import Run, run_tree
 from kvstream.meta.trees import key_tree
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
-from kvstream.operations import entries
 from kvstream.operations.info import GroupsSnapshot
 from kvstream.operations.keyspace import exists, make_room
 from kvstream.operations.queues import image as queue_image
+from kvstream.operations.reads.rows import read_rows
 from kvstream.storage.batch import Batch, Family, Pages, Row
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.images import (
@@ -430,7 +430,7 @@ def page(
     stream = txn.stream(name)
     if stream is None:
         return []
-    rows = entries.rows(txn, stream, first, last, count)
+    rows = read_rows(txn, stream, first, last, count)
     return [(key[-ID_BYTES:], value) for key, value in rows]
 
 

@@ -11,17 +11,19 @@ from itertools import islice
 from typing import NamedTuple
 
 from kvstream.layout.keys import U64, database_of, key_of, qualified
+from kvstream.layout.rows import Rows
 from kvstream.meta import nodes, pel, timers
 from kvstream.meta.pel_index import nacked_in, pending_in
 from kvstream.meta.policy import GroupPolicy, Retention
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, OWNED_FIRST, first_waiting
 from kvstream.meta.txn import Txn
-from kvstream.operations import delayed, entries
+from kvstream.operations import delayed
 from kvstream.operations.groups import lag
 from kvstream.operations.info import GIVEN_BACK_RUNS, count_given_back
 from kvstream.operations.queues import schedules
 from kvstream.operations.queues.retention import needs_of_group, progress_of
+from kvstream.operations.reads.rows import read_rows
 from kvstream.types.ids import MAX_ID
 
 COUNTED_NODES = 2000
@@ -138,5 +140,5 @@ def _oldest_ms(txn: Txn, stream: StreamMeta, group: GroupMeta) -> int:
     needs = needs_of_group(txn, group, stream.first)
     if needs.first < needs.undelivered:
         return max(0, txn.now_ms - needs.first.ms)
-    page = entries.between(txn, stream, needs.undelivered, MAX_ID, 1)
+    page = Rows(read_rows(txn, stream, needs.undelivered, MAX_ID, 1), len(stream.prefix))
     return max(0, txn.now_ms - page[0].id.ms) if page else 0

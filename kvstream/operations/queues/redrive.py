@@ -25,10 +25,12 @@ from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
-from kvstream.operations import append, entries
+from kvstream.operations import append
 from kvstream.operations.delete import erase
 from kvstream.operations.delivery import dead
 from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning, run_at_once
+from kvstream.operations.reads.range import read_whole
+from kvstream.operations.reads.rows import read_entries_of
 from kvstream.operations.trim import drop_references
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending
 from kvstream.types.records import Entry
@@ -320,11 +322,11 @@ def _letters(
     if job.by_ids:
         ids = [wanted[at : at + ID_BYTES] for at in range(0, len(wanted), ID_BYTES)]
         del ids[: bisect_left(ids, job.cursor)]
-        letters = entries.get_packed(txn, stream, ids[:STEP_LETTERS])
+        letters = read_entries_of(txn, stream, ids[:STEP_LETTERS])
         following = ids[STEP_LETTERS] if len(ids) > STEP_LETTERS else _BEHIND
         return [entry for entry in letters if entry is not None], following
     start, end = StreamID.unpack(job.cursor), StreamID.unpack(job.end)
-    page = entries.as_many_as_fit(txn, stream, start, end, STEP_LETTERS, STEP_BYTES)
+    page = read_whole(txn, stream, start, end, STEP_LETTERS, room=STEP_BYTES)
     at_end = not page or page[-1].id >= end
     return page, _BEHIND if at_end else page[-1].id.next().packed
 

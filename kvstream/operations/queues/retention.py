@@ -43,8 +43,8 @@ from kvstream.meta.policy import (
 from kvstream.meta.records import GroupMeta, Node, StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
 from kvstream.operations.delete import erase
+from kvstream.operations.reads.rows import find_live, read_rows
 from kvstream.operations.trim import entry_ids, remove_entries, trim_head
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
@@ -476,7 +476,7 @@ def compact(txn: Txn, stream: StreamMeta, rules: Retention, below: StreamID) -> 
     cursor = _last_compacted(txn, stream)
     if not stream.length or cursor >= stream.last or cursor.next() >= below:
         return 0, False
-    rows = entries.rows(txn, stream, cursor.next(), stream.last, COMPACTED_ENTRIES)
+    rows = read_rows(txn, stream, cursor.next(), stream.last, COMPACTED_ENTRIES)
     lower = stream.prefix + below.packed
     rows = [row for row in rows if row[0] < lower]
     if not rows:
@@ -494,7 +494,7 @@ def compact(txn: Txn, stream: StreamMeta, rules: Retention, below: StreamID) -> 
         latest[row] = eid
     gone += _take_places(txn, stream, latest)
     timers.put_row(txn, stream, CURSOR_ROW, ids[-1].packed)
-    gone = entries.live(txn, stream, sorted(gone)) if gone else []
+    gone = find_live(txn, stream, sorted(gone)) if gone else []
     erase(txn, stream, gone)
     return len(gone), len(rows) == COMPACTED_ENTRIES
 
@@ -537,7 +537,7 @@ def sweep(txn: Txn, stream: StreamMeta, start: bytes) -> bytes:
     head = prefix + LATEST_ROWS
     page = txn.batch.page(_TREES, max(prefix + start, head), successor(head), SWEPT_ROWS)
     ids = {key: _id_of(value) for key, value in page}
-    live = set(entries.live(txn, stream, sorted(set(ids.values()))))
+    live = set(find_live(txn, stream, sorted(set(ids.values()))))
     for key, eid in ids.items():
         if eid not in live:
             txn.batch.delete(_TREES, key)

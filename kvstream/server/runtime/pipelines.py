@@ -21,7 +21,7 @@ from kvstream.commands.command import (
     spellings,
 )
 from kvstream.commands.replies import ErrorReply, Reply
-from kvstream.commands.reply_pages import memory_of
+from kvstream.commands.reply_pages import UNREAD, memory_of, read_reply
 from kvstream.engine.turns import Turn
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
@@ -125,8 +125,7 @@ class Pipelines:
 
         Returns how many ran, and the pending reply of the last one if its answer is no reply yet.
         """
-        pipeline = Pipeline(client)
-        pending.append(pipeline)
+        pending.append(pipeline := Pipeline(client))
         recorder, txn, last = self._recorder, turn.txn, self._recorder.command
         by_word = self._by_word if client.user.all_channels else self._unchecked
         clock, noted_s, missing = self._dispatcher.clock, recorder.noted_s, txn.missing
@@ -135,8 +134,7 @@ class Pipelines:
         unanswered: PendingReply | None = None
         ended = began = clock()
         while requests and len(argvs) < most:
-            argv = requests[0]
-            plain = by_word.get(argv[0]) if argv else None  # a Requeued is empty
+            plain = by_word.get(argv[0]) if (argv := requests[0]) else None  # a Requeued is empty
             if type(plain) is not Command:
                 plain = self._find(argv, client.user.all_channels)
             if plain is None or (len(argv) != plain.arity and not 0 < -plain.arity <= len(argv)):
@@ -148,7 +146,9 @@ class Pipelines:
                 turn.grows |= plain.grows
             argvs.append(requests.popleft())
             try:
-                reply = plain.run(txn, client, argv)
+                reply: Answer = plain.run(txn, client, argv)  # type: ignore[assignment]
+                if type(reply) in UNREAD:
+                    reply = read_reply(txn, client, reply)  # type: ignore[arg-type]
             except RequestError as error:
                 reply = ErrorReply.of(error)
                 recorder.statistics.failed(plain.name, error.code)

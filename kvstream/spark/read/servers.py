@@ -15,7 +15,7 @@ from kvstream import opening
 from kvstream.arrow.batches import PAGE_MIN, next_page
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.layout.columns import Columns, of_replies
-from kvstream.operations.range import Ends
+from kvstream.operations.reads.counts import Ends
 from kvstream.remote.connection import Connection, checked, connect, translated
 from kvstream.remote.replies import members
 from kvstream.spark.options import Place, is_stream

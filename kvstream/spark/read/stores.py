@@ -18,7 +18,7 @@ from kvstream.errors import Corruption, NoSuchKey, NoSuchStore, StoreLocked, quo
 from kvstream.layout.columns import Columns
 from kvstream.layout.keys import qualified
 from kvstream.operations import keyspace
-from kvstream.operations import range as ranges
+from kvstream.operations.reads import counts
 from kvstream.spark.options import MISSING_HINT, Place, is_stream
 from kvstream.spark.read.partitions import Piece, ReadSpec
 from kvstream.store import Store
@@ -163,12 +163,12 @@ def pieces_of(
     store: Store, keys: list[bytes], spec: ReadSpec, tasks: int, most: int = 1 << 40
 ) -> list[Piece]:
     """Split streams for a number of tasks, into pieces of at most ``most`` entries."""
-    total = sum(store.engine.run(ranges.length, qualified(store.db, key)) for key in keys)
+    total = sum(store.engine.run(counts.length, qualified(store.db, key)) for key in keys)
     size = min(most, max(PIECE_LEAST, total // (PIECES_PER_TASK * tasks)))
     pieces = []
     for key in keys:
         name = qualified(store.db, key)
-        for span in store.engine.run(ranges.spans, name, spec.start, spec.end, size):
+        for span in store.engine.run(counts.spans, name, spec.start, spec.end, size):
             pieces.append(Piece(key, *span))
     return pieces
 

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from kvstream.errors import InvalidArgument
-from kvstream.operations.range import Ends
+from kvstream.operations.reads.counts import Ends
 from kvstream.spark.options import (
     Options,
     after_id,

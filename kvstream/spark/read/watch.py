@@ -13,8 +13,8 @@ from kvstream.errors import BusyGroup, Corruption, DataError, InvalidArgument, S
 from kvstream.layout.columns import Columns
 from kvstream.layout.keys import qualified
 from kvstream.operations import info
-from kvstream.operations import range as ranges
-from kvstream.operations.range import Ends
+from kvstream.operations.reads import counts
+from kvstream.operations.reads.counts import Ends
 from kvstream.spark.options import Place
 from kvstream.spark.read.partitions import DataLoss, Piece, ReadSpec, Source
 from kvstream.spark.read.servers import Server, ServerReader, client_of
@@ -92,13 +92,13 @@ class StoreWatch:
         return qualified(self.store.db, key)
 
     def ends(self, keys: Sequence[bytes]) -> list[Ends | None]:
-        return [self.store.engine.run(ranges.ends, self._name(key)) for key in keys]
+        return [self.store.engine.run(counts.ends, self._name(key)) for key in keys]
 
     def live_after(self, key: bytes, ends: Ends, eid: StreamID) -> int | None:
         return self.store.engine.run(info.count_after, self._name(key), eid)
 
     def nth_after(self, key: bytes, after: StreamID, count: int) -> StreamID:
-        return self.store.engine.run(ranges.nth_after, self._name(key), after, count)
+        return self.store.engine.run(counts.nth_after, self._name(key), after, count)
 
     def source(self, fail_on_loss: bool) -> Source:
         return FollowedStore(self._place, fail_on_loss)
@@ -164,7 +164,7 @@ class FollowReader:
     def _catch_up(self, name: bytes, piece: Piece) -> None:
         deadline = monotonic() + CATCH_UP_S
         while True:
-            ends = self._store.engine.run(ranges.ends, name)
+            ends = self._store.engine.run(counts.ends, name)
             if ends is not None and ends.last >= piece.end:
                 return
             if monotonic() > deadline:
@@ -175,7 +175,7 @@ class FollowReader:
             catch_up(self._store)
 
     def _refuse_loss(self, name: bytes, piece: Piece) -> None:
-        ends = self._store.engine.run(ranges.ends, name)
+        ends = self._store.engine.run(counts.ends, name)
         if ends is None or ends.first > piece.start:
             what = f"entries from {piece.start} on were trimmed before they were read"
             raise DataLoss.of(piece.key, self._source.shown, what)

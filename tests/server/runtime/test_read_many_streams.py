@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from kvstream.layout.values import encode_fields
-from kvstream.operations import read
+from kvstream.operations.reads import seeks
 from kvstream.storage.batch import Family
 from kvstream.types.clock import ManualClock
 from tests.server.runtime.test_reply_streaming import Reader
@@ -21,7 +21,7 @@ LONG = [f"{'v' * 300}{number}" for number in range(8)]
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module, name, value in (
-        *((read, "PAGE_ROWS", 4), (read, "TOGETHER", 3), (read, "FEW_TOGETHER", 2)),
+        *((seeks, "PAGE_ROWS", 4), (seeks, "TOGETHER", 3), (seeks, "FEW_TOGETHER", 2)),
     ):
         monkeypatch.setattr(module, name, value)
     sizes = {"long_loading": 5, "loaded_together": 2, "long_read": 8, "few_streams": 2}

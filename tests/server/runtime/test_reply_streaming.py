@@ -11,8 +11,8 @@ import pytest
 
 from kvstream.errors import StoreFull
 from kvstream.layout.rows import Rows
-from kvstream.operations import pages
 from kvstream.operations.checks import check
+from kvstream.operations.reads import pages
 from kvstream.resp.replies import CHUNK
 from kvstream.server.net.asyncio_server import Listener
 from kvstream.server.runtime.limits import client_bytes

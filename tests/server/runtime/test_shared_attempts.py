@@ -11,8 +11,8 @@ import pytest
 
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import encode_flat
-from kvstream.operations import read
 from kvstream.operations.append import add_under
+from kvstream.operations.reads import read
 from kvstream.storage.database import Database
 from kvstream.types.ids import U64_MAX, StreamID
 from tests.server.talking import Server, Talker, request
@@ -26,13 +26,13 @@ IN_RESP3 = b"%1\r\n$1\r\ns\r\n*1\r\n" + ENTRY
 def reads() -> Iterator[list[int]]:
     """Count the reads of blocked clients."""
     made: list[int] = []
-    original = read.read_on
+    original = read.read_again
 
     def counting(*given: object, **options: object) -> read.Reply:
         made.append(1)
         return original(*given, **options)  # type: ignore[arg-type]
 
-    with patch.object(read, "read_on", counting):
+    with patch.object(read, "read_again", counting):
         yield made
 
 

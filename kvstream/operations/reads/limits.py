@@ -1,15 +1,27 @@
-"""MAXCOUNT and MAXSIZE of XREAD and XREADGROUP (Redis 8.10), and the server's limit on replies."""
+"""How much a read may return.
+
+MAXCOUNT and MAXSIZE of XREAD and XREADGROUP (Redis 8.10), the server's limit on replies, and the
+memory of rows, by which short and long replies are told apart.
+"""
 
 from collections.abc import Sequence
 
 from kvstream.errors import Corruption, InvalidArgument
 from kvstream.layout.keys import key_of
-from kvstream.layout.rows import Rows
-from kvstream.types.records import HistoryEntry
+from kvstream.layout.rows import EncodedEntries, Rows
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.storage.batch import Row
+from kvstream.types.records import AnyEntry, HistoryEntry
 
 WIRE_TIMES = 4
 """How many times longer an entry of short fields is in a reply than in its row, at most."""
-FEW = 100
+FIRST_PAGE = 100
+"""Rows of a reply that are read before their memory is measured."""
+FIRST_BYTES = 1 << 20
+"""Fewer rows are read before that if the newest entries suggest that they take more bytes."""
+ROW_MEMORY = 160
+"""Memory of a row besides its bytes: two bytes objects, their pair, and its place in a list."""
 _CRLF = 2
 _HEAD = 1 + _CRLF
 _PAIR = _HEAD + 1
@@ -36,6 +48,35 @@ def entry_reply_size(entry: HistoryEntry, resp3: bool = False) -> int:
         raise Corruption(f"entry {entry.id} has a value that is no bytes") from None
 
 
+def first_page(stream: StreamMeta) -> int:
+    """Return how many rows of a stream may be read before their memory is measured."""
+    size = stream.open_bytes
+    if size * FIRST_PAGE <= FIRST_BYTES * stream.open_appended or not stream.open_appended:
+        return FIRST_PAGE
+    return max(FIRST_BYTES * stream.open_appended // size, 1)
+
+
+def short_bytes(txn: Txn) -> int:
+    """Return the bytes above which a reply is long; all replies of an EXEC share them."""
+    short, least = txn.thresholds.short_bytes, txn.thresholds.recipe_bytes
+    return max(short - txn.catalog.limits.reply_held, min(least, short))
+
+
+def memory_of(page: list[Row]) -> int:
+    """Return the memory that rows take, in bytes."""
+    return sum(len(key) + len(value) for key, value in page) + len(page) * ROW_MEMORY
+
+
+def memory_of_entries(found: Sequence[AnyEntry]) -> int:
+    """Estimate the memory that entries take, decoded or not, in bytes."""
+    if isinstance(found, Rows):
+        return memory_of(found.page)
+    if isinstance(found, EncodedEntries):
+        return sum(map(len, found.parts))
+    flat = [part for entry in found for part in entry.flat]
+    return sum(map(len, flat)) + (len(flat) + len(found)) * ROW_MEMORY // 2
+
+
 class Room:
     """The memory that entries of one reply may still take, if the server limits replies.
 
@@ -48,7 +89,7 @@ class Room:
     def __init__(self, streams: int, reply_max: int) -> None:
         self.left = reply_max // WIRE_TIMES
         """Bytes; 0: no limit."""
-        self._few = FEW if streams <= FEW else 0
+        self._few = FIRST_PAGE if streams <= FIRST_PAGE else 0
 
     @property
     def counts_few(self) -> bool:

@@ -1,4 +1,7 @@
-"""Reads of the message rows of one stream, for every other operation."""
+"""The message rows of one stream: in a range, from its end, of IDs, and the next ones of a group.
+
+These functions read what they are asked for in one go. ``range.py`` decides how much that may be.
+"""
 
 from bisect import bisect_left
 from collections import deque
@@ -6,29 +9,26 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 from kvstream.layout.keys import ID_BYTES
-from kvstream.layout.rows import EncodedEntries, Rows
+from kvstream.layout.rows import Rows
 from kvstream.layout.values import decode_checked, decode_fields
 from kvstream.meta import nodes
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.reply_cache import Readahead
 from kvstream.meta.txn import Txn
+from kvstream.operations.reads.limits import ROW_MEMORY, first_page, memory_of
 from kvstream.storage.batch import Family, Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
-from kvstream.types.records import AnyEntry, Entry
+from kvstream.types.records import Entry
 
 _MESSAGES = Family.MESSAGES
 _ALL = 1 << 62
-FIRST_PAGE, PAGE_MAX = 100, 1000
-"""Rows of a long reply that are read before their memory is measured."""
-FIRST_BYTES = 1 << 20
-"""Fewer rows are read before that if the newest entries suggest that they take more bytes."""
+PAGE_MAX = 1000
+"""Rows that are read before their memory is measured again."""
 FEW = 16
 """Up to this many rows are looked up one by one: asking whether a large one lies between them would
 take as long."""
 TOGETHER = 128
 """Rows that are looked up at once."""
-ROW_MEMORY = 160
-"""Memory of a row besides its bytes: two bytes objects, their pair, and its place in a list."""
 
 
 def has_after(stream: StreamMeta, after: StreamID) -> bool:
@@ -36,37 +36,31 @@ def has_after(stream: StreamMeta, after: StreamID) -> bool:
     return stream.length > 0 and after < stream.last and after != MAX_ID
 
 
-def first_page(stream: StreamMeta) -> int:
-    """Return how many rows of a stream may be read before their memory is measured."""
-    size = stream.open_bytes
-    if size * FIRST_PAGE <= FIRST_BYTES * stream.open_appended or not stream.open_appended:
-        return FIRST_PAGE
-    return max(FIRST_BYTES * stream.open_appended // size, 1)
-
-
-def rows(
+def read_rows(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
 ) -> list[Row]:
     """Return the live rows of ``start <= id <= end``, the first ``count`` of them."""
-    if stream.length == 0:
+    first, last, prefix = stream.first, stream.last, stream.prefix
+    start, end = start if start > first else first, end if end < last else last
+    if start > end or not stream.length:
         return []
-    start = max(start, stream.first)
-    end = min(end, stream.last)
-    if start > end:
-        return []
-    prefix = stream.prefix
     most = _ALL if count is None else count
-    in_memory = recent(stream, start, most)
-    if in_memory is not None:
-        upper = prefix + PACKED(*end)
-        return [row for row in in_memory if row[0] <= upper]
-    lower, upper = prefix + start.packed, prefix + end.packed + b"\x00"
+    if stream.unmeasured:
+        in_memory = read_recent(stream, start, most)
+        if in_memory is not None:
+            last_key = prefix + PACKED(*end)
+            return [row for row in in_memory if row[0] <= last_key]
+    lower = prefix + PACKED(*start)
+    if start == end and most > 0:
+        value = txn.batch.get(_MESSAGES, lower)
+        return [] if value is None else [(lower, value)]
+    upper = prefix + PACKED(*end) + b"\0"
     if txn.unwritten and start > txn.unwritten.get(prefix, MAX_ID):
         return txn.batch.added(_MESSAGES, lower, upper, most)
     return txn.batch.page(_MESSAGES, lower, upper, most)
 
 
-def recent(stream: StreamMeta, start: StreamID, count: int) -> list[Row] | None:
+def read_recent(stream: StreamMeta, start: StreamID, count: int) -> list[Row] | None:
     """Return the first rows from ``start`` on; None if they are not all in memory."""
     entries = stream.unmeasured
     if not entries or (start < entries[0][0] and not MIN_ID < stream.measured < start):
@@ -75,21 +69,7 @@ def recent(stream: StreamMeta, start: StreamID, count: int) -> list[Row] | None:
     return [(prefix + PACKED(*eid), value) for eid, value in entries[at : at + count]]
 
 
-def few(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int) -> Rows:
-    """Return the first few entries of ``start <= id <= end``."""
-    first, last, prefix = stream.first, stream.last, stream.prefix
-    start, end = start if start > first else first, end if end < last else last
-    if start > end or not stream.length:
-        return Rows([], 0)
-    lower = prefix + PACKED(*start)
-    if start == end:
-        value = txn.batch.get(_MESSAGES, lower)
-        return Rows([] if value is None else [(lower, value)], len(prefix))
-    upper = prefix + PACKED(*end) + b"\0"
-    return Rows(txn.batch.page(_MESSAGES, lower, upper, count), len(prefix))
-
-
-def next_new(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Rows:
+def read_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Rows:
     """Return the next ``count`` new entries: recent ones, or through the group's readahead.
 
     A consumer that reads entries one by one would otherwise seek for each. The readahead is valid
@@ -104,9 +84,9 @@ def next_new(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Rows
         queue.clear()
     if len(queue) < count and (not queue or queue[-1][0] < prefix + stream.last.packed):
         start = following.next()
-        found = recent(stream, start, FEW)
+        found = read_recent(stream, start, FEW)
         if found is None:
-            found = rows(txn, stream, start, MAX_ID, max(count, known.pace))
+            found = read_rows(txn, stream, start, MAX_ID, max(count, known.pace))
             known.pace = known.next_pace(found)
         elif len(found) <= count:
             return Rows(found, len(prefix))
@@ -119,53 +99,14 @@ def next_new(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Rows
     return Rows(taken, len(prefix))
 
 
-def newest(txn: Txn, stream: StreamMeta) -> Rows | None:
+def read_newest(txn: Txn, stream: StreamMeta) -> Rows | None:
     """Return the entry of the stream's last ID; None if it was deleted."""
     key = stream.prefix + PACKED(*stream.last)
     value = txn.batch.get(_MESSAGES, key) if stream.length else None
     return None if value is None else Rows([(key, value)], len(stream.prefix))
 
 
-def between(
-    txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
-) -> Rows:
-    """Return the entries of ``start <= id <= end``, the first ``count`` of them."""
-    return Rows(rows(txn, stream, start, end, count), len(stream.prefix))
-
-
-def between_for_reply(
-    txn: Txn,
-    stream: StreamMeta,
-    start: StreamID,
-    end: StreamID,
-    count: int | None,
-    reverse: bool = False,
-) -> Rows:
-    """Return the first ``count`` entries of a range, in reverse the last ones.
-
-    ReplyTooLarge if they are more than a reply may hold.
-    """
-    most = txn.catalog.limits.reply_left
-    page, size = gathered(txn, stream, start, end, count, most, reverse)
-    if size > most:
-        raise txn.catalog.limits.too_large()
-    return Rows(page, len(stream.prefix))
-
-
-def as_many_as_fit(
-    txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None, most: int
-) -> Rows:
-    """Return the first entries of a range that take up to ``most`` bytes of memory; 0: no limit.
-
-    At least one entry is returned. For reads that continue: the next read returns the rest.
-    """
-    page, size = gathered(txn, stream, start, end, count, most)
-    while size > most and len(page) > 1:
-        size -= memory_of([page.pop()])
-    return Rows(page, len(stream.prefix))
-
-
-def gathered(
+def read_until(
     txn: Txn,
     stream: StreamMeta,
     start: StreamID,
@@ -182,12 +123,12 @@ def gathered(
     unmeasured = 1 if reverse else first_page(stream)  # in reverse, rows are read one by one
     if not most or (count is not None and count <= unmeasured):
         if reverse:
-            return list(islice(_back_from(txn, stream, start, end, count), count)), 0
-        return rows(txn, stream, start, end, count), 0
+            return list(islice(_scan_back(txn, stream, start, end, count), count)), 0
+        return read_rows(txn, stream, start, end, count), 0
     page: list[Row] = []
     size = 0
     if reverse:
-        for row in islice(_back_from(txn, stream, start, end, count), count):
+        for row in islice(_scan_back(txn, stream, start, end, count), count):
             page.append(row)
             size += len(row[0]) + len(row[1]) + ROW_MEMORY
             if size > most:
@@ -196,7 +137,7 @@ def gathered(
     left = stream.length if count is None else count
     limit = first_page(stream)
     while left > 0:
-        part = rows(txn, stream, start, end, min(left, limit))
+        part = read_rows(txn, stream, start, end, min(left, limit))
         page += part
         size += memory_of(part)
         if size > most or len(part) < limit:
@@ -207,18 +148,18 @@ def gathered(
     return page, size
 
 
-def _back_from(
+def _scan_back(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
 ) -> Iterator[Row]:
     """Yield the live rows of ``start <= id <= end``, last first; of which ``count`` are wanted."""
     if stream.length == 0 or max(start, stream.first) > end:
         return iter(())
     upper = stream.prefix + end.packed + b"\x00"
-    lower, head = reverse_bound(txn, stream, start, end, count)
+    lower, head = bound_reverse(txn, stream, start, end, count)
     return chain(txn.batch.scan(_MESSAGES, lower, upper, reverse=True), head)
 
 
-def reverse_bound(
+def bound_reverse(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
 ) -> tuple[bytes, list[Row]]:
     """Return the lower bound for a reverse read of a range, and the row below it to add.
@@ -241,31 +182,16 @@ def reverse_bound(
     return (head[1][0] if len(head) > 1 else upper), head[:1]
 
 
-def memory_of(page: list[Row]) -> int:
-    """Return the memory that rows take, in bytes."""
-    return sum(len(key) + len(value) for key, value in page) + len(page) * ROW_MEMORY
-
-
-def memory_of_entries(found: Sequence[AnyEntry]) -> int:
-    """Estimate the memory that entries take, decoded or not, in bytes."""
-    if isinstance(found, Rows):
-        return memory_of(found.page)
-    if isinstance(found, EncodedEntries):
-        return sum(map(len, found.parts))
-    flat = [part for entry in found for part in entry.flat]
-    return sum(map(len, flat)) + (len(flat) + len(found)) * ROW_MEMORY // 2
-
-
 def first_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
-    return get(txn, stream, stream.first)
+    return _get(txn, stream, stream.first)
 
 
 def last_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
-    last = get(txn, stream, stream.last)
+    last = _get(txn, stream, stream.last)
     if last is not None:
         return last
-    page = between_for_reply(txn, stream, MIN_ID, MAX_ID, 1, reverse=True)
-    return page[0] if page else None
+    page, _ = read_until(txn, stream, MIN_ID, MAX_ID, 1, 0, reverse=True)
+    return Rows(page, len(stream.prefix))[0] if page else None
 
 
 def exists(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
@@ -276,9 +202,9 @@ def exists(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
     return _value(txn, stream, eid) is not None
 
 
-def live(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[StreamID]:
+def find_live(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[StreamID]:
     """Return the live ones of ``ids``, ascending and distinct."""
-    rows = live_rows(txn, stream, [PACKED(*eid) for eid in ids])
+    rows = read_ids(txn, stream, [PACKED(*eid) for eid in ids])
     return [eid for eid, row in zip(ids, rows, strict=True) if row is not None]
 
 
@@ -304,7 +230,7 @@ def _rows_of(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row
     return [None if value is None else (key, value) for key, value in pairs]
 
 
-def get(txn: Txn, stream: StreamMeta, eid: StreamID) -> Entry | None:
+def _get(txn: Txn, stream: StreamMeta, eid: StreamID) -> Entry | None:
     """Return one live entry."""
     value = _value(txn, stream, eid)
     return None if value is None else Entry(eid, decode_fields(value))
@@ -316,7 +242,7 @@ def _value(txn: Txn, stream: StreamMeta, eid: StreamID) -> bytes | None:
     return txn.batch.get(_MESSAGES, stream.prefix + eid.packed)
 
 
-def live_rows(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row | None]:
+def read_ids(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row | None]:
     """Return the live rows of packed IDs, ascending and distinct; None for an ID without entry."""
     if stream.length == 0:
         return [None] * len(ids)
@@ -333,9 +259,9 @@ def live_rows(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Ro
     return [row if eid >= first else None for eid, row in zip(ids, rows, strict=True)]
 
 
-def get_packed(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> list[Entry | None]:
+def read_entries_of(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> list[Entry | None]:
     """Return the entries of packed IDs, ascending and distinct; None for an ID without entry."""
-    rows = live_rows(txn, stream, ids)
+    rows = read_ids(txn, stream, ids)
     fields = iter(decode_checked([row[1] for row in rows if row is not None]))
     return [
         None if row is None else Entry(StreamID.unpack(eid), next(fields))

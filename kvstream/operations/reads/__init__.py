@@ -1,0 +1,1 @@
+"""Reads: the rows of streams, and the one decision on how entries are read."""

@@ -1,0 +1,227 @@
+"""XREAD: the entries after given IDs in several streams.
+
+``read_streams`` decides how they are read for a server's reply. Short reads are served in one turn:
+through the cache of encoded replies, or by one iterator (``seeks.py``). Longer ones are left
+unread, each stream by itself, or all of them in steps if the streams are many. The library reads
+all entries at once: ``read``.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+
+from kvstream.errors import InvalidArgument, WrongType
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning
+from kvstream.operations.reads import seeks
+from kvstream.operations.reads.limits import Budget, Room, first_page, short_bytes
+from kvstream.operations.reads.range import (
+    Found,
+    LongRead,
+    is_cached,
+    is_short,
+    read_entries,
+    read_short,
+    read_whole,
+)
+from kvstream.operations.reads.rows import has_after, last_entry
+from kvstream.storage.batch import Family
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.records import Entry, HistoryEntry
+
+Reply = list[tuple[bytes, Sequence[HistoryEntry]]]
+"""(qualified name, entries) of each stream that has entries, in the order of the request."""
+
+
+@dataclass(slots=True)
+class StreamsRead:
+    """What an XREAD asks for: the entries after an ID of each stream, in this order."""
+
+    wanted: Sequence[tuple[bytes, StreamID]]
+    """The (qualified name, ID) of each stream."""
+    count: int | None = None
+    """The most entries of each stream."""
+    budget: Budget | None = None
+    """MAXCOUNT and MAXSIZE, of all streams together."""
+
+
+class Position(Enum):
+    """A position to read from that is not an ID."""
+
+    LAST = "$"
+    """After the last ID of the stream."""
+    NEWEST = "+"
+    """Before the last entry; in an empty stream, after the last ID."""
+
+
+def new_only() -> InvalidArgument:
+    """Return the error of an XREAD from ``>``."""
+    return InvalidArgument(
+        "The > ID can be specified only when calling XREADGROUP using the GROUP <group> "
+        "<consumer> option."
+    ).with_detail("in the library, read as group.consumer(name).read() does")
+
+
+def resolve(txn: Txn, name: bytes, after: StreamID | Position) -> StreamID:
+    """Return the ID to read after, fixed for as long as the call blocks."""
+    if isinstance(after, StreamID):
+        return after
+    stream = txn.stream(name)
+    if stream is None:
+        return MIN_ID
+    newest = last_entry(txn, stream) if after is Position.NEWEST else None
+    return stream.last if newest is None else newest.id.previous()
+
+
+def plan_loading_streams(txn: Txn, names: Sequence[bytes]) -> Plan[bool] | None:
+    """Plan loading streams into memory; None if that needs no steps."""
+    known = txn.catalog.streams
+    left = [name for name in names if name not in known]
+    if len(names) <= txn.thresholds.long_read and len(left) <= txn.thresholds.long_loading:
+        return None
+
+    def plan(txn: Txn) -> Planning[bool]:
+        for at, name in enumerate(left):
+            if at and not at % txn.thresholds.loaded_together:
+                txn = yield ALWAYS_HOLDS
+            with suppress(WrongType):  # whoever reads it raises the error
+                txn.stream(name)
+        return True
+
+    return plan
+
+
+def read_streams(
+    txn: Txn, asked: StreamsRead, in_pages: bool
+) -> Sequence[tuple[bytes, Found | Sequence[HistoryEntry]]] | LongRead[seeks.Steps | None]:
+    """Return the name and entries of each stream that has any, for a reply; empty: nothing new.
+
+    ``in_pages``: entries of a stream that are too many for one turn are a LongRead, and so is the
+    whole read if the streams are too many; its steps are None if there are no entries. Otherwise
+    those are returned that fit into a reply.
+    """
+    wanted, count = asked.wanted, asked.count
+    if asked.budget is None:
+        if len(wanted) == 1:
+            ((name, after),) = wanted
+            stream = txn.stream(name)
+            if stream is None or not has_after(stream, after):
+                return []
+            found = read_entries(
+                txn, stream, after.next(), MAX_ID, count, in_pages=in_pages, cuts=True
+            )
+            return [(name, found)] if type(found) is LongRead or found else []
+        if in_pages and _may_be_long(txn, wanted, count):
+            return _read_or_leave(txn, wanted, count)
+    return _read_all(txn, _find(txn, wanted), asked, encoded=True)
+
+
+def _may_be_long(txn: Txn, wanted: Sequence[tuple[bytes, StreamID]], count: int | None) -> bool:
+    """Return whether ``count`` entries of each stream may make a long reply."""
+    if count is None or count * len(wanted) > txn.thresholds.look_rows:
+        return True
+    streams = [txn.catalog.streams.get(name) for name, _ in wanted]
+    return any(count > first_page(stream) for stream in streams if stream is not None)
+
+
+def _read_or_leave(
+    txn: Txn, wanted: Sequence[tuple[bytes, StreamID]], count: int | None
+) -> Sequence[tuple[bytes, Found]] | LongRead[seeks.Steps | None]:
+    """Read streams whose reply may be long, and leave what is too long for one turn."""
+    parts, sizes = seeks.find_parts(txn, wanted), txn.thresholds
+    if len(parts) > 1 and len(parts) <= sizes.short_streams:
+        reader = txn.batch.seeks(Family.MESSAGES)
+        short = seeks.read_parts(reader, parts, count, sizes.short_rows, short_bytes(txn))
+        if short is not None:
+            return short
+    if len(parts) > sizes.few_streams:
+        return LongRead(lambda: seeks.step_parts(seeks.seek_snapshot(txn), parts, count))
+    found: list[tuple[bytes, Found]] = []
+    left = sizes.short_rows
+    for name, _, _, _, after in parts:
+        stream = txn.stream(name)
+        assert stream is not None
+        start = after.next()
+        entries = read_entries(txn, stream, start, MAX_ID, count, in_pages=True, rows_max=left)
+        if isinstance(entries, LongRead):
+            found.append((name, entries))
+            left = 0
+        elif entries:
+            found.append((name, entries))
+            left -= len(entries)
+    return found
+
+
+def _find(
+    txn: Txn, wanted: Sequence[tuple[bytes, StreamID]]
+) -> list[tuple[bytes, StreamMeta, StreamID]]:
+    """Return the streams that may have entries after an ID; WrongType for another kind of key."""
+    streams = [(name, txn.stream(name), after) for name, after in wanted]
+    return [
+        (name, stream, after)
+        for name, stream, after in streams
+        if stream is not None and has_after(stream, after)
+    ]
+
+
+def read(txn: Txn, asked: StreamsRead) -> Reply:
+    """Return the name and entries of each stream that has any, at once; empty: nothing new.
+
+    There may be fewer entries than asked for if a server limits replies.
+    """
+    return _read_all(txn, _find(txn, asked.wanted), asked, encoded=False)
+
+
+def read_again(txn: Txn, asked: StreamsRead) -> Reply:
+    """Read for a call that has waited.
+
+    A key that has become another kind is ignored unless another key has entries; then it fails the
+    command, as it does in the first attempt.
+    """
+    readable = []
+    wrong: WrongType | None = None
+    for name, after in asked.wanted:
+        try:
+            readable += _find(txn, [(name, after)])
+        except WrongType as error:
+            wrong = wrong or error
+    reply = _read_all(txn, readable, asked, encoded=False)
+    if reply and wrong is not None:
+        raise wrong
+    return reply
+
+
+def _read_all(
+    txn: Txn, streams: list[tuple[bytes, StreamMeta, StreamID]], asked: StreamsRead, encoded: bool
+) -> Reply:
+    """Read streams that may have entries; ``encoded``: through the cache of encoded replies."""
+    reply: Reply = []
+    if not streams:
+        return reply
+    count, budget = asked.count, asked.budget or Budget()
+    room = Room(len(streams), txn.catalog.limits.reply_left)
+    encoded = encoded and room.counts_few and not budget.limited and is_cached(txn, count)
+    reader = None if encoded or len(streams) == 1 else txn.batch.seeks(Family.MESSAGES)
+    for name, stream, after in streams:
+        if budget.exhausted:
+            break
+        found: Sequence[Entry] | None = None
+        most = budget.most(count)
+        if encoded and is_short(count, stream):
+            found = read_short(txn, stream, after.next(), MAX_ID, count)
+        elif reader is not None:
+            found = seeks.read_part(reader, seeks.part_of(name, stream, after), most)
+        if found is None:
+            found = read_whole(txn, stream, after.next(), MAX_ID, most, room=room.left)
+        if not found:
+            continue
+        if budget.limited:
+            budget.open(name)
+            found = found[: budget.take(found)]
+            budget.close(len(found))
+        reply.append((name, found))
+        if not room.take(found):
+            break
+    return reply

@@ -1,0 +1,158 @@
+"""Reads of many streams by one iterator.
+
+Opening an iterator costs several times as much as reading a row, so one iterator (``Seeks``) serves
+all streams of an XREAD. It sees the store as it was when it was opened, if the transaction has
+changed nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from kvstream.errors import Corruption, quoted
+from kvstream.layout.keys import ID_BYTES, key_of
+from kvstream.layout.rows import Rows
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.operations.reads.limits import memory_of
+from kvstream.storage.batch import Family, Row, Seeks
+from kvstream.storage.reads import Snapshot
+from kvstream.types.ids import PACKED, StreamID
+
+PAGE_ROWS, PAGE_BYTES = 256, 64 << 10
+"""The most rows of one stream that are read at once, and the bytes after which ``Seeks`` end a
+page."""
+TOGETHER, FEW_TOGETHER = 64, 16
+"""Streams that one step searches for entries, and streams that one step returns."""
+
+Items: TypeAlias = list[tuple[bytes, "Rows | Iterator[int | Rows | None]"]]
+"""Names and their entries, which come in steps if they may be many."""
+Steps: TypeAlias = Iterator[int | Items | None]
+
+
+Part: TypeAlias = tuple[bytes, bytes, StreamID, StreamID, StreamID]
+"""A read of one stream: name, prefix, first and last ID at that moment, and the ID to read after.
+A tuple, since they are made while all other commands wait.
+"""
+
+
+def find_parts(txn: Txn, parts: Sequence[tuple[bytes, StreamID]]) -> list[Part]:
+    """Return the parts of streams that may have entries; WrongType for another kind of key."""
+    known, find = txn.catalog.streams, txn.stream
+    result = []
+    for name, after in parts:
+        stream = known.get(name)
+        if stream is None or stream.expire_at:
+            stream = find(name)
+            if stream is None:
+                continue
+        last = stream.last
+        if after < last and stream.length:
+            result.append((name, stream.prefix, stream.first, last, after))
+    return result
+
+
+def seek_snapshot(txn: Txn) -> Seeks:
+    """Return an iterator for later reads; it sees the transaction's changes up to now."""
+    if not txn.dirty:
+        return txn.batch.seeks(Family.MESSAGES)
+    return txn.batch.copied(partial(Snapshot, families=(Family.MESSAGES,))).seeks(Family.MESSAGES)
+
+
+def part_of(name: bytes, stream: StreamMeta, after: StreamID) -> Part:
+    """Return the part of one stream."""
+    return name, stream.prefix, stream.first, stream.last, after
+
+
+def _read(seeks: Seeks, part: Part, most: int) -> list[Row]:
+    """Return the first rows, up to ``most`` or 64 KB."""
+    _, prefix, first, last, after = part
+    if after >= first:
+        first = after.next()
+    return seeks.send((prefix + PACKED(*first), prefix + PACKED(*last), most))
+
+
+def read_part(seeks: Seeks, part: Part, count: int | None) -> Rows | None:
+    """Return all entries of a part; None if there may be more than one page."""
+    most = PAGE_ROWS if count is None or count > PAGE_ROWS else count
+    page = _read(seeks, part, most)
+    if len(page) != count and (len(page) == most or _is_cut(page)):
+        return None
+    return Rows(page, len(part[1]))
+
+
+def _is_cut(page: list[Row]) -> bool:
+    """Return whether a page may have ended because of its bytes."""
+    return sum([len(value) for _, value in page]) >= PAGE_BYTES
+
+
+def read_parts(
+    seeks: Seeks, parts: Sequence[Part], count: int | None, rows_max: int, bytes_max: int
+) -> list[tuple[bytes, Rows]] | None:
+    """Return the name and entries of each part that has any; None if they exceed a limit."""
+    found = []
+    for part in parts:
+        rows = read_part(seeks, part, count)
+        if rows is None:
+            return None
+        if rows.page:
+            rows_max -= len(rows)
+            bytes_max -= memory_of(rows.page)
+            found.append((part[0], rows))
+        if rows_max < 0 or bytes_max < 0:
+            return None
+    return found
+
+
+def step_parts(seeks: Seeks, parts: Sequence[Part], count: int | None) -> Steps | None:
+    """Return the steps of the entries of each part; None if there are none at all."""
+    for at, part in enumerate(parts):
+        if _read(seeks, part, 1):
+            return _steps(seeks, parts[at:], count)
+    return None
+
+
+def _steps(seeks: Seeks, parts: Sequence[Part], count: int | None) -> Steps:
+    found: list[Part] = []
+    for at in range(0, len(parts), TOGETHER):
+        searched = parts[at : at + TOGETHER]
+        found += [part for part in searched if part[4] < part[2] or _read(seeks, part, 1)]
+        yield None
+    yield len(found)
+    for at in range(0, len(found), FEW_TOGETHER):
+        returned = found[at : at + FEW_TOGETHER]
+        yield [(part[0], _read_or_step(seeks, part, count)) for part in returned]
+
+
+def _read_or_step(
+    seeks: Seeks, part: Part, count: int | None
+) -> "Rows | Iterator[int | Rows | None]":
+    rows = read_part(seeks, part, count)
+    if rows is None:
+        return _step_part(seeks, part, count)
+    if not rows.page:
+        raise Corruption(f"the stream {quoted(key_of(part[0]))} has lost its first entry")
+    return rows
+
+
+def _step_part(seeks: Seeks, part: Part, count: int | None) -> Iterator[int | Rows | None]:
+    """Yield the number of entries of a part, and then the entries."""
+    total = 0
+    for page in _pages(seeks, part, count):
+        total += len(page)
+        yield None
+    yield total
+    for page in _pages(seeks, part, count):
+        yield Rows(page, len(part[1]))
+
+
+def _pages(seeks: Seeks, part: Part, left: int | None) -> Iterator[list[Row]]:
+    name, prefix, first, last, after = part
+    while after < last and (left is None or left > 0):
+        most = PAGE_ROWS if left is None else min(left, PAGE_ROWS)
+        page = _read(seeks, (name, prefix, first, last, after), most)
+        if not page:
+            return
+        yield page
+        after = StreamID.unpack(page[-1][0][-ID_BYTES:])
+        left = None if left is None else left - len(page)
