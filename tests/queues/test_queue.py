@@ -841,7 +841,7 @@ def test_a_stream_whose_entries_timers_have_added_begins_as_a_queue(
         for name in ("cron", "mixed", "read"):
             store.stream(name).run_schedule("nightly")
         for _ in range(2):
-            store.stream("late").add({"n": 1}, delay=0.01)
+            store.stream("late").add({"n": 1}, delay=0.5)  # once due it would be added at once
         until(lambda: len(store.stream("late")) == 2)
         store.stream("late").run_schedule("nightly")
         queues = [Queue(store, name) for name in ("cron", "late", "mixed", "read")]
