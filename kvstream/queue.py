@@ -21,6 +21,7 @@ from kvstream.engine.coerce import Name, Seconds, at_least_1, expiry_ms, name_by
 from kvstream.engine.decoding import BYTES, Decoder, LetterCounts
 from kvstream.engine.interface import AnyEngine
 from kvstream.engine.lease_renewal import Lease, Outages, Stop, stop_check
+from kvstream.engine.message_leases import MessageLeases
 from kvstream.engine.queue_arguments import (
     Delays,
     Duration,
@@ -37,8 +38,6 @@ from kvstream.errors import (
     AccessDenied,
     BusyGroup,
     InvalidArgument,
-    KVStreamError,
-    LeaseLost,
     NoGroup,
     NoSuchKey,
     RequestError,
@@ -54,8 +53,7 @@ from kvstream.layout.keys import key_of
 from kvstream.layout.rows import Rows
 from kvstream.layout.values import FieldPart, FieldsLike, encode_fields
 from kvstream.meta.policy import DEAD_SUFFIX, GroupPolicy, Retention
-from kvstream.operations import groups, watch
-from kvstream.operations.ack import Nack, negative_acknowledge
+from kvstream.operations import groups
 from kvstream.operations.info import group_infos
 from kvstream.operations.queues import leases, policy, retention
 from kvstream.operations.queues.info import queue_info
@@ -64,7 +62,7 @@ from kvstream.store import Store
 from kvstream.stream import Stream
 from kvstream.surface import Public
 from kvstream.types.ids import MIN_ID, StreamID, Ticket
-from kvstream.types.options import NackMode, OnConflict
+from kvstream.types.options import OnConflict
 from kvstream.types.records import Entry, Fields, LeaseOutcome, QueueInfo, S
 from kvstream.types.urls import show_instead
 
@@ -146,7 +144,7 @@ class Message(Public, Generic[S]):
         if type(done) is list and done[0] == LeaseOutcome.DONE:
             self._settled = True
         else:
-            queue._settle(self, done)
+            queue._leases.settle(self, done)
 
     def nack(
         self,
@@ -166,24 +164,21 @@ class Message(Public, Generic[S]):
 
     def nack_with(self, **options: Any) -> None:
         """Give the message back with the options of ``leases.nack``; raise LeaseLost."""
-        self.queue._settle(self, self.queue._run(leases.nack, self, **options))
+        held = self.queue._leases
+        held.settle(self, held.run(leases.nack, [self], **options))
 
     def extend(self) -> None:
         """Renew the lease. Raises LeaseLost if another consumer has it."""
-        done = self.queue._run(leases.extend, self)
-        self.queue._refuse_lost(self, done)
+        held = self.queue._leases
+        held.refuse_lost(self, held.run(leases.extend, [self]))
 
     def guard(self) -> None:
         """Raise LeaseLost if the lease is lost; in a transaction on a server also at its end."""
-        queue, (eid, deliveries) = self.queue, self.token
-        queue._engine.run(watch.guard, self._name, queue._group, self._consumer, eid, deliveries)
+        self.queue._leases.guard(self)
 
     def give_back(self) -> None:
         """Give the message back as not delivered, unless another consumer has it."""
-        queue, nack = self.queue, Nack(NackMode.SILENT)
-        with suppress(KVStreamError), queue._engine.transaction():
-            self.guard()
-            queue._engine.run(negative_acknowledge, self._name, queue._group, [self.id], nack)
+        self.queue._leases.give_back(self)
 
     @contextmanager
     def transaction(self) -> Iterator[Store[S]]:
@@ -270,6 +265,7 @@ class Queue(DeadLetters[S]):
         self._process_consumer: tuple[int, bytes] = (0, b"")
         """The ID of this process and its own consumer, used if no consumer was given."""
         self._keep = keep
+        self._leases = MessageLeases(self._engine, self._group)
         self._begun: dict[bytes, Stream[S]] = {}
         """Streams that exist, with their rules of retention set, by name."""
         self._key = name_bytes(name, "the queue")
@@ -499,13 +495,6 @@ class Queue(DeadLetters[S]):
         """Renew leases; return the outcome of each."""
         return self._all(leases.extend, messages)
 
-    def _run(self, operation: Any, *messages: Message[S], **options: Any) -> Any:
-        """Run an operation of leases on messages of one stream and consumer."""
-        first = messages[0]
-        consumer = first._consumer
-        tokens = [message.token for message in messages]
-        return self._engine.run(operation, first._name, self._group, consumer, tokens, **options)
-
     def _all(
         self, operation: Any, messages: Sequence[Message[S]], **options: Any
     ) -> list[LeaseOutcome]:
@@ -517,41 +506,7 @@ class Queue(DeadLetters[S]):
             if not isinstance(each, Message):
                 hint = ": put a * before the list" if isinstance(each, list | tuple) else ""
                 raise InvalidArgument(f"{shown(each)} is not a message{hint}")
-        by_lease: dict[tuple[bytes, bytes], list[int]] = {}
-        for at, message in enumerate(messages):
-            by_lease.setdefault((message._name, message._consumer), []).append(at)
-        run = partial(self._run, operation, **options)
-        if len(by_lease) == 1:
-            replies = [run(*messages)]
-        else:
-            parts = ([messages[at] for at in places] for places in by_lease.values())
-            replies = list(in_parts(partial(run, *part) for part in parts))
-        outcomes: dict[int, LeaseOutcome] = {}
-        unknown: list[Any] = []
-        for places, done in zip(by_lease.values(), replies, strict=True):
-            if not isinstance(done, list):  # in a transaction on a server
-                unknown.append(done)
-                continue
-            for at, outcome in zip(places, done, strict=True):
-                outcomes[at] = LeaseOutcome(outcome)
-                messages[at]._settled |= operation is not leases.extend and outcome == 1
-        if unknown:
-            return unknown[0] if len(unknown) == 1 else unknown
-        return [outcomes[at] for at in range(len(messages))]
-
-    def _settle(self, message: Message[S], done: Any) -> None:
-        """Mark a message as settled; raise LeaseLost if its lease was lost."""
-        self._refuse_lost(message, done)
-        message._settled = True
-
-    def _refuse_lost(self, message: Message[S], done: Any) -> None:
-        if not isinstance(done, list):  # in a transaction on a server: EXEC will tell
-            message.guard()
-        elif done[0] != LeaseOutcome.DONE:
-            raise LeaseLost(
-                f"{message!r} is not leased to {quoted(message._consumer)} any more: "
-                + _WHY[LeaseOutcome(done[0])]
-            )
+        return self._leases.run_each(operation, messages, **options)
 
     # --- the group and its policy ---------------------------------------------------------------
 
@@ -691,7 +646,9 @@ def take_until(
     """Lease messages as ``take`` does; ``interrupt`` ends the wait."""
     if not queues:
         raise InvalidArgument("take needs at least one queue")
-    first, count = queues[0], at_least_1(count, "count")
+    if type(count) is not int or count < 1:
+        count = at_least_1(count, "count")
+    first = queues[0]
     consumer = first._consumer
     for queue in queues[1:]:
         owner = (queue._engine, queue._group, queue._consumer)
@@ -700,7 +657,8 @@ def take_until(
                 "queues that are read together need the same store, group, consumer"
             )
     for queue in queues:
-        queue.prepare()
+        if not queue._lease_ms:
+            queue.prepare()
     try:
         messages = _take(queues, consumer, count, block, interrupt)
     except NoGroup:  # deleted meanwhile
@@ -708,8 +666,9 @@ def take_until(
             queue._lease_ms = 0
             queue.prepare()
         messages = _take(queues, consumer, count, block, interrupt)
-    for queue in queues if len(queues) == 1 and messages else {each.queue for each in messages}:
-        queue._reads += 1
+    if messages:
+        for queue in queues if len(queues) == 1 else {each.queue for each in messages}:
+            queue._reads += 1
     return messages
 
 
@@ -781,9 +740,3 @@ def _purge(stream: Stream[S], group: Group[S]) -> int:
     while delayed := stream.delayed(count=_PAGE):
         cancelled += stream.cancel(*[each.ticket for each in delayed])
     return cancelled
-
-
-_WHY = {
-    LeaseOutcome.NOT_PENDING: "it was acknowledged, or moved to the dead letters",
-    LeaseOutcome.LOST: "it was given back, or delivered again after its lease had ended",
-}
