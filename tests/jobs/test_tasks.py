@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,13 +26,22 @@ from kvstream import (
     aio,
     current_job,
 )
-from kvstream.jobs import Backoff, GiveUp, Job, Middleware, Retry
+from kvstream.jobs import Backoff, GiveUp, Job, JobHandle, Middleware, Retry
 from kvstream.jobs.job import id_of, made_ms, new_id
 from tests.jobs.conftest import PLACES, Working
 from tests.patience import PATIENCE_S, until
 from tests.remote.conftest import Places
 
 Start = Callable[..., Working]
+
+
+def failed(working: Start, *handles: JobHandle[Any]) -> None:
+    """Run jobs until each has failed; then stop the worker."""
+    worker = working(handles[0]._jobs)
+    for handle in handles:
+        with pytest.raises(JobFailed):
+            handle.result(PATIENCE_S)
+    worker.stop()
 
 
 def test_a_task_stays_callable_and_needs_no_parentheses(jobs: Jobs) -> None:
@@ -134,31 +144,15 @@ def test_wrong_arguments_are_a_type_error_where_they_are_enqueued(jobs: Jobs) ->
     @jobs.task
     def mail(to: str) -> None: ...
 
+    @jobs.task
+    def first(value: list[Any]) -> None: ...
+
     for args in ((), ("a", "b"), (1,)):
         with pytest.raises(TypeError):
             mail.enqueue(*args)
+    with pytest.raises(TypeError, match="argument 'value' of"):
+        first.enqueue(endless())
     assert "jobs" not in jobs.store
-
-
-def test_a_failed_job_reports_its_error_and_becomes_a_dead_letter(
-    jobs: Jobs, working: Start
-) -> None:
-    @jobs.task
-    def fail() -> None:
-        raise ValueError("no")
-
-    handle = fail.enqueue()
-    working(jobs)
-    with pytest.raises(JobFailed, match="ValueError: no") as caught:
-        handle.result(PATIENCE_S)
-    assert "in fail" in caught.value.traceback
-    assert (handle.status, handle.error) == ("failed", "ValueError: no")
-    (dead,) = jobs.store.stream("jobs:dead").range()
-    assert dead.fields[b"task"] == b"fail"
-    assert dead.fields[b"dead:reason"] == b"max-deliveries"
-    assert b"ValueError: no" in dead.fields[b"dead:error"]
-    assert b"in fail" in dead.fields[b"dead:traceback"]
-    assert len(jobs.store.stream("jobs")) == 0
 
 
 class Untold(Exception):
@@ -168,39 +162,66 @@ class Untold(Exception):
         raise RuntimeError
 
 
-def test_an_exception_whose_text_cannot_be_shown_fails_the_job(
-    jobs: Jobs, working: Start, caplog: pytest.LogCaptureFixture
+def raises() -> None:
+    raise ValueError("no")
+
+
+def raises_untold() -> None:
+    raise Untold
+
+
+async def awaits_cancelled() -> None:
+    other = asyncio.create_task(asyncio.sleep(3600))
+    other.cancel()
+    await other
+
+
+def unstorable() -> Any:
+    return object()
+
+
+def endless() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("function", "retries", "says", "reason", "deliveries"),
+    [
+        (raises, 0, "ValueError: no", b"max-deliveries", b"1"),
+        (raises_untold, 1, "Untold: <its text cannot be shown>", b"max-deliveries", b"2"),
+        (awaits_cancelled, 1, "CancelledError", b"max-deliveries", b"2"),
+        (unstorable, 5, "TypeError: the result of unstorable", b"fatal", b"1"),
+        (endless, 3, "TypeError: the result of endless: maximum", b"fatal", b"1"),
+    ],
+)
+def test_a_failed_job_reports_its_error_and_becomes_a_dead_letter(
+    jobs: Jobs,
+    working: Start,
+    caplog: pytest.LogCaptureFixture,
+    function: Callable[..., Any],
+    retries: int,
+    says: str,
+    reason: bytes,
+    deliveries: bytes,
 ) -> None:
     # pytest's log handler raises what a formatter raises, for which PySpark's calls str(error).
     caplog.set_level(logging.CRITICAL, logger="kvstream")
-
-    @jobs.task(retries=1, backoff=0)
-    def fail() -> None:
-        raise Untold
-
-    handle = fail.enqueue()
+    handle = jobs.task(retries=retries, backoff=0)(function).enqueue()
     working(jobs)
-    with pytest.raises(JobFailed, match="Untold: <its text cannot be shown>"):
+    with pytest.raises(JobFailed, match=re.escape(says)) as caught:
         handle.result(PATIENCE_S)
+    assert handle.status == "failed"
+    assert says in (handle.error or "")
     (dead,) = jobs.store.stream("jobs:dead").range()
-    assert dead.fields[b"dead:error"] == b"Untold: <its text cannot be shown>"
-    assert dead.fields[b"dead:deliveries"] == b"2"
-
-
-def test_a_task_that_awaits_what_was_cancelled_fails(jobs: Jobs, working: Start) -> None:
-    @jobs.task(retries=1, backoff=0)
-    async def wait() -> None:
-        other = asyncio.create_task(asyncio.sleep(3600))
-        other.cancel()
-        await other
-
-    handle = wait.enqueue()
-    working(jobs)
-    with pytest.raises(JobFailed, match="CancelledError"):
-        handle.result(PATIENCE_S)
-    (dead,) = jobs.store.stream("jobs:dead").range()
-    assert dead.fields[b"dead:reason"] == b"max-deliveries"
-    assert dead.fields[b"dead:deliveries"] == b"2"
+    assert dead.fields[b"task"] == function.__name__.encode()
+    assert (dead.fields[b"dead:reason"], dead.fields[b"dead:deliveries"]) == (reason, deliveries)
+    assert says.encode() in dead.fields[b"dead:error"]
+    if reason == b"max-deliveries":
+        assert f"in {function.__name__}" in caught.value.traceback
+        assert f"in {function.__name__}".encode() in dead.fields[b"dead:traceback"]
+    assert len(jobs.store.stream("jobs")) == 0
 
 
 def test_a_job_is_retried_as_often_as_its_task_says(jobs: Jobs, working: Start) -> None:
@@ -281,38 +302,6 @@ def test_a_job_of_an_unknown_task_or_other_arguments_goes_to_the_dead_letters(
     with pytest.raises(JobFailed, match=r"'receiver'.*version .* of the task, this is"):
         handles[1].result(PATIENCE_S)
     assert len(jobs.store.stream("jobs:dead")) == 2
-
-
-def test_a_result_that_cannot_be_stored_fails_the_job_at_once(jobs: Jobs, working: Start) -> None:
-    ran = []
-
-    @jobs.task(retries=5, backoff=0)
-    def lost() -> Any:
-        ran.append(1)
-        return object()
-
-    working(jobs)
-    with pytest.raises(JobFailed, match=r"the result of .*lost"):
-        lost.enqueue().result(PATIENCE_S)
-    assert ran == [1]
-
-
-def test_a_result_that_contains_itself_fails_the_job_at_once(jobs: Jobs, working: Start) -> None:
-    @jobs.task(retries=3)
-    def endless() -> list[Any]:
-        found: list[Any] = []
-        found.append(found)
-        return found
-
-    @jobs.task
-    def first(value: list[Any]) -> None: ...
-
-    working(jobs)
-    handle = endless.enqueue()
-    with pytest.raises(JobFailed, match=r"TypeError: the result of .*endless: maximum"):
-        handle.result(PATIENCE_S)
-    with pytest.raises(TypeError, match="argument 'value' of"):
-        first.enqueue(endless())
 
 
 def test_a_result_that_a_server_refuses_fails_its_job_alone(
@@ -698,10 +687,7 @@ def test_a_failed_job_is_tried_again_from_the_dead_letters(jobs: Jobs, working: 
 
     handle = fixed_later.enqueue()
     assert not handle.retry()  # it has not failed
-    worker = working(jobs)
-    with pytest.raises(JobFailed):
-        handle.result(PATIENCE_S)
-    worker.stop()
+    failed(working, handle)
     assert handle.retry()
     assert not handle.retry()
     assert (handle.status, jobs.handle(handle.id).status) == ("queued", "queued")
@@ -723,11 +709,7 @@ def test_a_failed_job_that_a_redrive_of_many_has_moved_is_queued(
         return "fixed"
 
     handles = [fixed_later.enqueue(), fixed_later.enqueue()]
-    worker = working(jobs)
-    for handle in handles:
-        with pytest.raises(JobFailed):
-            handle.result(PATIENCE_S)
-    worker.stop()
+    failed(working, *handles)
     fixed.append(True)
     queue = jobs.queues()[0]
     first, second = (handles[0].id.encode(), handles[1].id.encode())
@@ -752,9 +734,7 @@ def test_a_failed_job_stays_failed_without_its_dead_letter(jobs: Jobs, working: 
         raise ValueError("no")
 
     handle = fail.enqueue()
-    working(jobs)
-    with pytest.raises(JobFailed):
-        handle.result(PATIENCE_S)
+    failed(working, handle)
     dead = jobs.store.stream("jobs:dead")
     jobs.queues()[0].redrive(where=("n", "none"))
     dead.trim(maxlen=0)
@@ -780,10 +760,7 @@ def test_a_job_of_a_schedule_keeps_its_id_when_it_is_tried_again(
     fields = jobs.store.stream("jobs").range(entry, entry)[0].fields
     handle = jobs.handle(id_of(fields, entry))
     assert handle.status == "queued"
-    worker = working(jobs)
-    with pytest.raises(JobFailed):
-        handle.result(PATIENCE_S)
-    worker.stop()
+    failed(working, handle)
     assert handle.retry()
     assert handle.status == "queued"
     fixed.append(True)
@@ -791,7 +768,7 @@ def test_a_job_of_a_schedule_keeps_its_id_when_it_is_tried_again(
     assert handle.result(PATIENCE_S) == "fixed"
 
 
-def test_a_failed_job_is_retried_among_very_many_while_others_are(
+def test_a_failed_job_is_retried_among_very_many_and_cancelled_by_its_first_handle(
     jobs: Jobs, working: Start
 ) -> None:
     @jobs.task
@@ -800,27 +777,11 @@ def test_a_failed_job_is_retried_among_very_many_while_others_are(
 
     jobs.task(name="limited", max_in_flight=1)(lambda: None)
     jobs.store.stream("jobs:dead").add_many([{"n": n} for n in range(2000)])
-    worker = working(jobs)
     handle = fail.enqueue()
-    with pytest.raises(JobFailed):
-        handle.result(PATIENCE_S)
-    worker.stop()
+    failed(working, handle)
     assert jobs.queues()[0].redrive(where=("n", "none")).state == "running"
     assert handle.retry()
     assert handle.status == "queued"
-
-
-def test_a_retried_job_is_cancelled_by_its_first_handle(jobs: Jobs, working: Start) -> None:
-    @jobs.task
-    def fail() -> None:
-        raise ValueError("no")
-
-    handle = fail.enqueue()
-    worker = working(jobs)
-    with pytest.raises(JobFailed):
-        handle.result(PATIENCE_S)
-    worker.stop()
-    assert handle.retry()
     assert handle.cancel()
     assert handle.status == "cancelled"
     assert len(jobs.store.stream("jobs")) == 0

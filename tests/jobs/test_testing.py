@@ -21,6 +21,16 @@ from kvstream.queue import take
 pytest_plugins = ["kvstream.jobs.pytest_plugin"]
 
 
+def noting(**options: Any) -> tuple[Jobs, Any, list[Any]]:
+    """Return Jobs, a task that notes its argument, and the list of what it has noted."""
+    jobs, ran = Jobs("nowhere"), list[Any]()
+
+    def run(n: Any = 0) -> None:
+        ran.append(n)
+
+    return jobs, jobs.task(**options)(run), ran
+
+
 def test_jobs_run_where_they_are_enqueued(testing_jobs: Callable[[Jobs], Testing]) -> None:
     jobs = Jobs("nowhere")
 
@@ -91,12 +101,7 @@ def test_exponential_backoff_doubles_up_to_its_cap() -> None:
 
 
 def test_a_delayed_job_is_cancelled() -> None:
-    jobs = Jobs("nowhere")
-    ran = []
-
-    @jobs.task
-    def run() -> None:
-        ran.append(1)
+    jobs, run, ran = noting()
 
     with jobs.test() as testing:
         handle = run.with_options(delay=60).enqueue()
@@ -245,14 +250,9 @@ def test_a_job_that_kills_its_workers_is_given_up() -> None:
         assert len(testing.dead()) == 1
 
 
-@pytest.mark.parametrize("unique", [True, "welcome:{to}"])
+@pytest.mark.parametrize("unique", [True, "welcome:{n}"])
 def test_a_unique_job_is_enqueued_once_until_it_is_done(unique: bool | str) -> None:
-    jobs = Jobs("nowhere")
-    sent = []
-
-    @jobs.task(unique=unique)
-    def welcome(to: str) -> None:
-        sent.append(to)
+    jobs, welcome, sent = noting(unique=unique)
 
     with jobs.test() as testing:
         one = welcome.with_options(delay=60).enqueue("ann")
@@ -266,12 +266,7 @@ def test_a_unique_job_is_enqueued_once_until_it_is_done(unique: bool | str) -> N
 
 
 def test_a_unique_job_is_held_for_its_window() -> None:
-    jobs = Jobs("nowhere")
-    sent = []
-
-    @jobs.task
-    def welcome(to: str) -> None:
-        sent.append(to)
+    jobs, welcome, sent = noting()
 
     with jobs.test() as testing:
         one = welcome.with_options(unique="w", window=60).enqueue("ann")
@@ -284,12 +279,7 @@ def test_a_unique_job_is_held_for_its_window() -> None:
 
 
 def test_a_job_that_does_not_run_in_its_time_to_live_is_deleted() -> None:
-    jobs = Jobs("nowhere")
-    ran = []
-
-    @jobs.task
-    def run() -> None:
-        ran.append(1)
+    jobs, run, ran = noting()
 
     with jobs.test() as testing:
         with testing.held():
@@ -300,12 +290,7 @@ def test_a_job_that_does_not_run_in_its_time_to_live_is_deleted() -> None:
 
 
 def test_a_rate_limits_one_task_and_not_the_others() -> None:
-    jobs = Jobs("nowhere")
-    ran: list[Any] = []
-
-    @jobs.task(rate=(2, 60))
-    def limited(n: int) -> None:
-        ran.append(n)
+    jobs, limited, ran = noting(rate=(2, 60))
 
     @jobs.task
     def other() -> None:
@@ -323,12 +308,7 @@ def test_a_rate_limits_one_task_and_not_the_others() -> None:
 
 
 def test_jobs_are_enqueued_with_a_transaction_or_not_at_all() -> None:
-    jobs = Jobs("nowhere")
-    ran: list[Any] = []
-
-    @jobs.task
-    def run(n: int) -> None:
-        ran.append(n)
+    jobs, run, ran = noting()
 
     with jobs.test() as testing:
         with testing.held():
@@ -363,12 +343,7 @@ def test_jobs_run_at_the_end_of_the_transaction_that_enqueues_them() -> None:
 
 
 def test_a_time_is_a_datetime_or_unix_seconds() -> None:
-    jobs = Jobs("nowhere")
-    ran: list[Any] = []
-
-    @jobs.task
-    def run(n: int) -> None:
-        ran.append(n)
+    jobs, run, ran = noting()
 
     with jobs.test(start_ms=1_774_652_400_000) as testing:
         run.with_options(at=1_774_652_460).enqueue(1)
