@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -36,13 +37,24 @@ class Records(logging.Handler):
         return [f"{each.levelname} {each.getMessage()}" for each in self.of(job_id)]
 
 
+@contextmanager
+def handling(handler: logging.Handler, *more: logging.Logger) -> Iterator[None]:
+    """Give a handler the records of jobs, and those of ``more``."""
+    for logger in (LOGGER, *more):
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in (LOGGER, *more):
+            logger.removeHandler(handler)
+
+
 @pytest.fixture
 def log() -> Iterator[Records]:
     handler = Records()
-    LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.INFO)
-    yield handler
-    LOGGER.removeHandler(handler)
+    with handling(handler):
+        yield handler
     LOGGER.setLevel(logging.NOTSET)
 
 
@@ -126,16 +138,10 @@ def test_a_handler_that_raises_fails_no_job(jobs: Jobs, working: Start, log: Rec
     def unsteady() -> int:
         return 1 // (current_job().attempt - 1)
 
-    root, handler = logging.getLogger("kvstream"), Raises()
-    root.addHandler(handler)
-    LOGGER.addHandler(handler)
-    try:
+    with handling(Raises(), logging.getLogger("kvstream")):
         worker = working(jobs)
         assert unsteady.enqueue().result(PATIENCE_S) == 1
         worker.stop()
-    finally:
-        root.removeHandler(handler)
-        LOGGER.removeHandler(handler)
 
 
 def test_a_handler_may_use_the_store(jobs: Jobs, working: Start, log: Records) -> None:
@@ -146,14 +152,10 @@ def test_a_handler_may_use_the_store(jobs: Jobs, working: Start, log: Records) -
     @jobs.task
     def fine() -> None: ...
 
-    handler = Stores()
-    LOGGER.addHandler(handler)
-    try:
+    with handling(Stores()):
         working(jobs)
         fine.enqueue().result(PATIENCE_S)
         until(lambda: len(jobs.store.stream("log")) == 2)
-    finally:
-        LOGGER.removeHandler(handler)
 
 
 def test_long_texts_of_errors_are_cut_and_stored_once(
@@ -237,16 +239,12 @@ def test_a_handler_that_makes_a_text_which_exits_fails_no_other_job(
     def fine() -> int:
         return 1
 
-    handler = Formats()
-    LOGGER.addHandler(handler)
-    try:
+    with handling(Formats()):
         worker = working(jobs)
         with pytest.raises(JobFailed, match="its text cannot be shown"):
             odd.enqueue().result(PATIENCE_S)
         assert fine.enqueue().result(PATIENCE_S) == 1
         worker.stop()
-    finally:
-        LOGGER.removeHandler(handler)
 
 
 def test_making_the_text_of_an_error_is_not_the_time_of_the_job(jobs: Jobs, working: Start) -> None:
