@@ -5,12 +5,13 @@ last step of DEL records the generations of the keys (``meta/lazyfree.py``): wit
 are gone, and their rows are deleted later.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from heapq import heappop, heappush
 from itertools import islice
 from random import randint
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from kvstream.errors import NoSuchKey, quoted
 from kvstream.layout.keys import U16, key_of, qualified, stream_row
@@ -270,73 +271,73 @@ def sweep(txn: Txn, limit: int) -> int:
 
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 
-class KeyLookup(Protocol[T_co]):
-    """What a command finds out about very many keys before it changes them."""
+class KeyLookup(ABC, Generic[T]):
+    """What a command finds out about very many keys of a database before its last step."""
 
-    looked: int
-    """How many keys were looked at."""
+    def __init__(self, txn: Txn, db: int, keys: Sequence[bytes]) -> None:
+        self._db, self._keys = db, keys
+        self._stored_db = txn.catalog.databases.stored(txn, db)
+        self._prefix = U16.pack(self._stored_db)
+        self._looked = 0
+        """How many keys were looked at."""
+        self._expiring: list[tuple[int, bytes]] = []
+        """A heap of expiry times and stored names."""
 
-    def look_again(self, changed: Set[bytes]) -> None:
-        """Note that stored names were changed."""
-        ...
+    def plan(self, txn: Txn) -> Planning[T]:
+        """Look at all keys; those that others change are looked at again.
 
-    def look_on(self, txn: Txn) -> bool:
-        """Look at the next keys; return whether there are more."""
-        ...
-
-    def finish(self, txn: Txn) -> T_co:
-        """Look at keys that may have expired meanwhile, and do what the command does."""
-        ...
-
-
-def plan_lookup(keys: int, begin: Callable[[Txn], KeyLookup[T]]) -> Plan[T]:
-    """Plan a command about so many keys of one database.
-
-    Keys that others change meanwhile are looked at again, in the end without further steps.
-    """
-
-    def plan(txn: Txn) -> Planning[T]:
-        lookup = begin(txn)
+        In the end that takes no further steps.
+        """
         watch = txn.catalog.index.watch()
         progress = Progress(lambda txn: not watch.broken)
-        while lookup.look_on(txn):
-            if lookup.looked <= 2 * keys:
+        while self._look_on(txn):
+            if self._looked <= 2 * len(self._keys):
                 txn = yield progress
-                lookup.look_again(watch.changed)
+                self._look_again(watch.changed)
                 watch.changed.clear()
-        return lookup.finish(txn)
+        return self._finish(txn)
 
-    return plan
+    def _take_expired(self, txn: Txn) -> Iterator[bytes]:
+        """Take the names that may have expired since they were looked up."""
+        while self._expiring and self._expiring[0][0] <= txn.expiry_ms:
+            yield heappop(self._expiring)[1]
+
+    @abstractmethod
+    def _look_again(self, changed: Set[bytes]) -> None:
+        """Note that stored names were changed."""
+
+    @abstractmethod
+    def _look_on(self, txn: Txn) -> bool:
+        """Look at the next keys; return whether there are more."""
+
+    @abstractmethod
+    def _finish(self, txn: Txn) -> T:
+        """Do what the command does; return its result."""
 
 
-class _Existing:
-    """The existing ones of some keys."""
+class _Existing(KeyLookup[int]):
+    """EXISTS."""
 
     def __init__(self, txn: Txn, db: int, keys: Sequence[bytes]) -> None:
         txn.finish()  # so that every key has its record
-        self._db, self._keys = db, keys
-        self._stored_db = txn.catalog.databases.stored(txn, db)
-        self.looked = 0
+        super().__init__(txn, db, keys)
         self._next = 0
         """The position of the first key that was not looked up."""
         self._pages: dict[bytes, dict[bytes, int]] = {}
         """The page of each stored name: generations of the existing keys looked up with it."""
         self._made: list[dict[bytes, int]] = []
         """All pages."""
-        self._expiring: list[tuple[int, bytes]] = []
-        """A heap of expiry times and names."""
         self._again: set[bytes] = set()
         """Names to look at again."""
         self._repeated: list[bytes] = []
         """Repeated names."""
 
-    def look_again(self, changed: Set[bytes]) -> None:
+    def _look_again(self, changed: Set[bytes]) -> None:
         self._again |= changed & self._pages.keys()
 
-    def look_on(self, txn: Txn) -> bool:
+    def _look_on(self, txn: Txn) -> bool:
         if self._again:
             count = min(txn.thresholds.step_keys, len(self._again))
             names = [self._again.pop() for _ in range(count)]
@@ -347,7 +348,7 @@ class _Existing:
 
     def _look_at_next(self, txn: Txn) -> bool:
         """Look up the next keys; return whether there are more."""
-        prefix, size, left = U16.pack(self._stored_db), 0, txn.thresholds.step_keys
+        prefix, size, left = self._prefix, 0, txn.thresholds.step_keys
         while self._next < len(self._keys) and left > 0 and size < txn.thresholds.step_bytes:
             end = self._next + txn.thresholds.unlinked_keys
             names = [prefix + key for key in self._keys[self._next : end]]
@@ -364,7 +365,7 @@ class _Existing:
 
     def _look_up(self, txn: Txn, names: Sequence[bytes]) -> int:
         """Look up stored names; return the bytes of their records."""
-        self.looked += len(names)
+        self._looked += len(names)
         size = 0
         for at in range(0, len(names), txn.thresholds.keys_together):
             part = names[at : at + txn.thresholds.keys_together]
@@ -386,23 +387,19 @@ class _Existing:
         if key.expire_at:
             heappush(self._expiring, (key.expire_at, name))
 
-    def _look_at_expired(self, txn: Txn) -> None:
-        """Look up again the keys that may have expired since they were looked up."""
-        self._look_up(txn, [*take_expired(txn, self._expiring)])
-
-    def finish(self, txn: Txn) -> int:
+    def _finish(self, txn: Txn) -> int:
         """Return how many of the keys exist; a repeated key counts each time."""
-        self._look_at_expired(txn)
+        self._look_up(txn, [*self._take_expired(txn)])
         again = sum([name in self._pages[name] for name in self._repeated])
         return sum(map(len, self._made)) + again
 
 
 class _Deletion(_Existing):
-    """DEL of the existing ones of some keys."""
+    """DEL."""
 
-    def finish(self, txn: Txn) -> int:
+    def _finish(self, txn: Txn) -> int:
         """Delete the keys; return how many there were."""
-        self._look_at_expired(txn)
+        self._look_up(txn, [*self._take_expired(txn)])
         pages = [page for page in self._made if page]
         if pages:
             lazyfree.unlink(txn, self._stored_db, pages)
@@ -411,26 +408,20 @@ class _Deletion(_Existing):
 
     def _notify(self, txn: Txn) -> None:
         if txn.wanted_events & DEL.bit:
-            stored = U16.pack(self._stored_db)
             for key in dict.fromkeys(self._keys):
-                if stored + key in self._pages[stored + key]:
+                name = self._prefix + key
+                if name in self._pages[name]:
                     txn.notify(DEL, qualified(self._db, key))
-
-
-def take_expired(txn: Txn, expiring: list[tuple[int, bytes]]) -> Iterator[bytes]:
-    """Take the names whose time has come from a heap of expiry times and names."""
-    while expiring and expiring[0][0] <= txn.expiry_ms:
-        yield heappop(expiring)[1]
 
 
 def plan_count(db: int, keys: Sequence[bytes]) -> Plan[int]:
     """Plan EXISTS of very many keys of a database."""
-    return plan_lookup(len(keys), lambda txn: _Existing(txn, db, keys))
+    return lambda txn: _Existing(txn, db, keys).plan(txn)
 
 
 def plan_delete(db: int, keys: Sequence[bytes]) -> Plan[int]:
     """Plan DEL of very many keys of a database."""
-    return plan_lookup(len(keys), lambda txn: _Deletion(txn, db, keys))
+    return lambda txn: _Deletion(txn, db, keys).plan(txn)
 
 
 def delete_all(txn: Txn, db: int, keys: Sequence[bytes]) -> int:

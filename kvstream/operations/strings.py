@@ -20,7 +20,7 @@ from typing import TypeAlias, TypeVar
 import xxhash
 
 from kvstream.errors import InvalidArgument
-from kvstream.layout.keys import U16, key_of, scan_row, stream_row
+from kvstream.layout.keys import key_of, qualified, scan_row, stream_row
 from kvstream.layout.listpack import canonical_integer
 from kvstream.meta.key_events import (
     APPEND,
@@ -371,30 +371,26 @@ def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
         _put_over(txn, name, find(txn, name), value, 0)
 
 
-class _Values:
-    """The values of strings, for MGET."""
+class _Values(keyspace.KeyLookup[list[bytes | None]]):
+    """MGET."""
 
     def __init__(self, txn: Txn, db: int, keys: Sequence[bytes]) -> None:
-        self._keys = keys
-        self._prefix = U16.pack(txn.catalog.databases.stored(txn, db))
-        self.looked = 0
+        super().__init__(txn, db, keys)
         self._left = [self._prefix + key for key in dict.fromkeys(keys)]
         """Stored names to read."""
         self._values: dict[bytes, bytes | None] = {}
         self._absent: set[bytes] = set()
         """Names that have no key."""
-        self._expiring: list[tuple[int, bytes]] = []
-        """A heap of expiry times and names."""
         self._size = 0
         """Bytes of the values."""
 
-    def look_again(self, changed: Set[bytes]) -> None:
+    def _look_again(self, changed: Set[bytes]) -> None:
         self._left += changed & self._values.keys()
 
-    def finish(self, txn: Txn) -> list[bytes | None]:
+    def _finish(self, txn: Txn) -> list[bytes | None]:
         """Return the values of the keys, in their order."""
-        self._left += keyspace.take_expired(txn, self._expiring)
-        while self.look_on(txn):
+        self._left += self._take_expired(txn)
+        while self._look_on(txn):
             pass
         prefix, values = self._prefix, self._values
         known = txn.catalog.streams  # a stream that was just made has no record yet
@@ -406,13 +402,13 @@ class _Values:
         _bound(txn, sum([len(value) for value in in_order if value is not None]))
         return in_order
 
-    def look_on(self, txn: Txn) -> bool:
+    def _look_on(self, txn: Txn) -> bool:
         unlinked = txn.catalog.unlinked.known(txn)
-        until, size = self.looked + txn.thresholds.step_names, 0
-        while self._left and self.looked < until and size < txn.thresholds.step_bytes:
+        until, size = self._looked + txn.thresholds.step_names, 0
+        while self._left and self._looked < until and size < txn.thresholds.step_bytes:
             names = self._left[-txn.thresholds.records_together :]
             del self._left[-txn.thresholds.records_together :]
-            self.looked += len(names)
+            self._looked += len(names)
             for name, record in zip(
                 names, read_records(txn.batch, names, txn.thresholds.records_together), strict=True
             ):
@@ -451,15 +447,13 @@ def _bound(txn: Txn, size: int) -> None:
         raise txn.catalog.limits.too_large()
 
 
-class _Replacement:
-    """The new values of strings, for MSET and MSETNX."""
+class _Replacement(keyspace.KeyLookup[bool]):
+    """MSET and MSETNX."""
 
     def __init__(self, txn: Txn, db: int, values: Mapping[bytes, bytes], only_new: bool) -> None:
-        self._db, self._values, self._only_new = db, values, only_new
-        self._stored_db = txn.catalog.databases.stored(txn, db)
-        prefix = U16.pack(self._stored_db)
-        self.looked = 0
-        self._left = [prefix + key for key in values]
+        super().__init__(txn, db, [*values])
+        self._values, self._only_new = values, only_new
+        self._left = [self._prefix + key for key in values]
         """Stored names to look at."""
         self._rows: dict[bytes, bytes] = {}
         """Rows to write."""
@@ -469,12 +463,12 @@ class _Replacement:
         self._others: set[bytes] = set()
         """Names of keys that are set one by one."""
 
-    def look_again(self, changed: Set[bytes]) -> None:
+    def _look_again(self, changed: Set[bytes]) -> None:
         for name in changed:
             if name in self._made or name in self._rewritten or name in self._others:
                 self._forget(name)
 
-    def finish(self, txn: Txn) -> bool:
+    def _finish(self, txn: Txn) -> bool:
         """Set the keys; return whether that was done."""
         if self._only_new and self._has_any(txn):
             return False
@@ -491,10 +485,10 @@ class _Replacement:
         self._others.discard(name)
         self._left.append(name)
 
-    def look_on(self, txn: Txn) -> bool:
+    def _look_on(self, txn: Txn) -> bool:
         names = self._left[-txn.thresholds.step_names :]
         del self._left[-txn.thresholds.step_names :]
-        self.looked += len(names)
+        self._looked += len(names)
         unlinked, new = txn.catalog.unlinked.known(txn), []
         for name, record in zip(
             names, read_records(txn.batch, names, txn.thresholds.records_together), strict=True
@@ -531,9 +525,8 @@ class _Replacement:
             catalog.strings.pop(shown(txn, name), None)
         if self._made:
             catalog.index.count_written(txn, self._stored_db, self._made)
-            prefix, stored = U16.pack(self._db), U16.pack(self._stored_db)
-            keys = (key for key in self._values if stored + key in self._made)
-            txn.signal_some((prefix + key for key in keys), Wake.REPLACED)
+            keys = (key for key in self._values if self._prefix + key in self._made)
+            txn.signal_some((qualified(self._db, key) for key in keys), Wake.REPLACED)
         for name in self._others:
             put(txn, shown(txn, name), self._values[key_of(name)])
         txn.frees = False
@@ -543,7 +536,7 @@ class _Replacement:
     def _notify(self, txn: Txn) -> None:
         """Note the keys that were not set one by one."""
         for key in self._values:
-            name, stored = U16.pack(self._db) + key, U16.pack(self._stored_db) + key
+            name, stored = qualified(self._db, key), self._prefix + key
             if stored in self._made:
                 txn.notify(NEW, name)
             elif stored in self._rewritten:
@@ -555,7 +548,7 @@ class _Replacement:
 
 def plan_get(db: int, keys: Sequence[bytes]) -> Plan[list[bytes | None]]:
     """Plan MGET of very many keys of a database."""
-    return keyspace.plan_lookup(len(keys), lambda txn: _Values(txn, db, keys))
+    return lambda txn: _Values(txn, db, keys).plan(txn)
 
 
 def plan_put(db: int, values: Mapping[bytes, bytes], only_new: bool = False) -> Plan[bool]:
@@ -564,7 +557,7 @@ def plan_put(db: int, values: Mapping[bytes, bytes], only_new: bool = False) -> 
     ``only_new``: none of the keys may exist.
     """
     refuse_longer(max(map(len, values.values())))
-    return keyspace.plan_lookup(len(values), lambda txn: _Replacement(txn, db, values, only_new))
+    return lambda txn: _Replacement(txn, db, values, only_new).plan(txn)
 
 
 EMPTY = bytes(sha1().digest_size)
