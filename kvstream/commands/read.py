@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from kvstream.commands.args import (
     COUNT,
+    SHORT_COUNTS,
     Args,
     Argv,
     Option,
@@ -108,7 +109,8 @@ def _plain_read(session: Session, argv: Argv) -> ReadStreams | None:
     ids = plain_ids(argv[-1:])
     if ids is None:
         return None
-    wanted, count = [(session.prefix + argv[-2], ids[0])], positive_count(raw)
+    wanted = [(session.prefix + argv[-2], ids[0])]
+    count = SHORT_COUNTS.get(raw) or positive_count(raw)
     if block is None:
         return ReadStreams(wanted, count)
     timeout_ms = block

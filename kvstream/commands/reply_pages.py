@@ -42,7 +42,7 @@ from kvstream.operations.reads.limits import memory_of_entries
 from kvstream.operations.reads.pages import ITERATOR_BYTES
 from kvstream.operations.reads.range import LongRead, Range, read_range
 from kvstream.operations.reads.read import Reply as Found
-from kvstream.operations.reads.read import StreamsRead, plan_loading_streams, read_streams
+from kvstream.operations.reads.read import plan_loading_streams, read_streams
 from kvstream.types.records import AnyEntry, Outcome
 
 OBJECT_BYTES = 48
@@ -63,7 +63,16 @@ def read_reply(txn: Txn, session: Session, wanted: Unread) -> Answer:
             return _begin_pages(txn, session, partial(_gradual, found))
         return NULL_ARRAY if found is None else found  # type: ignore[return-value]
     if type(wanted) is ReadStreams:
-        return _read_streams(txn, session, wanted) or wanted.nothing()
+        streams: Any = read_streams(txn, wanted, session.pages)
+        if type(streams) is LongRead:
+            answer = _begin_pages(txn, session, partial(_streams_in_steps, streams))
+            return answer or wanted.nothing()
+        pairs: list[Pair] = []
+        for name, entries in streams:
+            if type(entries) is LongRead:
+                return _begin_pages(txn, session, partial(_streams_begun, streams))
+            pairs.append((key_of(name), entries))
+        return Streams(pairs) if pairs else wanted.nothing()
     assert isinstance(wanted, LongReply)
     return _begin_pages(txn, session, wanted.begin)
 
@@ -78,19 +87,6 @@ def _begin_pages(txn: Txn, session: Session, begin: Callable[[], Reply]) -> Answ
 
 def _gradual(read: LongRead[Any]) -> Gradual:
     return Gradual(read.begin())
-
-
-def _read_streams(txn: Txn, session: Session, asked: StreamsRead) -> Answer:
-    """Read several streams; return None if there are no entries."""
-    found: Any = read_streams(txn, asked, session.pages)
-    if type(found) is LongRead:
-        return _begin_pages(txn, session, partial(_streams_in_steps, found))
-    streams: list[Pair] = []
-    for name, entries in found:
-        if type(entries) is LongRead:
-            return _begin_pages(txn, session, partial(_streams_begun, found))
-        streams.append((key_of(name), entries))
-    return Streams(streams) if streams else None
 
 
 def _streams_begun(found: Sequence[tuple[bytes, Any]]) -> Streams:

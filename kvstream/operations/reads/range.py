@@ -64,11 +64,11 @@ Found: TypeAlias = Rows | EncodedEntries | LongRead[Steps[Rows]]
 """The entries of a read, or a read that is too long for one turn."""
 
 
-def read_range(txn: Txn, asked: Range, in_pages: bool, cuts: bool = False) -> Found | None:
+def read_range(txn: Txn, asked: Range, in_pages: bool) -> Found | None:
     """Return the entries of a range for a reply, or with ``in_pages`` a read too long for one turn.
 
-    None, Redis's null reply, if ``count`` is not positive and the key exists. If the entries are
-    more than a reply may hold, those that fit are returned if ``cuts``, or ReplyTooLarge is raised.
+    None, Redis's null reply, if ``count`` is not positive and the key exists. Raise ReplyTooLarge
+    if the entries are more than a reply may hold.
     """
     stream = txn.stream(asked.name)
     if stream is None:
@@ -111,7 +111,7 @@ def read_entries(
     """
     if count is None and start == end:
         count = 1
-    if is_short(count, stream) and not reverse:
+    if not reverse and (count == 1 or is_short(count, stream)):
         return read_short(txn, stream, start, end, count)
     if not in_pages or (count is not None and count <= 1):
         room = txn.catalog.limits.reply_left // WIRE_TIMES if cuts else None
