@@ -16,7 +16,7 @@ changes one before the end, nothing is done and Conflict is raised.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
@@ -191,37 +191,37 @@ class RemoteEngine:
             if transaction is not None and call.commands:
                 return transaction.take(call)
             return call.result(_sent(connection, call))
-        except NoSuchKey as error:
-            if call.missing is not REQUIRED:
+        except (NoSuchKey, WrongType) as error:
+            if isinstance(error, NoSuchKey) and call.missing is not REQUIRED:
                 return call.missing
-            raise error.with_detail(error.detail or _keys_of(call)) from None
-        except WrongType as error:
-            raise error.with_detail(error.detail or _keys_of(call)) from None
+            raise error.with_detail(error.detail or ", ".join(map(quoted, call.keys))) from None
         except RequestError as error:
-            raise self._explained(error, call) from None
+            raise self._explain(error, call.commands) from None
 
-    def _explained(self, error: RequestError, call: Call) -> RequestError:
-        """Return an error; ServerTooOld, with its detail, if the server lacks what a call needs."""
-        cause = self._cause(error, call)
+    def _explain(self, error: RequestError, commands: Iterable[Words]) -> RequestError:
+        """Return an error; ServerTooOld, with its detail, if the server lacks what commands use."""
+        cause = self._cause(error, commands)
         return cause if cause is error or not error.detail else with_more(cause, error.detail)
 
-    def _cause(self, error: RequestError, call: Call) -> RequestError:
+    def _cause(self, error: RequestError, commands: Iterable[Words]) -> RequestError:
         """Return an error, or what the server lacks."""
-        needs = needs_of(call.commands)
+        needs = needs_of(commands)
         if not needs or isinstance(error, Conflict):
             return error
         try:
             about = self.connection().info("server")
         except KVStreamError:  # not every user may send INFO
             return error
-        own = [need for need, since in needs.items() if not since]
+        own = " and ".join(need for need, since in needs.items() if not since)
         if "kvstream_version" in about:
-            return _too_old(error, own, self.place)
+            if not own or not str(error).startswith("unknown command"):
+                return error
+            return ServerTooOld(f"{own} needs a later kvstream than that at {self.place}")
         name = "Valkey" if "valkey_version" in about else "Redis"
         version = about.get("valkey_version") or about.get("redis_version")
         if own:
             return ServerTooOld(
-                f"{' and '.join(own)} is a command of kvstream: the server at {self.place} is "
+                f"{own} is a command of kvstream: the server at {self.place} is "
                 f"{name} {version}; open a directory, or run `kvstream serve`"
             )
         needed = max(needs.values(), key=_version)
@@ -324,7 +324,7 @@ class RemoteEngine:
             try:
                 transaction.commit()
             except RequestError as error:
-                raise self._explained(error, transaction.whole) from None
+                raise self._explain(error, transaction.commands) from None
         finally:
             transaction.end()
 
@@ -392,10 +392,6 @@ class RemoteEngine:
             raise RequestError(f"the {job} has failed: see the log of the server")
 
 
-def _keys_of(call: Call) -> str:
-    return ", ".join(map(quoted, call.keys))
-
-
 class ServerClock:
     """The clock of a server."""
 
@@ -404,13 +400,6 @@ class ServerClock:
 
     def now_ms(self) -> int:
         return unix_ms(self._connection.ask("TIME"))
-
-
-def _too_old(error: RequestError, own: list[str], place: str) -> RequestError:
-    """Return an error; ServerTooOld if a server of kvstream does not know a command of ours."""
-    if not own or not str(error).startswith("unknown command"):
-        return error
-    return ServerTooOld(f"{' and '.join(own)} needs a later kvstream than that at {place}")
 
 
 def _version(text: object) -> tuple[int, ...]:
@@ -548,12 +537,8 @@ class Transaction:
         """Its block has ended, perhaps in another thread."""
 
     @property
-    def whole(self) -> Call:
-        """One call with the commands of all queued calls."""
-        return Call(None, (), self._commands, lambda replies: None)
-
-    @property
-    def _commands(self) -> list[Words]:
+    def commands(self) -> list[Words]:
+        """The commands of all queued calls."""
         return [words for call, _ in self._queue for words in call.commands]
 
     def take(self, call: Call) -> Any:
@@ -628,7 +613,7 @@ class Transaction:
 
     def commit(self) -> None:
         """Send the queued writes; raise Conflict if a watched key has changed."""
-        words = self._commands
+        words = self.commands
         if self._connection is None or not words:
             return
         try:

@@ -1,6 +1,6 @@
 """Operations of the library that take several round trips to a server."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from kvstream.operations.reads.range import Range, scan
 from kvstream.remote.call import Call, Effect, plain
 from kvstream.remote.connection import PAGE_MAX, Connection
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
-from kvstream.types.records import Entry
+from kvstream.types.records import Entry, PendingEntry
 
 PENDING_PAGE = 1000
 _COUNT = plain("KVSTREAM.COUNT")
@@ -82,18 +82,29 @@ def give_back(
     return engine.given_back.nack(connection, name, group, ids, nack)  # type: ignore[no-any-return]
 
 
+def pending_rows(
+    engine: AnyEngine,
+    name: bytes,
+    group: bytes,
+    consumer: bytes,
+    start: StreamID = MIN_ID,
+    end: StreamID = MAX_ID,
+) -> Iterator[PendingEntry]:
+    """Yield the pending entries of a consumer, a page in a round trip."""
+    while start <= end:
+        page = engine.run(claim.pending_range, name, group, start, end, PENDING_PAGE, consumer)
+        yield from page
+        if len(page) < PENDING_PAGE or page[-1].id == end:
+            return
+        start = page[-1].id.next()
+
+
 def renew(
     engine: ServerEngine, name: bytes, group: bytes, consumer: bytes, ids: Sequence[StreamID]
 ) -> list[StreamID]:
     """Reset the idle time of entries that are pending with a consumer, in two round trips."""
-    pending: set[StreamID] = set()
-    start, end = min(ids), max(ids)
-    while start <= end:
-        page = engine.run(claim.pending_range, name, group, start, end, PENDING_PAGE, consumer)
-        pending.update(row.id for row in page)
-        if len(page) < PENDING_PAGE:
-            break
-        start = page[-1].id.next()
+    rows = pending_rows(engine, name, group, consumer, min(ids), max(ids))
+    pending = {row.id for row in rows}
     renewed = [eid for eid in ids if eid in pending]
     engine.run(claim.claim, name, group, consumer, 0, renewed, justid=True)
     return renewed

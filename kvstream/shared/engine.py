@@ -55,7 +55,6 @@ from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.txn import Txn
 from kvstream.operations import (
     append,
-    claim,
     readgroup,
 )
 from kvstream.operations.append import Idempotency
@@ -68,11 +67,12 @@ from kvstream.remote.call import Effect
 from kvstream.remote.connection import ConnectionLost, ReplyLost, require_client
 from kvstream.remote.engine import RemoteEngine
 from kvstream.remote.operations import OPERATIONS
+from kvstream.remote.procedures import pending_rows
 from kvstream.shared.owner import GRACE_S, SOCKET, Owner, OwnerBusy, OwnerProcess, Place
 from kvstream.storage import directory as directories
 from kvstream.storage.contexts import contextmanager
 from kvstream.types.clock import Clock, SystemClock, monotonic
-from kvstream.types.ids import MAX_ID, MIN_ID, AddID, StreamID
+from kvstream.types.ids import AddID, StreamID
 from kvstream.types.options import StoreOptions
 from kvstream.types.records import Entry, KeyInfo, LeaseOutcome, PendingEntry
 from kvstream.types.urls import AnyPath
@@ -88,7 +88,6 @@ REPLY_S_MIN = 1.0
 """An owner has at least this time for a reply: an fsync may take as long."""
 PIECE_S = 5.0
 """Longest single wait of a client's group read, whose deliveries are looked for if it is lost."""
-_PENDING_PAGE = 1000
 
 
 class _Local(threading.local):
@@ -698,17 +697,10 @@ def _pending_since(
     engine: Engine | RemoteEngine, name: bytes, attempt: GroupRead, begun: float
 ) -> list[PendingEntry]:
     """Return the entries that were delivered to a consumer since a Unix time."""
-    rows: list[PendingEntry] = []
-    start: StreamID | None = MIN_ID
-    while start is not None:
-        page = engine.run(
-            claim.pending_range, name, attempt.group, start, MAX_ID, _PENDING_PAGE, attempt.consumer
-        )
-        idle_max = (time.time() - begun) * 1000 + 1
-        rows += [
-            row
-            for row in page
-            if row.idle_ms is not None and row.idle_ms <= idle_max and row.deliveries != COUNT_MAX
-        ]
-        start = page[-1].id.next() if len(page) == _PENDING_PAGE else None
-    return rows
+    return [
+        row
+        for row in pending_rows(engine, name, attempt.group, attempt.consumer)
+        if row.idle_ms is not None
+        and row.idle_ms <= (time.time() - begun) * 1000 + 1
+        and row.deliveries != COUNT_MAX
+    ]
