@@ -53,8 +53,6 @@ KINDS: Mapping[int, Fire] = {
 
 _STREAMS = 16
 """Streams of one commit."""
-_WAKES = 100
-"""Streams whose readers are woken after one commit: some 30 ms."""
 
 
 class DamagedTimers(Corruption):
@@ -70,7 +68,8 @@ def run_due(txn: Txn, limit: int, damaged: Collection[bytes] = ()) -> int:
     Streams of the names ``damaged`` are left out. Blocked readers whose time has come are woken,
     too: a lease has ended, or a rate allows more.
     """
-    for name, reason in txn.catalog.index.take_wakes(txn.now_ms, _WAKES).items():
+    wakes = txn.catalog.index.take_wakes(txn.now_ms, txn.thresholds.woken_streams)
+    for name, reason in wakes.items():
         txn.signal(name, reason)
     fired = 0
     listed = txn.catalog.index.timers_due(txn, _STREAMS + len(damaged))

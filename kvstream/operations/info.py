@@ -56,9 +56,6 @@ from kvstream.types.records import (
 )
 from kvstream.types.thresholds import Thresholds
 
-GIVEN_BACK_RUNS = 2000
-"""Runs that are read to tell entries apart that were given back."""
-
 
 class StreamFigures(NamedTuple):
     """Figures of one stream."""
@@ -205,7 +202,7 @@ def group_figures(
 
 
 def count_given_back(txn: Txn, group: GroupMeta, start: bytes, end: bytes) -> tuple[int, bool]:
-    """Count the entries given back between two places in the order of time, of GIVEN_BACK_RUNS.
+    """Count the entries given back between two places in the order of time, of some runs.
 
     Return also whether these are all.
     """
@@ -213,7 +210,7 @@ def count_given_back(txn: Txn, group: GroupMeta, start: bytes, end: bytes) -> tu
     for looked, suffix in enumerate(times_of(txn, group, start)):
         if suffix >= end:
             break
-        if looked == GIVEN_BACK_RUNS:
+        if looked == txn.thresholds.given_back_runs:
             return count, False
         run = group.runs.get(txn.batch, suffix[TIME_BYTES:])
         if run is not None and not run.owned:

@@ -132,6 +132,38 @@ class Thresholds:
     few_runs: int = 8
     """Up to this number, runs are written or deleted one by one."""
 
+    # --- queues -----------------------------------------------------------------------------------
+
+    woken_streams: int = 100
+    """Streams whose readers one commit wakes because time has passed: some 30 ms."""
+    ready_runs: int = 250
+    """Runs of pending entries that one step makes ready or gives back: ten milliseconds of work."""
+    reaped_consumers: int = 20
+    """Idle consumers that one step removes."""
+    reaped_runs: int = 500
+    """Runs of pending entries that this step gives back."""
+    buried_entries: int = 500
+    """Entries that one read moves to the dead letters; the next read moves the others."""
+    ordered_entries: int = 3000
+    """Entries of a group that delivers in order, or was moved back, that one read looks at: 15
+    milliseconds if all of them are held."""
+    given_back_runs: int = 2000
+    """Runs that are read to tell entries apart that were given back."""
+    counted_nodes: int = 2000
+    """Nodes whose entries are counted to know how many a group has not delivered."""
+    retained_entries: int = 200_000
+    """Entries that one check of retention removes at the head: it reads the rows of 2000 nodes."""
+    thinned_entries: int = 3000
+    """Entries that one check looks at one by one, by whole nodes."""
+    thinned_more: int = 500
+    """Entries that one check removes one by one; after more the next check comes at once."""
+    compacted_entries: int = 500
+    """Entries that one check compacts: some 5 ms."""
+    retained_streams: int = 500
+    """Streams with rules of retention that one commit looks at in memory."""
+    retained_checks: int = 20
+    """Streams that this commit checks."""
+
     # --- keys in memory, and rows of deleted keys -------------------------------------------------
 
     streams_cached: int = 45_000

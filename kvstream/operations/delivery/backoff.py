@@ -25,13 +25,10 @@ from kvstream.operations.delivery import dead
 from kvstream.operations.delivery.dead import Cause
 from kvstream.types.images import PackedID
 
-RUNS_TOGETHER = 250
-"""Runs that one firing makes ready at most: ten milliseconds of work."""
-
 
 def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
     """Make the entries ready that have waited for timers."""
-    left = RUNS_TOGETHER
+    left = txn.thresholds.ready_runs
     for timer in due:
         group = txn.catalog.group(txn, stream, timer.rest)
         if group is None:

@@ -4,7 +4,7 @@ A read of new entries gives those whose key has room and *holds* the others: the
 with no owner, and the read goes on behind them, so a key with a long backlog delays no other key.
 When an entry of a key is no longer pending, ``pel.free_keys`` makes the key's next held entry ready
 in the same commit. An entry is held once, so reads cost what they give and newly hold. One read
-looks at LOOK_MAX entries; if it must stop there, blocked readers are woken to go on.
+looks at ``ordered_entries``; if it must stop there, blocked readers are woken to go on.
 
 Entries without the field have no order. Nor have those that were pending before the policy was set.
 """
@@ -31,8 +31,6 @@ from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID
 from kvstream.types.images import PackedID
 
-LOOK_MAX = 3000
-"""Entries that one read looks at: 15 milliseconds if all of them are held."""
 PAGE = 500
 """Entries that are looked at together."""
 RELEASED_RUNS = 16
@@ -51,10 +49,10 @@ def take_new(txn: Txn, reader: Reader, count: int | None) -> Rows:
     """
     stream, group, budget, room = reader.stream, reader.group, reader.budget, reader.room
     delivered: list[Row] = []
-    looked, size = 0, 0
+    looked, size, most = 0, 0, txn.thresholds.ordered_entries
     by_size = budget.limits[1] is not None
-    while group.last_delivered < stream.last and stream.length and looked < LOOK_MAX:
-        left = LOOK_MAX if count is None else count - len(delivered)
+    while group.last_delivered < stream.last and stream.length and looked < most:
+        left = most if count is None else count - len(delivered)
         if left <= 0 or (room and size > room) or budget.exhausted:
             break
         page = _next(txn, stream, group, left, looked)
@@ -69,7 +67,7 @@ def take_new(txn: Txn, reader: Reader, count: int | None) -> Rows:
         delivered += fresh
         looked += passed
         size += memory_of(fresh) if room else 0
-    if looked >= LOOK_MAX and (count is None or len(delivered) < count):
+    if looked >= most and (count is None or len(delivered) < count):
         txn.catalog.index.wake_at(reader.name, txn.now_ms, Wake.MORE)
     return Rows(delivered, len(stream.prefix))
 
@@ -80,7 +78,8 @@ def _next(txn: Txn, stream: StreamMeta, group: GroupMeta, left: int, looked: int
     is_large = most < FIRST_PAGE
     if left <= FEW and not looked and not is_large:
         return read_ahead(txn, stream, group, left).page
-    most = min(most if is_large else PAGE, LOOK_MAX - looked, max(left, 2 * looked))
+    rest = txn.thresholds.ordered_entries - looked
+    most = min(most if is_large else PAGE, rest, max(left, 2 * looked))
     return read_rows(txn, stream, group.last_delivered.next(), MAX_ID, most)
 
 

@@ -47,8 +47,6 @@ _ALL = 1 << 62
 _LAST = MAX_ID.packed
 ROOM_ENTRIES = 10_000
 """Entries that one read delivers at most if replies are limited: it is done in one go."""
-_BURIED_MAX = 500
-"""Entries that one read moves to the dead letters at most; the next read moves the others."""
 _PAGE = 100
 _RATE_PARTS, _RATED_MAX = 16, 64
 """A rate's time has this many parts: the deliveries of one are counted together, at the time of the
@@ -297,7 +295,7 @@ class _Redelivery:
             if not (self.left and most) or self.reader.budget.exhausted:
                 return
             if self._is_given_up(run):
-                if self._buried >= _BURIED_MAX:
+                if self._buried >= self.txn.thresholds.buried_entries:
                     self.is_left = True
                     return
                 self._buried += run.length
@@ -376,13 +374,13 @@ def _is_moved_back(txn: Txn, group: GroupMeta) -> bool:
 def _deliver_not_pending(txn: Txn, reader: Reader, count: int | None) -> list[Entry]:
     """Deliver new entries, and leave those that are pending to their consumers.
 
-    One read looks at LOOK_MAX entries; if it must stop there, blocked readers are woken to go on.
+    One read looks at ``ordered_entries``; if it stops there, blocked readers are woken to go on.
     """
     stream, group, budget = reader.stream, reader.group, reader.budget
     delivered: list[Entry] = []
     looked = 0
     while group.last_delivered < stream.last and not budget.exhausted:
-        if looked >= ordering.LOOK_MAX:
+        if looked >= txn.thresholds.ordered_entries:
             txn.catalog.index.wake_at(reader.name, txn.now_ms, Wake.MORE)
             break
         most = _PAGE if count is None else min(_PAGE, count - len(delivered))

@@ -23,11 +23,6 @@ from kvstream.operations.ack import note_released
 from kvstream.operations.groups import delete_consumer, existing_group
 from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning, run_at_once
 
-RUNS_TOGETHER = 250
-"""Runs that one step of ``plan_passing_on`` gives back: ten milliseconds of work."""
-REAP_CONSUMERS, REAP_RUNS = 20, 500
-"""Consumers that one step of ``fire`` removes, and runs of pending entries that it gives back."""
-
 
 def give_back(
     txn: Txn, name: bytes, group: GroupMeta, member: ConsumerMeta, most: int
@@ -55,9 +50,9 @@ def plan_passing_on(name: bytes, group_name: bytes, consumer: bytes) -> Plan[int
             if member is None:
                 place = f"in group {quoted(group_name)}"
                 raise RequestError(f"there is no consumer {quoted(consumer)} {place}")
-            runs, count = give_back(txn, name, group, member, RUNS_TOGETHER)
+            runs, count = give_back(txn, name, group, member, txn.thresholds.ready_runs)
             total += count
-            if runs < RUNS_TOGETHER:
+            if runs < txn.thresholds.ready_runs:
                 txn.frees = True
                 txn.catalog.drop_consumer(txn, group, member)
                 txn.notify(XGROUP_DELCONSUMER, name)
@@ -113,12 +108,12 @@ def _members(txn: Txn, group: GroupMeta) -> Iterable[ConsumerMeta]:
 def reap(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta, idle_ms: int) -> bool:
     """Remove consumers that were idle for ``idle_ms``; return False if there is more to do."""
     bound, members = txn.now_ms - idle_ms, _members(txn, group)
-    idle = list(islice((each for each in members if each.seen_ms <= bound), REAP_CONSUMERS + 1))
-    left = REAP_RUNS
-    for member in idle[:REAP_CONSUMERS]:
+    most, left = txn.thresholds.reaped_consumers, txn.thresholds.reaped_runs
+    idle = list(islice((each for each in members if each.seen_ms <= bound), most + 1))
+    for member in idle[:most]:
         left -= give_back(txn, name, group, member, left)[0]
         if left <= 0:
             return False
         delete_consumer(txn, name, group.name, member.name)
         txn.catalog.queue_events.reap(stream.name, group.name, member.name)
-    return len(idle) <= REAP_CONSUMERS
+    return len(idle) <= most

@@ -1,9 +1,9 @@
 """KVSTREAM.INFO: what a stream is like as a queue, with the figures of each group.
 
 The cost grows with the groups, not with the entries. What tells entries that were given back apart
-(ready, waiting, held) is read from at most GIVEN_BACK_RUNS runs of each kind: if one kind has more,
+(ready, waiting, held) is read from at most ``given_back_runs`` of each kind: if one kind has more,
 it has what is left by the others. Of leases that have ended as many runs are counted. If Redis's
-rules do not tell the lag of a group, it is counted by nodes, of which COUNTED_NODES are read at
+rules do not tell the lag of a group, it is counted by nodes, of which ``counted_nodes`` are read at
 most.
 """
 
@@ -20,13 +20,12 @@ from kvstream.meta.runs import HELD_MS, OWNED_FIRST, first_waiting
 from kvstream.meta.txn import Txn
 from kvstream.operations import delayed
 from kvstream.operations.groups import lag
-from kvstream.operations.info import GIVEN_BACK_RUNS, count_given_back
+from kvstream.operations.info import count_given_back
 from kvstream.operations.queues import schedules
 from kvstream.operations.queues.retention import needs_of_group, progress_of
 from kvstream.operations.reads.rows import read_rows
 from kvstream.types.ids import MAX_ID
 
-COUNTED_NODES = 2000
 _HELD_FIRST = U64.pack(HELD_MS)
 
 
@@ -98,11 +97,11 @@ def group_queue(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta) -> 
 
 
 def _count_lapsed(txn: Txn, group: GroupMeta) -> int:
-    """Return how many entries have a lease that has ended, of GIVEN_BACK_RUNS runs."""
+    """Return how many entries have a lease that has ended, of some runs."""
     if group.policy is None or not group.policy.lease_ms:
         return 0
     runs = pel.lapsed_runs(txn, group, txn.now_ms - group.policy.lease_ms)
-    return sum(run.length for run in islice(runs, GIVEN_BACK_RUNS))
+    return sum(run.length for run in islice(runs, txn.thresholds.given_back_runs))
 
 
 def _count_given_back(txn: Txn, group: GroupMeta, nacked: int) -> tuple[int, int, int]:
@@ -122,7 +121,7 @@ def _count_undelivered(txn: Txn, stream: StreamMeta, group: GroupMeta) -> int | 
     if group.last_delivered >= stream.last or not stream.length:
         return 0
     known = lag(stream, group)
-    if known is not None or stream.nodes > COUNTED_NODES:
+    if known is not None or stream.nodes > txn.thresholds.counted_nodes:
         return known
     return nodes.live_after(txn, stream, group.last_delivered)
 

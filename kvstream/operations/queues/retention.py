@@ -1,8 +1,9 @@
 """Remove the entries that a stream need not keep, in the background and in bounded steps.
 
-A check looks at every rule (meta/policy.py) and removes what may go: STEP_ENTRIES at the head of
-the stream at most, and some of THINNED_ENTRIES behind it. A timer runs the next check: at
-once if there is more, when the first entry reaches its age, or while acknowledgements are missing.
+A check looks at every rule (meta/policy.py) and removes what may go: ``retained_entries`` at the
+head of the stream at most, and some of ``thinned_entries`` behind it. A timer runs the next check:
+at once if there is more, when the first entry reaches its age, or while acknowledgements are
+missing.
 ``check_changed_streams`` finds the streams in memory that have changed since their last check; the
 engine asks once a second. So an idle stream costs one comparison, and XADD costs nothing.
 
@@ -51,19 +52,10 @@ from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.images import PackedID
 
 _TREES = Family.TREES
-STEP_ENTRIES = 200_000
-"""Entries that one check removes at the head: the rows of 2000 nodes are read for them."""
-THINNED_ENTRIES = 3000
-"""Entries that one check looks at one by one, by whole nodes."""
-COMPACTED_ENTRIES = 500
-"""Entries that one check compacts: some 5 ms."""
 SWEPT_ROWS = 50
 """Rows of values that one check looks at for entries that have gone."""
-THINNED_MORE = 500
-"""Entries that one check removes one by one; after more the next check comes at once."""
-LOOKED, LOOKED_CHECKS, LOOKED_REMOVES = 500, 20, 5000
-"""Limits of one commit: streams in memory that it looks at, streams that it checks, and entries
-that it removes."""
+LOOKED_REMOVES = 5000
+"""Entries that the checks of one commit remove."""
 SEGMENT_NODES = 256
 COUNTED_SEGMENTS = 16
 """Segments of nodes whose bytes one check adds up."""
@@ -195,11 +187,11 @@ def run(txn: Txn, name: bytes) -> tuple[int, bool]:
 def check_changed_streams(txn: Txn) -> tuple[int, int]:
     """Look at the next streams in memory, and check those that have changed.
 
-    Return how many were checked and how many looked at: LOOKED, or less if many entries are
+    Return how many were checked and how many looked at: 500, or less if many entries are
     removed, so that a commit stays small. The next call goes on with the others.
     """
     retained, looked, checked, removed = txn.catalog.retained, 0, 0, 0
-    for name in list(islice(retained, LOOKED)):
+    for name in list(islice(retained, txn.thresholds.retained_streams)):
         looked += 1
         del retained[name]  # after damage it is looked at once it is loaded again
         stream = txn.catalog.streams.get(name)
@@ -213,7 +205,7 @@ def check_changed_streams(txn: Txn) -> tuple[int, int]:
             checked += 1
             removed += check(txn, stream)[0]
         retained[name] = None  # behind the others
-        if removed >= LOOKED_REMOVES or checked >= LOOKED_CHECKS:
+        if removed >= LOOKED_REMOVES or checked >= txn.thresholds.retained_checks:
             break
     return checked, looked
 
@@ -287,26 +279,26 @@ def _by_bounds(
     txn: Txn, stream: StreamMeta, progress: Progress, needs: Needs, protected: Needs
 ) -> tuple[int, bool]:
     """Apply every rule except LATEST; return how many entries went, and whether more may go."""
-    rules, uncounted = progress.rules, False
+    rules, most, uncounted = progress.rules, txn.thresholds.retained_entries, False
     old = MIN_ID
     if rules.max_age_ms:
         old = StreamID(max(0, txn.now_ms - rules.max_age_ms + 1), 0)
-    removed = trim_head(txn, stream, STEP_ENTRIES, min(old, protected.first))
+    removed = trim_head(txn, stream, most, min(old, protected.first))
     acked = rules.acked and stream.groups_count > 0
     if acked:
-        removed += trim_head(txn, stream, STEP_ENTRIES - removed, needs.first)
+        removed += trim_head(txn, stream, most - removed, needs.first)
     excess = stream.length - rules.max_length if rules.max_length else 0
     if rules.max_bytes and stream.length:
         uncounted = not _count_bytes(txn, stream, progress)
         excess = max(excess, 0 if uncounted else _excess_entries(txn, stream, progress))
-    gone = trim_head(txn, stream, min(excess, STEP_ENTRIES - removed), protected.first)
+    gone = trim_head(txn, stream, min(excess, most - removed), protected.first)
     removed, thinned = removed + gone, 0
-    if removed < STEP_ENTRIES:
+    if removed < most:
         upto = MAX_ID if acked else MIN_ID if rules.force else old
         left = 0 if rules.force else excess - gone
         thinned = _thin_by_bounds(txn, stream, progress, upto, left, needs)
     removed += thinned
-    return removed, removed >= STEP_ENTRIES or thinned >= THINNED_MORE or uncounted
+    return removed, removed >= most or thinned >= txn.thresholds.thinned_more or uncounted
 
 
 def needs_of(txn: Txn, stream: StreamMeta) -> Needs:
@@ -363,7 +355,7 @@ def _thin(
     for node in _nodes_from(txn, stream, max(start, stream.head)):
         if node.first >= upto:
             break
-        if live >= THINNED_ENTRIES:
+        if live >= txn.thresholds.thinned_entries:
             following = node.first
             break
         chosen.append(node)
@@ -464,7 +456,7 @@ def _excess_entries(txn: Txn, stream: StreamMeta, progress: Progress) -> int:
     if excess <= 0:
         return 0
     for node in _closed_nodes(txn, stream, stream.head, MAX_ID):
-        if excess <= 0 or entries >= STEP_ENTRIES:
+        if excess <= 0 or entries >= txn.thresholds.retained_entries:
             break
         excess -= node.size
         entries += node.live
@@ -476,7 +468,7 @@ def compact(txn: Txn, stream: StreamMeta, rules: Retention, below: StreamID) -> 
     cursor = _last_compacted(txn, stream)
     if not stream.length or cursor >= stream.last or cursor.next() >= below:
         return 0, False
-    rows = read_rows(txn, stream, cursor.next(), stream.last, COMPACTED_ENTRIES)
+    rows = read_rows(txn, stream, cursor.next(), stream.last, txn.thresholds.compacted_entries)
     lower = stream.prefix + below.packed
     rows = [row for row in rows if row[0] < lower]
     if not rows:
@@ -496,7 +488,7 @@ def compact(txn: Txn, stream: StreamMeta, rules: Retention, below: StreamID) -> 
     timers.put_row(txn, stream, CURSOR_ROW, ids[-1].packed)
     gone = find_live(txn, stream, sorted(gone)) if gone else []
     erase(txn, stream, gone)
-    return len(gone), len(rows) == COMPACTED_ENTRIES
+    return len(gone), len(rows) == txn.thresholds.compacted_entries
 
 
 def _last_compacted(txn: Txn, stream: StreamMeta) -> StreamID:

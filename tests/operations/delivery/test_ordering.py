@@ -10,7 +10,6 @@ from kvstream.engine import timer_thread
 from kvstream.group import Consumer, Group
 from kvstream.layout.keys import qualified
 from kvstream.operations import delete
-from kvstream.operations.delivery import ordering
 from kvstream.operations.queues import policy
 from kvstream.operations.trim import Strategy, Trim, trim
 from kvstream.types.options import RefPolicy
@@ -245,7 +244,7 @@ def test_a_long_backlog_of_one_key_delays_no_other(ordered: Store, reopen: Reope
     while (found := read(ordered, 10)) != [b1]:
         reads += 1
         assert found == backlog[:1] if reads == 1 else not found
-    assert reads <= len(backlog) // ordering.LOOK_MAX + 1
+    assert reads <= len(backlog) // ordered.engine.thresholds.ordered_entries + 1
     for eid in backlog[:3]:
         group_of(ordered).ack(eid)
         (c1,) = add(ordered, "c")

@@ -9,10 +9,9 @@ from kvstream import ManualClock, Store
 from kvstream.engine import timer_thread
 from kvstream.engine.blocking_reads import GroupRead
 from kvstream.layout.keys import qualified
-from kvstream.operations.delivery import ordering
 from tests.commands.conftest import Say, speaker
 from tests.commands.dispatcher import Dispatcher
-from tests.opening import Stores
+from tests.opening import Stores, change_thresholds
 from tests.patience import PATIENCE_S, until
 
 Read = list[str]
@@ -254,9 +253,9 @@ def test_four_failing_entries_do_not_block_the_others(say: Say, clock: ManualClo
 
 
 def test_more_dead_letters_than_a_read_moves_are_moved_by_the_next_reads(
-    say: Say, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: Store, say: Say, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr("kvstream.operations.delivery.policy_delivery._BURIED_MAX", 2)
+    change_thresholds(store.engine, buried_entries=2)
     say("KVSTREAM.POLICY SET s g LEASE 1000 DELIVERIES 1")
     for number in range(1, 7):
         add(say, number)
@@ -415,10 +414,10 @@ def test_a_group_that_is_moved_back_leaves_pending_entries_alone(say: Say) -> No
 
 
 def test_a_read_of_a_group_moved_far_back_looks_at_a_bounded_number_of_entries(
-    say: Say, ask: Any, monkeypatch: pytest.MonkeyPatch
+    store: Store, say: Say, ask: Any
 ) -> None:
     """Later reads, and a blocked one, continue where it stopped."""
-    monkeypatch.setattr(ordering, "LOOK_MAX", 200)
+    change_thresholds(store.engine, ordered_entries=200)
     say("KVSTREAM.POLICY SET s g LEASE 100000000")
     add(say, *range(1, 1002))
     read(say, "a", "COUNT 1000")
@@ -467,9 +466,9 @@ def test_a_blocked_reader_wakes_when_a_lease_ends(say: Say, ask: Any, clock: Man
 
 
 def test_the_readers_of_very_many_streams_wake_in_steps(
-    store: Store, say: Say, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: Store, say: Say, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(timer_thread, "_WAKES", 2)
+    change_thresholds(store.engine, woken_streams=2)
     store.engine.timers.paused = True
     woken: list[Any] = []
     for number in range(3):

@@ -15,7 +15,7 @@ from kvstream.operations.queues import consumers, policy
 from kvstream.types.ids import StreamID
 from tests.commands.conftest import Say, speaker, words
 from tests.commands.dispatcher import Dispatcher
-from tests.opening import Stores
+from tests.opening import Stores, change_thresholds
 
 NAME = qualified(0, b"s")
 
@@ -46,9 +46,9 @@ def test_a_late_ack_of_a_removed_consumer_is_refused(say: Say) -> None:
 
 
 def test_a_consumer_of_very_many_entries_is_removed_in_steps(
-    store: Store, say: Say, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: Store, say: Say, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(consumers, "RUNS_TOGETHER", 1)
+    change_thresholds(store.engine, ready_runs=1)
     for _ in range(3):
         clock.advance(1)
         say("XREADGROUP GROUP g a COUNT 1 STREAMS s >")
@@ -166,10 +166,8 @@ def test_a_consumer_that_appears_later_is_removed_too(quiet: Store, clock: Manua
     assert names(quiet) == []
 
 
-def test_very_many_entries_are_given_back_in_steps(
-    quiet: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(consumers, "REAP_RUNS", 2)
+def test_very_many_entries_are_given_back_in_steps(quiet: Store, clock: ManualClock) -> None:
+    change_thresholds(quiet.engine, reaped_runs=2)
     group = quiet.stream("s").group("g")
     for _ in range(5):
         group.consumer("old").read(count=1)
@@ -186,7 +184,7 @@ def test_very_many_entries_are_given_back_in_steps(
 def test_very_many_consumers_are_removed_in_steps(
     quiet: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers, "REAP_CONSUMERS", 2)
+    change_thresholds(quiet.engine, reaped_consumers=2)
     for number in range(5):
         quiet.stream("s").group("g").create_consumer(f"c{number}")
     rule(quiet, 1000)

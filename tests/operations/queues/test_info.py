@@ -8,12 +8,10 @@ from kvstream import ManualClock, Queue, Store
 from kvstream.commands.replies import ErrorReply, Map
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import info
 from kvstream.operations.delivery import ordering
 from kvstream.operations.groups import Reader, consumer_of, existing_group
-from kvstream.operations.queues import info as queue_info
 from tests.commands.dispatcher import Dispatcher
-from tests.opening import Stores
+from tests.opening import Stores, change_thresholds
 
 NAME = qualified(0, b"s")
 START_MS = 1_700_000_000_000
@@ -108,10 +106,8 @@ def test_entries_that_wait_for_another_delivery_are_counted_apart(quiet: Store) 
 
 
 @pytest.mark.parametrize("is_released", [False, True])
-def test_very_many_entries_given_back_are_of_their_kind(
-    quiet: Store, monkeypatch: pytest.MonkeyPatch, is_released: bool
-) -> None:
-    monkeypatch.setattr(info, "GIVEN_BACK_RUNS", 5)
+def test_very_many_entries_given_back_are_of_their_kind(quiet: Store, is_released: bool) -> None:
+    change_thresholds(quiet.engine, given_back_runs=5)
     queue = Queue(quiet, "s", order_by="k", backoff=60, consumer="c")
     queue.put_many([{"k": "a"}] * 400)
     queue.put_many([{"k": n} for n in range(4)])
@@ -139,15 +135,13 @@ def test_dead_letters_of_a_group_are_counted(quiet: Store) -> None:
     assert group["dead"] == 1
 
 
-def test_an_unknown_lag_is_counted_from_the_nodes_if_they_are_few(
-    quiet: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_lag_is_counted_from_the_nodes_if_they_are_few(quiet: Store) -> None:
     for ms in range(1, 500):
         run(quiet, f"XADD s {ms}-0 f v")
     run(quiet, "XDEL s 300-0")
     run(quiet, "XGROUP CREATE s g 100-0")
     (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
     assert group["ready"] == 398
-    monkeypatch.setattr(queue_info, "COUNTED_NODES", 3)
+    change_thresholds(quiet.engine, counted_nodes=3)
     (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
     assert group["ready"] is None

@@ -12,6 +12,7 @@ from kvstream.operations.queues import leases
 from kvstream.types.ids import StreamID
 from tests.commands.conftest import Say, speaker
 from tests.commands.dispatcher import Dispatcher
+from tests.opening import change_thresholds
 
 NAME = qualified(0, b"s")
 
@@ -335,9 +336,9 @@ def test_a_waiting_entry_keeps_its_time_in_a_renamed_stream(
 
 
 def test_very_many_entries_become_ready_in_steps(
-    store: Store, say: Say, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: Store, say: Say, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr("kvstream.operations.delivery.backoff.RUNS_TOGETHER", 1)
+    change_thresholds(store.engine, ready_runs=1)
     clock.advance(1)
     say("XCLAIM s g a 0 2-0 JUSTID RETRYCOUNT 2")
     assert say("KVSTREAM.NACK s g a DELAY 5 1-0 1 2-0 2 3-0 1") == [1, 1, 1]

@@ -13,7 +13,7 @@ from kvstream.meta.policy import LATEST_ROWS
 from kvstream.meta.records import StreamMeta
 from kvstream.operations.queues import retention
 from tests.commands.dispatcher import Dispatcher
-from tests.opening import Stores
+from tests.opening import Stores, change_thresholds
 from tests.patience import until
 
 NAME = qualified(0, b"s")
@@ -336,10 +336,8 @@ def test_the_background_threads_apply_the_rules(open_store: Stores) -> None:
     until(lambda: left(store) == [18, 19, 20], "the check of a changed stream")
 
 
-def test_steps_are_bounded_and_the_next_one_follows_at_once(
-    quiet: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retention, "STEP_ENTRIES", 100)
+def test_steps_are_bounded_and_the_next_one_follows_at_once(quiet: Store) -> None:
+    change_thresholds(quiet.engine, retained_entries=100)
     add(quiet, 1, 1000)
     run(quiet, "KVSTREAM.RETENTION SET s MAXLEN 10")
     assert quiet.engine.run(timer_thread.run_due, 1) == 1
@@ -348,10 +346,8 @@ def test_steps_are_bounded_and_the_next_one_follows_at_once(
     assert len(left(quiet)) == 800
 
 
-def test_run_ends_when_entries_are_acknowledged_between_its_steps(
-    quiet: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retention, "THINNED_ENTRIES", 150)
+def test_run_ends_when_entries_are_acknowledged_between_its_steps(quiet: Store) -> None:
+    change_thresholds(quiet.engine, thinned_entries=150)
     add(quiet, 1, 1000)
     run(quiet, "XGROUP CREATE s g 0")
     read(quiet, 1000)
@@ -363,9 +359,9 @@ def test_run_ends_when_entries_are_acknowledged_between_its_steps(
 
 
 def test_age_and_length_together_pass_entries_that_stay_pending(
-    quiet: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    quiet: Store, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(retention, "THINNED_ENTRIES", 150)
+    change_thresholds(quiet.engine, thinned_entries=150)
     now = clock.now_ms()
     add(quiet, now - 1000, now - 1)
     run(quiet, "XGROUP CREATE s g 0")
@@ -386,11 +382,9 @@ def test_ids_in_the_far_future_have_a_timer_too(quiet: Store) -> None:
     assert quiet.engine.run(lambda txn: list(timers.scan(txn, stream_of(quiet)))) == []
 
 
-def test_very_many_streams_are_processed_in_turn(
-    quiet: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retention, "LOOKED", 3)
-    monkeypatch.setattr(retention, "LOOKED_CHECKS", 2)
+def test_very_many_streams_are_processed_in_turn(quiet: Store) -> None:
+    change_thresholds(quiet.engine, retained_streams=3)
+    change_thresholds(quiet.engine, retained_checks=2)
     for number in range(8):
         run(quiet, f"XADD s{number} * f v")
         run(quiet, f"KVSTREAM.RETENTION SET s{number} MAXLEN 1")
@@ -403,10 +397,8 @@ def test_very_many_streams_are_processed_in_turn(
     assert [len(quiet.stream(f"s{number}")) for number in range(8)] == [1] * 8
 
 
-def test_compaction_resumes_after_a_restart(
-    quiet: Store, reopen: Reopen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retention, "COMPACTED_ENTRIES", 100)
+def test_compaction_resumes_after_a_restart(quiet: Store, reopen: Reopen) -> None:
+    change_thresholds(quiet.engine, compacted_entries=100)
     for number in range(1, 1001):
         run(quiet, f"XADD s {number}-0 u {number % 7}")
     run(quiet, "KVSTREAM.RETENTION SET s LATEST u")

@@ -20,6 +20,8 @@ from kvstream.engine.timer_thread import TimerThread
 from kvstream.layout.keys import qualified
 from kvstream.meta.policy import Retention
 from kvstream.operations.queues import retention
+from kvstream.types.thresholds import Thresholds
+from tests.opening import open_with
 
 NAME = qualified(0, b"s")
 GROUPS = st.sampled_from([b"g", b"h"])
@@ -36,8 +38,6 @@ class RetentionMachine(RuleBasedStateMachine):
         self.ends = ExitStack()
         for threads, name in ((TimerThread, "start"), (Engine, "_before_cycle")):
             self.ends.enter_context(patch.object(threads, name, lambda *_: None))
-        for bound, few in {"STEP_ENTRIES": 15, "THINNED_ENTRIES": 6, "THINNED_MORE": 3}.items():
-            self.ends.enter_context(patch.object(retention, bound, few))
         self.folder = Path(self.ends.enter_context(tempfile.TemporaryDirectory()))
         self.clock = ManualClock(START_MS)
         self.store: Store = self.open()
@@ -49,8 +49,12 @@ class RetentionMachine(RuleBasedStateMachine):
         self.ms = START_MS
 
     def open(self) -> Store:
-        return Store.open(
-            self.folder / "store", clock=self.clock, durability="no", stream_node_max_entries=3
+        return open_with(
+            self.folder / "store",
+            Thresholds(retained_entries=15, thinned_entries=6, thinned_more=3),
+            clock=self.clock,
+            durability="no",
+            stream_node_max_entries=3,
         )
 
     def teardown(self) -> None:
