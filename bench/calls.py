@@ -28,7 +28,7 @@ from kvstream.resp.requests import RequestReader
 from kvstream.server.commands import TABLE
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Client
-from kvstream.server.runtime.executor import Executor
+from kvstream.server.runtime.executor import Executor, NoLoop
 from kvstream.types.clock import ManualClock
 from kvstream.types.options import StoreOptions
 
@@ -103,10 +103,20 @@ def measure(folder: Path) -> Counts:
     return counts
 
 
+class _Timed(NoLoop):
+    """Runs an executor on a manual clock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+
+    def clock(self) -> float:
+        return self._clock.now_ms() / 1000
+
+
 def _requests(folder: Path, clock: ManualClock) -> Iterator[Step]:
     """Yield requests of one client, alone and in pipelines."""
     engine = Engine(folder, StoreOptions(), clock)
-    executor = Executor(engine, TABLE, ServerOptions(), clock=lambda: clock.now_ms() / 1000)
+    executor = Executor(engine, TABLE, ServerOptions(), _Timed(clock))
     client = Client(executor, 1, RequestReader(), lambda data: None, lambda: None, 0.0)
     executor.add(client)
     numbers = count(1)

@@ -182,6 +182,10 @@ class Catalog:
         self.index = KeyIndex(self.unlinked, self.databases, Usage(thresholds.used_keys))
         self.numbers = Allocator()
 
+    def cache_replies(self, cache: ReplyCache) -> None:
+        """Keep encoded replies in ``cache`` from now on."""
+        self.reply_cache = cache
+
     def allocate(self, txn: Changeset) -> int:
         """Allocate a number for a tree or a generation."""
         return self.numbers.reserve(txn)

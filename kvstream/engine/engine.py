@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from time import sleep
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from kvstream.engine.coerce import warn_of_block
 from kvstream.engine.disk_watch import DiskWatch
@@ -58,6 +58,7 @@ from kvstream.types.thresholds import DEFAULT, Thresholds
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Publish: TypeAlias = Callable[[list[tuple[Event, bytes]]], None]
 
 _KEYS_PAGE = 1000
 RETAIN_PAUSE_S = 1.0
@@ -96,10 +97,8 @@ class Engine(Unclosed):
         self.waiters = Waiters(self.catalog.wakeups)
         self.signal: Callable[[], Signal] = Signal  # what a blocked read waits for
         self._always = self.options.durability is Durability.ALWAYS
-        self.on_commit: Callable[[float], None] | None = None
-        """Called under the lock with the seconds of each write to RocksDB; must not raise."""
-        self.on_events: Callable[[list[tuple[Event, bytes]]], None] = lambda events: None
-        """Called under the lock with the keyspace events of each commit; must not raise."""
+        self._commit_watchers: list[Callable[[float], None]] = []
+        self._publish: Publish | None = None
         self._now_ms = self.clock.now_ms
         self._spare: Txn | None = None
         self._raised: dict[bytes, Wake] = {}
@@ -286,11 +285,11 @@ class Engine(Unclosed):
         """Write the changes of ``txn``; return the sequence number, 0 if nothing changed."""
         batch, sequence = txn.finish(), 0
         if batch is not None:
-            write = self.database.write if self.on_commit is None else self._timed_write
+            write = self._timed_write if self._commit_watchers else self.database.write
             sequence = write(batch, txn.frees)
             batch.clear()
-        if txn.events:
-            self.on_events(txn.events)
+        if txn.events and self._publish is not None:
+            self._publish(txn.events)
         if self.catalog.crowded:
             if self.catalog.seen:  # seen times have no write that takes them along
                 self._write_seen()
@@ -300,9 +299,21 @@ class Engine(Unclosed):
     def _timed_write(self, batch: Batch, frees: bool) -> int:
         begun = perf_counter()
         sequence = self.database.write(batch, frees)
-        if self.on_commit is not None:
-            self.on_commit(perf_counter() - begun)
+        for watcher in self._commit_watchers:
+            watcher(perf_counter() - begun)
         return sequence
+
+    def watch_commits(self, watcher: Callable[[float], None]) -> None:
+        """Call ``watcher`` under the lock with the seconds of each write; it must not raise."""
+        self._commit_watchers.append(watcher)
+
+    def publish_events(self, wanted: int, publish: Publish) -> None:
+        """Call ``publish`` under the lock with the keyspace events of each commit.
+
+        ``wanted`` are the classes of events that transactions note, as bits. ``publish`` must not
+        raise, and replaces the former one.
+        """
+        self.catalog.wanted_events, self._publish = wanted, publish
 
     def _wait_durable(self, sequence: int, signals: dict[bytes, Wake]) -> None:
         """Wait until the write, or the rows that were read, are durable; then serve waiters."""

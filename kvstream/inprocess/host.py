@@ -31,7 +31,7 @@ from kvstream.resp.requests import RequestReader
 from kvstream.server.commands import TABLE
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Client
-from kvstream.server.runtime.executor import Executor
+from kvstream.server.runtime.executor import Executor, NoLoop
 from kvstream.storage import directory
 from kvstream.storage.contexts import contextmanager
 from kvstream.types.options import ENTRY_BYTES_MAX
@@ -66,13 +66,13 @@ class Endpoint(Protocol):
         ...
 
 
-class Host:
+class Host(NoLoop):
     """The clients of one store in this process, and their executor."""
 
     def __init__(self, engine: Engine, on_idle: Callable[[], None]) -> None:
         """``on_idle`` is called by the host's thread after each round, without its lock."""
         self.engine = engine
-        self.executor = Executor(engine, COMMANDS, OPTIONS, post=self.post)
+        self.executor = Executor(engine, COMMANDS, OPTIONS, self)
         self.ended = ""
         """The reason why the host has ended; empty while it runs."""
         self._ends: dict[Client, Endpoint] = {}

@@ -187,11 +187,9 @@ async def serve(
     A second signal ends the process at once. SIGHUP reloads the certificates.
     ``set_level`` sets the log level of the process.
     """
-    executor = Executor(engine, TABLE, options)
-    executor.set_level = set_level
-    listener = Listener(executor, tls)
     stop = asyncio.Event()
-    executor.stop = stop.set
+    listener = Listener(engine, TABLE, options, tls, stop.set, set_level)
+    executor = listener.executor
     _apply_settings(executor, options)
     asyncio.get_running_loop().set_exception_handler(_log_error)
     with _signals_heeded(listener, stop), metered(listener) as metrics_url:
@@ -210,7 +208,7 @@ async def serve(
         _log.log(NOTICE, "stops; clients to be answered and let go: %d", len(executor.clients))
         server_address.remove(engine.database.own_path)
         notify(STOPPING)
-        listener.stopping = True
+        listener.stop_accepting()
         for server in servers:
             server.close()
         if options.unixsocket is not None and socket_status is not None:
@@ -415,7 +413,7 @@ def _read_certificates(listener: Listener) -> None:
     if listener.tls is None:
         return
     try:
-        listener.tls = certificates.load(listener.executor.options)
+        listener.use_certificates(certificates.load(listener.executor.options))
         _log.log(NOTICE, "the certificates were read anew")
     except certificates.BadCertificate as error:
         _log.warning("goes on with the certificates that it has: %s", error)

@@ -8,8 +8,9 @@ times the processor time of ``PING, -P 16``.
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, islice
 from math import frexp, ldexp
 
@@ -316,26 +317,12 @@ class Latency:
         if not threshold_ms or self._engine is engine:
             return
         self._engine = engine
-        engine.on_commit = both(engine.on_commit, lambda seconds: self.add("aof-write", seconds))
-        committer = engine.committer
-        committer.on_fsync = both(committer.on_fsync, self._fsynced)
+        engine.watch_commits(partial(self.add, "aof-write"))
+        engine.committer.watch_fsyncs(self._fsynced)
 
     def _fsynced(self, seconds: float) -> None:
         if self._engine is not None and self._engine.durability is Durability.ALWAYS:
             self.add("aof-fsync-always", seconds)  # at other levels no client waits for it
-
-
-def both(
-    first: Callable[[float], None] | None, second: Callable[[float], None]
-) -> Callable[[float], None]:
-    """Return a hook that calls both hooks; ``first`` may not be set."""
-
-    def tell(seconds: float) -> None:
-        if first is not None:
-            first(seconds)
-        second(seconds)
-
-    return tell
 
 
 # --- SLOWLOG ------------------------------------------------------------------------------------

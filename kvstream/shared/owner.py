@@ -328,14 +328,14 @@ class SocketServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        executor = self._executor = Executor(self._engine, COMMANDS, OPTIONS)
-        listener = Listener(executor)
+        listener = Listener(self._engine, COMMANDS, OPTIONS)
+        executor = self._executor = listener.executor
         server = await self._loop.create_unix_server(
             partial(OwnConnection, listener), sock=self._socket, backlog=BACKLOG
         )
         self._ready.set()
         await self._stopping.wait()
-        listener.stopping = True
+        listener.stop_accepting()
         self._loop.remove_reader(self._socket)
         await _settled()  # a closed server leaves the socket of a new connection open (CPython)
         server.close()

@@ -61,8 +61,7 @@ class Committer:
         self._entered: dict[int, bool] = {} if entered is None else entered
         self.durable_sequence = database.sequence
         """Writes up to this one survive power loss."""
-        self.on_fsync: Callable[[float], None] | None = None
-        """Called with the seconds of every fsync of the log, in its thread; must not raise."""
+        self._fsync_watchers: list[Callable[[float], None]] = []
         self._database = database
         self._writes_nothing = database.failure is not None
         """The store was opened read-only."""
@@ -252,13 +251,17 @@ class Committer:
                 self._flusher = None
         self._pass_turn()
 
+    def watch_fsyncs(self, watcher: Callable[[float], None]) -> None:
+        """Call ``watcher`` with the seconds of each fsync, in its thread; it must not raise."""
+        self._fsync_watchers.append(watcher)
+
     def _flush(self) -> None:
         """Make the log durable, and pass the turn on."""
         begun = perf_counter()
         try:
             self.durable_sequence = self._database.flush_wal()
-            if self.on_fsync is not None:
-                self.on_fsync(perf_counter() - begun)
+            for watcher in self._fsync_watchers:
+                watcher(perf_counter() - begun)
         except StoreError as error:
             raise UnknownOutcome(f"the log cannot be made durable: {error}") from None
         finally:

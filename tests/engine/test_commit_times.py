@@ -14,8 +14,8 @@ def test_every_commit_and_fsync_is_reported(tmp_path: Path, durability: Durabili
     commits: list[float] = []
     fsyncs: list[float] = []
     with Store.open(tmp_path / "store", durability=durability) as store:
-        store.engine.on_commit = commits.append
-        store.engine.committer.on_fsync = fsyncs.append
+        store.engine.watch_commits(commits.append)
+        store.engine.committer.watch_fsyncs(fsyncs.append)
         for number in range(10):
             store.stream("s").add({"n": number})
         store.stream("s").range()
@@ -34,7 +34,7 @@ def test_a_failed_write_is_not_reported(tmp_path: Path, monkeypatch: pytest.Monk
         raise StoreError("disk")
 
     with Store.open(tmp_path / "store") as store:
-        store.engine.on_commit = commits.append
+        store.engine.watch_commits(commits.append)
         with monkeypatch.context() as broken:
             broken.setattr(store.engine.database, "write", fails)
             with pytest.raises(StoreError, match="disk"):

@@ -21,10 +21,12 @@ def listen(store: Store, letters: str = "KEAnoc") -> Heard:
     """Return a function that returns the events since its last call."""
     flags = flags_of(letters)
     assert flags is not None
-    store.engine.catalog.wanted_events = flags & ~CHANNELS
     found: list[str] = []
-    store.engine.on_events = lambda events: found.extend(
-        f"{event.name.decode()} {name[2:].decode()}" for event, name in events
+    store.engine.publish_events(
+        flags & ~CHANNELS,
+        lambda events: found.extend(
+            f"{event.name.decode()} {name[2:].decode()}" for event, name in events
+        ),
     )
 
     def heard() -> list[str]:
@@ -171,7 +173,8 @@ def test_a_swapped_database_has_its_own_events(quiet: Store, heard: Heard) -> No
     ok(quiet, "SET a 1")
     quiet.engine.run(keyspace.swap, 0, 1)
     names: list[bytes] = []
-    quiet.engine.on_events = lambda events: names.extend(name for _, name in events)
+    wanted = quiet.engine.catalog.wanted_events
+    quiet.engine.publish_events(wanted, lambda events: names.extend(name for _, name in events))
     quiet.engine.run(keyspace.delete, qualified(1, b"a"))
     assert names == [qualified(1, b"a")]
 

@@ -22,7 +22,6 @@ from kvstream.server.metrics.sample import LIMITS
 from kvstream.server.net.asyncio_server import Listener, listen
 from kvstream.server.net.tls import SecuredServer, listen_secured, load
 from kvstream.server.options import ServerOptions
-from kvstream.server.runtime.executor import Executor
 from kvstream.types.options import StoreOptions
 from kvstream.types.thresholds import DEFAULT
 from tests.faultshim.fixtures import fault_library, faulty_disk
@@ -51,7 +50,7 @@ class Served:
         self._tls, self._limits = tls, limits
         self.tls_port = 0
         self.engine = Engine(directory, StoreOptions(), thresholds=thresholds)
-        self.executor = Executor(self.engine, TABLE, ServerOptions(port=0, **options))
+        self._options = ServerOptions(port=0, **options)
         self.stopped = threading.Event()
         self._started = threading.Event()
         self._clients: list[redis.Redis] = []
@@ -66,9 +65,9 @@ class Served:
 
     async def _accept(self) -> None:
         self._over = asyncio.Event()
-        self.executor.stop = self._over.set
-        tls = load(self.executor.options) if self._tls else None
-        self.listener = listener = Listener(self.executor, tls)
+        tls = load(self._options) if self._tls else None
+        self.listener = listener = Listener(self.engine, TABLE, self._options, tls, self._over.set)
+        self.executor = listener.executor
         measuring = ExitStack()
         self.metrics_url = measuring.enter_context(metered(listener, self._limits))
         server = await listen(listener, "127.0.0.1", 0)

@@ -1,7 +1,9 @@
 """Clients of an executor without sockets: bytes in, bytes out, and a manual clock."""
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from kvstream.resp.requests import RequestReader
 from kvstream.server.commands import TABLE
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Client
-from kvstream.server.runtime.executor import Executor
+from kvstream.server.runtime.executor import Executor, NoLoop
 from kvstream.types.clock import Clock
 from kvstream.types.options import Durability, StoreOptions
 from kvstream.types.thresholds import DEFAULT, Thresholds
@@ -74,7 +76,7 @@ class Talker:
         self.server.executor.gone(self.client)
 
 
-class Server:
+class Server(NoLoop):
     """An executor on a store of its own."""
 
     def __init__(
@@ -86,9 +88,24 @@ class Server:
         commands: Table = TABLE,
     ) -> None:
         self.now = 1000.0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.engine = Engine(directory, StoreOptions(durability=durability), clock, thresholds)
-        self.executor = Executor(self.engine, commands, ServerOptions(), clock=lambda: self.now)
+        self.executor = Executor(self.engine, commands, ServerOptions(), self)
         self._clients = 0
+
+    def clock(self) -> float:
+        return self.now if self._loop is None else self._loop.time()
+
+    def post(self, function: Callable[[], None]) -> None:
+        if self._loop is None or threading.get_ident() == self._thread:
+            function()
+        else:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(function)
+
+    def run_in_loop(self) -> None:
+        """Take the time of the running event loop, and calls of other threads in it."""
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
     def client(self) -> Talker:
         self._clients += 1

@@ -17,7 +17,7 @@ from xxhash import xxh3_64_hexdigest
 
 from kvstream.server.metrics.sample import Sample
 from kvstream.server.net.asyncio_server import Listener
-from kvstream.server.stats import CommandStatistics, both
+from kvstream.server.stats import CommandStatistics
 from kvstream.types.clock import monotonic, perf_counter
 
 if TYPE_CHECKING:
@@ -73,11 +73,10 @@ class ServerHistograms:
         self._probe: asyncio.TimerHandle | None = None
 
     def start(self, listener: Listener) -> None:
-        """Set the hooks, and start the timer in the loop of the server."""
+        """Watch the store and the turns, and start the timer in the loop of the server."""
         executor, engine = listener.executor, listener.executor.engine
-        # A latency-monitor-threshold of the configuration file has set hooks before.
-        engine.on_commit = both(engine.on_commit, self.commit_seconds.add)
-        engine.committer.on_fsync = both(engine.committer.on_fsync, self.fsync_seconds.add)
+        engine.watch_commits(self.commit_seconds.add)
+        engine.committer.watch_fsyncs(self.fsync_seconds.add)
         statistics, run = executor.statistics, listener.run_turn
 
         def timed_turn() -> bool:
@@ -89,7 +88,7 @@ class ServerHistograms:
                 self.turn_requests.add(requests)
             return more
 
-        listener.run_turn = timed_turn
+        listener.run_turns_by(timed_turn)
         self._schedule(asyncio.get_running_loop())
 
     def stop(self) -> None:

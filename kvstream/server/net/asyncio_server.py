@@ -21,13 +21,16 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
 
+from kvstream.commands.command import Table
+from kvstream.engine.engine import Engine
 from kvstream.errors import KVStreamError
 from kvstream.logs import deferred, emit_deferred
 from kvstream.resp import may_poll, twins
 from kvstream.resp.requests import RequestReader
+from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor
-from kvstream.server.runtime.reply_queue import AHEAD, GroupFsync
+from kvstream.server.runtime.reply_queue import AHEAD
 from kvstream.types.clock import monotonic
 
 
@@ -219,29 +222,34 @@ class Connection(Channel, asyncio.Protocol):
 class Listener:
     """All connections of one server in one event loop."""
 
-    def __init__(self, executor: Executor, tls: ssl.SSLContext | None = None) -> None:
-        self.executor = executor
-        self.run_turn: Callable[[], bool] = executor.run
+    suspends_turns = True
+
+    def __init__(
+        self,
+        engine: Engine,
+        commands: Table,
+        options: ServerOptions,
+        tls: ssl.SSLContext | None = None,
+        stop: Callable[[], None] = lambda: None,
+        set_level: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """``stop`` and ``set_level`` are those of ``Loop``."""
+        self.stop, self.set_level = stop, set_level
         self.stopping = False
         """The server accepts no connections any more."""
         self.tls = tls
         """The TLS context of new connections."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self.soon = self._loop.call_soon
+        self.soon, self.clock = self._loop.call_soon, self._loop.time
         self.epoll_reader = EpollReader.if_possible(self._receive)
         self._thread = threading.get_ident()
         self.scheduled = self._has_pages = False
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0  # uvloop's handle of a time that has passed does not tell it
         self._next_id = 1
-        executor.clock = self._loop.time
-        executor.busy.awaits_first = True
-        executor.post = self.post
-        replies = executor.reply_queue
-        replies.group_fsync = GroupFsync(
-            lambda: replies.waiting, replies.ask, replies.wait, self._after_reads
-        )
+        self.executor = executor = Executor(engine, commands, options, self)
+        self.run_turn: Callable[[], bool] = executor.run
         executor.limits.fit_open_files()
         executor.limits.bound_replies()
         self._tick()
@@ -295,6 +303,18 @@ class Listener:
         self.schedule()
         return answers
 
+    def run_turns_by(self, run: Callable[[], bool]) -> None:
+        """Run turns by another function than the executor's ``run``, which it calls."""
+        self.run_turn = run
+
+    def stop_accepting(self) -> None:
+        """Take no new connections: the server stops."""
+        self.stopping = True
+
+    def use_certificates(self, tls: ssl.SSLContext) -> None:
+        """Serve new connections with other certificates."""
+        self.tls = tls
+
     def post(self, function: Callable[[], None]) -> None:
         """Call a function in the loop's thread: at once if this is that thread."""
         if threading.get_ident() == self._thread:
@@ -308,7 +328,7 @@ class Listener:
         function()
         self.write_pages()
 
-    def _after_reads(self, function: Callable[[], None]) -> None:
+    def after_reads(self, function: Callable[[], None]) -> None:
         self._loop.call_soon(self._posted, function)
 
     def schedule(self) -> None:

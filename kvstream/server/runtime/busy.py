@@ -66,7 +66,7 @@ class Stopped(Exception):
 class Busy:
     """The script of one server that runs for long, if there is one."""
 
-    def __init__(self, threshold_ms: Callable[[], int]) -> None:
+    def __init__(self, threshold_ms: Callable[[], int], suspends_turns: bool) -> None:
         """``threshold_ms`` returns the time after which others get BUSY; 0: never."""
         self._threshold_ms = threshold_ms
         self._turn: greenlet | None = None
@@ -85,7 +85,7 @@ class Busy:
         """The number of the error that ends the script at its next look at the clock."""
         self.has_written = False
         """The script has run a command that writes."""
-        self.awaits_first = False
+        self.awaits_first = suspends_turns
         """An event loop runs the turns, so that one may be suspended, and no script was sent."""
         self.takes_turns = False
         """The next turn runs in a greenlet: a script was sent. False inside of the greenlet."""

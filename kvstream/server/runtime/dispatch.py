@@ -59,6 +59,7 @@ class Dispatcher:
         trackers: Trackers,
         notifications: Notifications,
         pubsub: PubSub,
+        prepare_scripts: Callable[[], bool],
     ) -> None:
         self.clock = clock
         self.recorder, self.statistics = recorder, recorder.statistics
@@ -70,7 +71,7 @@ class Dispatcher:
         """CLIENT PAUSE holds some commands or all."""
         self.over_maxmemory = False
         """The process exceeds ``maxmemory``."""
-        self.prepare_scripts: Callable[[], bool] = lambda: False
+        self.prepare_scripts = prepare_scripts
         """Prepare for the first script; return whether its turn must be the next one."""
         self.read_only: ErrorReply | None = None
         """The error of every write after the store has failed."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
-from typing import Final
+from typing import Final, Protocol
 
 from kvstream.commands.command import LATER, Blocked, Command, Flag, Later, Stepwise, Table, every
 from kvstream.commands.replies import ErrorReply, Paged, Pushes, Reply, internal_error
@@ -26,6 +26,7 @@ from kvstream.server.acl import Acl
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime import transactions
 from kvstream.server.runtime.blocked_clients import BlockedClients
+from kvstream.server.runtime.busy import Busy
 from kvstream.server.runtime.call_recorder import CallRecorder
 from kvstream.server.runtime.checkpoints import Checkpoints
 from kvstream.server.runtime.client import PIECE, Argv, Client, PendingReplies, ReplyMode
@@ -65,6 +66,50 @@ CLIENT_REQUESTS: Final = 32
 """Requests of one client that run while others wait."""
 
 
+class Loop(Protocol):
+    """What runs an executor: an event loop, or threads of the program."""
+
+    suspends_turns: bool
+    """Whether a turn may be suspended: an event loop runs the next slice."""
+
+    def clock(self) -> float: ...
+
+    def post(self, function: Callable[[], None]) -> None:
+        """Call a function in the executor's thread; other threads use it."""
+        ...
+
+    def after_reads(self, function: Callable[[], None]) -> None:
+        """Call a function after the reads of the next iteration of the event loop."""
+        ...
+
+    def stop(self) -> None:
+        """Stop the server soon."""
+        ...
+
+    def set_level(self, name: str) -> None:
+        """Set the log level of a server process; elsewhere the program decides."""
+        ...
+
+
+class NoLoop:
+    """Runs an executor in the threads that call it."""
+
+    suspends_turns = False
+
+    def clock(self) -> float:
+        return monotonic()
+
+    def post(self, function: Callable[[], None]) -> None:
+        function()
+
+    def after_reads(self, function: Callable[[], None]) -> None:
+        function()
+
+    def stop(self) -> None: ...
+
+    def set_level(self, name: str) -> None: ...
+
+
 class Executor:
     """All clients of a server, the turns that run their requests, and their replies."""
 
@@ -73,19 +118,16 @@ class Executor:
         engine: Engine,
         commands: Table,
         options: ServerOptions,
-        clock: Callable[[], float] = monotonic,
-        post: Callable[[Callable[[], None]], None] = lambda function: function(),
+        loop: Loop | None = None,
     ) -> None:
-        """``post`` calls a function in the executor's thread; other threads use it."""
+        """``loop`` runs the turns; without one, whoever calls ``run`` does."""
         self.engine: Engine = engine
         self.commands = commands
         self.options: ServerOptions = replace(options)
-        self.clock = clock
-        self.post = post
-        self.stop: Callable[[], None] = lambda: None
-        """Stop the server soon."""
-        self.set_level: Callable[[str], None] = lambda name: None
-        """Set the log level of a server process; elsewhere the program decides."""
+        loop = loop or NoLoop()
+        self.clock: Callable[[], float] = loop.clock
+        self.post: Callable[[Callable[[], None]], None] = loop.post
+        self.stop, self.set_level = loop.stop, loop.set_level
         self.started_at = int(time.time())
         self.memory_at_start = resident_bytes()
 
@@ -111,10 +153,11 @@ class Executor:
         self.recorder = recorder = CallRecorder(self.options, every(commands), usage, *listeners)
         self.statistics = recorder.statistics
         self.slowlog, self.latency = recorder.slowlog, recorder.latency
-        dispatcher = Dispatcher(self.options, perf_counter, recorder, *listeners)
-        self.dispatcher = dispatcher
-        self.scripts = Scripts(self, dispatcher, commands)
-        self.busy, self.functions = self.scripts.busy, Functions(self.scripts)
+        self.busy = Busy(lambda: self.options.busy_reply_ms, loop.suspends_turns)
+        own = self.options, perf_counter, recorder, *listeners
+        self.dispatcher = dispatcher = Dispatcher(*own, prepare_scripts=self.busy.prepare)
+        self.scripts = Scripts(self, dispatcher, commands, self.busy)
+        self.functions = Functions(self.scripts)
         self.limits = Limits(self)
         directory, copies = self.options.checkpoint_dir, self.options.checkpoints_kept
         self.checkpoints = Checkpoints(engine, directory, copies)
@@ -123,6 +166,8 @@ class Executor:
         self.blocked, self.pause, self.due = clients.blocked, clients.pause, clients.due
         self.incremental = IncrementalCommands(self, dispatcher, self.pause, self.run_step)
         self.reply_queue = ReplyQueue(engine.committer, self, self.streaming, self.pubsub)
+        if loop.suspends_turns:
+            self.reply_queue.ask_together(loop.after_reads)
 
         self._turn: Turn | None = None
         self._until = 0.0
@@ -135,7 +180,7 @@ class Executor:
         self._retries = Retries(self, self._xadds, self._pipelines)
         self._guard = engine.database.write_guard
         engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
-        engine.catalog.reply_cache = ReplyCache(self.options.hot_memory, write_rows)
+        engine.catalog.cache_replies(ReplyCache(self.options.hot_memory, write_rows))
 
     # --- clients --------------------------------------------------------------------------------
 

@@ -364,22 +364,20 @@ class Notifications:
     def __init__(self, server: Server, publish: Callable[[bytes, bytes], object]) -> None:
         """``publish`` sends a message to the subscribers of a channel."""
         self._server, self._send = server, publish
-        self._catalog = server.engine.catalog
         self.of_calls = False
         """Whether events are wanted that calls cause, rather than the time."""
-        server.engine.on_events = self._committed
         self.configure()
 
     def configure(self) -> None:
         """Note the classes of events that the options name from now on."""
         flags = self._server.options.notify_keyspace_events
         wanted = flags & ~CHANNELS if flags & CHANNELS else 0
-        self._catalog.wanted_events = wanted
+        self._server.engine.publish_events(wanted, self._committed)
         self.of_calls = bool(wanted & ~EXPIRED.bit)
 
     def end(self) -> None:
         """Note no more events: the server has ended, and the store goes on."""
-        self._catalog.wanted_events = 0
+        self._server.engine.publish_events(0, self._committed)
         self.of_calls = False
 
     def ran(self, txn: Txn, missed: list[bytes]) -> None:

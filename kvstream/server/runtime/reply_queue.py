@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from kvstream.commands.command import Answer, Blocked, Later, Stepwise
 from kvstream.commands.replies import ErrorReply, Paged, Reply, internal_error
@@ -48,25 +48,37 @@ SHARE = 8
 """The mean moves by this part of the way towards the time of the last fsync."""
 
 
+class WaitingReplies(Protocol):
+    """The replies of a server that wait for an fsync."""
+
+    @property
+    def waiting(self) -> int:
+        """Their number."""
+        ...
+
+    def ask(self) -> None:
+        """Ask for an fsync that covers them."""
+        ...
+
+    def wait(self) -> None:
+        """Do that fsync in this thread, and call ``GroupFsync.done``."""
+        ...
+
+
 class GroupFsync:
     """Decides when the waiting replies of one server ask for their fsync."""
 
     def __init__(
         self,
-        waiting: Callable[[], int],
-        ask: Callable[[], None],
-        wait: Callable[[], None],
+        replies: WaitingReplies,
         soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """``waiting`` counts waiting replies, ``ask`` asks for an fsync that covers them.
+        """``soon`` calls a function after the reads of the next iteration of the event loop.
 
-        ``wait`` does that fsync in this thread and calls ``done``.
-        ``soon`` calls a function after the reads of the next iteration of the event loop. The
-        loop's own clock counts milliseconds, too coarse for an fsync.
+        The loop's own clock counts milliseconds, too coarse for an fsync.
         """
-        self._waiting, self._ask, self._wait = waiting, ask, wait
-        self._soon, self._clock = soon, clock
+        self._replies, self._soon, self._clock = replies, soon, clock
         self._mean_s = 0.0
         """The mean time of an fsync; 0: unknown."""
         self._until = self._asked_at = 0.0
@@ -88,21 +100,21 @@ class GroupFsync:
         took = min(self._clock() - self._asked_at, SLOWEST_S)
         mean = self._mean_s or took
         self._mean_s = mean + (took - mean) / SHARE
-        waiting = self._waiting()
+        waiting = self._replies.waiting
         self._expected = self._asked_for + waiting
         if waiting:
             self.begin()
 
     def _ask_if_due(self) -> None:
-        waiting, now = self._waiting(), self._clock()
+        waiting, now = self._replies.waiting, self._clock()
         if waiting < self._expected and now < self._until:
             self._soon(self._ask_if_due)
         elif waiting:
             self._asked, self._asked_for, self._asked_at = True, waiting, now
             if 0 < self._mean_s <= QUICK_S:
-                self._wait()
+                self._replies.wait()
             else:
-                self._ask()
+                self._replies.ask()
         else:  # they were answered otherwise: the durability was changed
             self._under_way = False
 
@@ -310,6 +322,10 @@ class ReplyQueue:
     def waiting(self) -> int:
         """The number of waiting replies; those of a batch are one."""
         return sum([len(replies) for _, replies, _, _ in self._waiting])
+
+    def ask_together(self, soon: Callable[[Callable[[], None]], object]) -> None:
+        """Let an event loop collect replies for one fsync; ``soon`` is that of ``GroupFsync``."""
+        self.group_fsync = GroupFsync(self, soon)
 
     def send(self, sequence: int, replies: list[PendingReplies]) -> None:
         """Write replies once that sequence number is durable, after those of earlier turns."""

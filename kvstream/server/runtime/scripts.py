@@ -90,7 +90,7 @@ class NoScript(RequestError):
 class Scripts:
     """The scripts of one server and their interpreter; it is the host that scripts call."""
 
-    def __init__(self, server: Server, dispatcher: Dispatcher, commands: Table) -> None:
+    def __init__(self, server: Server, dispatcher: Dispatcher, commands: Table, busy: Busy) -> None:
         self._server, self.dispatcher, self._commands = server, dispatcher, commands
         self.cache = ScriptCache(self._forget)
         self._interpreter: Interpreter | None = None
@@ -102,8 +102,7 @@ class Scripts:
         self._error_of_call: ErrorReply | None = None
         """The last error that a command of the script has returned."""
         self._is_read_only = self._allows_oom = False
-        self.busy = Busy(lambda: server.options.busy_reply_ms)
-        dispatcher.prepare_scripts = self.busy.prepare
+        self.busy = busy
         self._protocol = RESP2
         """The protocol in which the script gets replies."""
         self._caching: bool | None = None

@@ -258,13 +258,15 @@ def test_metrics_leave_the_hooks_of_latency_in_place(served: Served) -> None:
     latency.watch(engine, 1)  # as a configuration file does, before metrics start
 
     async def start() -> None:
-        listener: Any = SimpleNamespace(executor=served.executor, run_turn=lambda: None)
+        listener: Any = SimpleNamespace(
+            executor=served.executor, run_turn=lambda: None, run_turns_by=lambda run: None
+        )
         histograms.start(listener)
         histograms.stop()
 
     asyncio.run(start())
-    assert engine.on_commit is not None
-    engine.on_commit(0.5)
+    for watcher in engine._commit_watchers:
+        watcher(0.5)
     assert latency.events["aof-write"].longest_ms == 500
     assert histograms.commit_seconds.sum == 0.5
 
@@ -359,7 +361,6 @@ def test_the_last_save_is_shown(measured: Served) -> None:
 
 def test_nothing_is_measured_by_default(served: Served) -> None:
     assert served.metrics_url is None
-    assert served.engine.on_commit is None
-    assert served.engine.committer.on_fsync is None
+    assert served.engine._commit_watchers == served.engine.committer._fsync_watchers == []
     names = {thread.name for thread in threading.enumerate()}
     assert not names & {"kvstream-metrics", "kvstream-sampler"}

@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 import pytest
 
-from kvstream.server.net.asyncio_server import Listener
 from kvstream.server.serving import Ending, drain
 from kvstream.types.options import Durability
 from tests.patience import PATIENCE_S
@@ -35,7 +34,7 @@ def end(server: Server, seconds: float) -> tuple[Ending, float]:
     """Drain a server; return the result, and how long it took."""
 
     async def run() -> Ending:
-        Listener(server.executor)
+        server.run_in_loop()
         return await drain(server.executor, seconds)
 
     began = time.monotonic()

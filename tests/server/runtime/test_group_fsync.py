@@ -24,13 +24,13 @@ class Loop:
         self.asked: list[int] = []
         self.waited: list[int] = []
         self.waiting = 0
-        self.group_fsync = GroupFsync(
-            lambda: self.waiting,
-            lambda: self.asked.append(self.waiting),
-            lambda: self.waited.append(self.waiting),
-            self.soon.append,
-            lambda: self.now,
-        )
+        self.group_fsync = GroupFsync(self, self.soon.append, lambda: self.now)
+
+    def ask(self) -> None:
+        self.asked.append(self.waiting)
+
+    def wait(self) -> None:
+        self.waited.append(self.waiting)
 
     def turn(self, replies: int) -> None:
         """Run a turn with this many replies."""
@@ -144,7 +144,7 @@ def test_replies_already_written_request_no_fsync(loop: Loop) -> None:
 def test_appends_are_durable_before_their_replies(served: Served) -> None:
     served.engine.set_durability(Durability.ALWAYS)
     committer, fsyncs = served.engine.committer, list[float]()
-    committer.on_fsync = fsyncs.append
+    committer.watch_fsyncs(fsyncs.append)
     with ExitStack() as stack:
         askers = [stack.enter_context(Asker(served.port, 2)) for _ in range(6)]
         for number in range(20):

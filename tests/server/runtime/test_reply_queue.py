@@ -110,9 +110,6 @@ def test_entries_that_cannot_be_made_durable_are_not_sent(server: Server) -> Non
 class Patient(GroupFsync):
     """A group fsync that requests nothing."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda: 0, lambda: None, lambda: None, lambda function: None)
-
     def begin(self) -> None:
         self.begun = True
 
@@ -123,7 +120,7 @@ class Patient(GroupFsync):
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_loop_may_wait_for_the_disk(server: Server, fails: bool) -> None:
     replies, ann, bob = server.executor.reply_queue, server.client(), server.client()
-    replies.group_fsync = patient = Patient()
+    replies.group_fsync = patient = Patient(replies, lambda function: None)
     loop, flush = threading.current_thread(), server.engine.database.flush_wal
 
     def flush_in_the_loop() -> int:
@@ -159,7 +156,7 @@ def test_requests_after_a_long_command_are_answered_after_it(
         worker.send("XADD", "s", "*", "f", "v")
     server.turn()
     assert _heard(worker, 40)
-    replies.group_fsync = Patient()
+    replies.group_fsync = Patient(replies, lambda function: None)
     # From the begin on: the expiry thread makes what it reads durable.
     with patch.object(server.engine.database, "flush_wal", side_effect=StoreReadOnly("gone")):
         assert worker.ask("SET", "k", "v") == b""

@@ -14,7 +14,6 @@ from kvstream.layout.rows import Rows
 from kvstream.operations.checks import check
 from kvstream.operations.reads import pages
 from kvstream.resp.replies import CHUNK
-from kvstream.server.net.asyncio_server import Listener
 from kvstream.server.runtime.limits import client_bytes
 from kvstream.server.runtime.reply_queue import AHEAD, IDLE_S
 from kvstream.server.serving import drain
@@ -590,7 +589,7 @@ def test_a_running_reply_ends_with_its_store(server: Server, reader: Reader) -> 
 @pytest.mark.usefixtures("filled")
 def test_a_stopping_server_completes_started_replies(server: Server, reader: Reader) -> None:
     async def end() -> bytes:
-        Listener(server.executor)
+        server.run_in_loop()
         reader.send("XRANGE", "s", "-", "+")
         reader.send("PING")
         said = reader.page()
