@@ -28,7 +28,8 @@ from kvstream.resp.requests import RequestReader
 from kvstream.server.commands import TABLE
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Client
-from kvstream.server.runtime.executor import Executor, NoLoop
+from kvstream.server.runtime.executor import Executor
+from kvstream.server.runtime.loop import NoLoop
 from kvstream.types.clock import ManualClock
 from kvstream.types.options import StoreOptions
 

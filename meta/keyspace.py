@@ -279,7 +279,7 @@ class KeyIndex:
         """No timer of a stream is due before this time; 0 if it is still to be looked up."""
         self._timers_from = TIMER_TAG
         """No row of a stream's timers lies below it, as with ``_expiries_from``."""
-        self.on_sooner: Callable[[], None] = lambda: None
+        self._call_sooner: Callable[[], None] = lambda: None
         """Called when ``next_timer`` or ``next_wake`` becomes earlier."""
         self.next_wake = NEVER
         """When to wake clients that are blocked, though nothing may have changed."""
@@ -305,6 +305,14 @@ class KeyIndex:
         The garbage collector may call at any moment, so it only appends.
         """
         self.usage = usage
+
+    def next_due(self) -> int:
+        """Return when the first timer of the store, or wake-up of a blocked reader, is due."""
+        return min(self.next_timer, self.next_wake)
+
+    def call_sooner(self, function: Callable[[], None]) -> None:
+        """Call a function whenever the first timer, or wake-up, of the store becomes earlier."""
+        self._call_sooner = function
 
     def add(self, txn: Changeset, key: Key) -> None:
         """List and count a key. Space freed for it does not let the commit pass on a full disk."""
@@ -368,7 +376,7 @@ class KeyIndex:
         self._timers_from = min(self._timers_from, row)
         if at_ms < self.next_timer:
             self.next_timer = at_ms
-            self.on_sooner()
+            self._call_sooner()
 
     def timers_due(self, txn: Changeset, limit: int) -> list[tuple[int, bytes]]:
         """Return (time, name) of up to ``limit`` streams whose first timer is due.
@@ -415,7 +423,7 @@ class KeyIndex:
             self._wakes[name] = at_ms, reason
             if at_ms < self.next_wake:
                 self.next_wake = at_ms
-                self.on_sooner()
+                self._call_sooner()
 
     def take_wakes(self, now_ms: int, limit: int) -> dict[bytes, Wake]:
         """Return up to ``limit`` names whose clients are to be woken now; forget these times."""

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -146,3 +146,33 @@ def test_plugins_that_other_packages_bring_are_not_loaded(tmp_path: Path) -> Non
         run, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True
     )
     assert done.returncode == 0, done.stderr
+
+
+PARTS: dict[str, Iterable[str]] = {
+    "catalog": {"expired", "expired_unasked", "libraries", "scarce", "uncounted", "wanted_events"},
+    "dispatcher": {"ended", "over_maxmemory", "paused"},
+    "expiry": {"active", "paused"},
+    "timers": {"paused"},
+    "busy": {"has_written", "request"},
+    "scripts": {"load_until"},
+    **dict.fromkeys(("engine", "database", "committer", "index", "waiters", "executor"), ()),
+    **dict.fromkeys(("listener", "reply_queue", "streaming", "trackers", "pubsub"), ()),
+    **dict.fromkeys(("notifications", "functions", "incremental"), ()),
+}
+"""The names by which code has the parts of an engine and of a server, and their counters and states
+that others set."""
+
+
+def test_parts_are_given_what_they_call_when_they_are_made() -> None:
+    """Nobody sets a function or another part on a part of an engine or a server afterwards."""
+    found = {
+        (owner.lstrip("_"), target.attr)
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
+        for target in ast.walk(node)
+        if isinstance(target, ast.Attribute) and isinstance(target.ctx, ast.Store)
+        for owner in [str(getattr(target.value, "attr", getattr(target.value, "id", "")))]
+        if owner.lstrip("_") in PARTS
+    }
+    assert found == {(part, state) for part, states in PARTS.items() for state in states}

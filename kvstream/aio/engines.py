@@ -355,7 +355,7 @@ class LoopEngine(Engine):
         super().__init__(directory, options, clock)
         self.gate = Gate()
         self.signal = self._loop_signal
-        self.database.sleep = pause
+        self.database.pause_by(pause)
         self._calls = 0
         """Calls since one last gave way to other tasks."""
         self._committed: tuple[int, dict[bytes, Wake]] | None = None

@@ -15,7 +15,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
-from time import sleep
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from kvstream.engine.coerce import warn_of_block
@@ -23,13 +22,13 @@ from kvstream.engine.disk_watch import DiskWatch
 from kvstream.engine.expiry import Expiry
 from kvstream.engine.lease_renewal import every_in_thread
 from kvstream.engine.lock import ENDS_ELSEWHERE, CallLock, EngineLock
-from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
+from kvstream.engine.reader_snapshots import LOG_BYTES_MAX
 from kvstream.engine.timer_thread import TimerThread
 from kvstream.engine.unclosed import Unclosed, weakly
+from kvstream.engine.upkeep import Upkeep
 from kvstream.engine.waiters import Interrupt, Outcome, Signal, Waiter, Waiters, retry_pause_s
 from kvstream.errors import (
     InvalidArgument,
-    KVStreamError,
     ReentrantCall,
     RequestError,
     StoreClosed,
@@ -42,9 +41,8 @@ from kvstream.meta.catalog import Catalog
 from kvstream.meta.key_events import Event
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
-from kvstream.operations import info, keyspace, trim
+from kvstream.operations import info, keyspace
 from kvstream.operations.images import staged_loads
-from kvstream.operations.queues import retention
 from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch
 from kvstream.storage.contexts import contextmanager
@@ -61,8 +59,6 @@ T = TypeVar("T")
 Publish: TypeAlias = Callable[[list[tuple[Event, bytes]]], None]
 
 _KEYS_PAGE = 1000
-RETAIN_PAUSE_S = 1.0
-"""Pause between two looks at the streams with rules of retention."""
 
 
 class Engine(Unclosed):
@@ -118,28 +114,18 @@ class Engine(Unclosed):
 
     def _start_work(self) -> None:
         """Start the threads of the store, once loads that a crash has cut off are undone."""
-        weak, copy = partial(weakly, self), weakly(self, "checkpoint")
-        requests = SnapshotRequests(self.database.own_path, lambda target: copy(target, 0))
-        self._retain_at = 0.0
-        self._disk = DiskWatch(
+        weak, index = partial(weakly, self), self.catalog.index
+        self.timers = TimerThread(weak("run"), self._now_ms, index.next_due, self.thresholds)
+        disk = DiskWatch(
             self.database, self.waiters, weak("held"), weak("reopen"), self.thresholds.recovery_s
         )
-        before_cycle = partial(weak("_before_cycle"), requests)
-        self.expiry = Expiry(
-            weak("run"), before_cycle, weak("_reclaim"), weak("_needs_space"), self.thresholds
-        )
-        index = self.catalog.index
-        self.timers = TimerThread(
-            weak("run"),
-            self._now_ms,
-            lambda: min(index.next_timer, index.next_wake),
-            self.thresholds,
-        )
+        own = self.database, self.catalog, disk, self.timers, self._compacting
+        self.expiry = Expiry(weak("run"), Upkeep(weak, *own), self.thresholds)
         # the last of what ``close`` ends
         self.committer = Committer(self.database, self.options.durability, self.entered)
         staged_loads.recover(self.run, self.options.read_only)
         if not self.options.read_only:
-            index.on_sooner = self.timers.wake
+            index.call_sooner(self.timers.wake)
             self.expiry.start()
             self.timers.start()
 
@@ -697,41 +683,6 @@ class Engine(Unclosed):
         self.refuse_within(self._compacting)
         with self._compacting:
             self.database.compact()
-
-    def _needs_space(self) -> bool:
-        """Return whether writes wait for disk space, and note it for the catalog."""
-        self.catalog.scarce = self.database.needs_space
-        return self.catalog.scarce
-
-    def _before_cycle(self, requests: SnapshotRequests) -> None:
-        """Serve requests for snapshots, and once a second the retention of changed streams."""
-        self._disk.look()
-        emit_deferred()
-        requests.serve()
-        if not self.catalog.retained or self.timers.paused or monotonic() < self._retain_at:
-            return
-        self._retain_at = monotonic() + RETAIN_PAUSE_S
-        unseen = len(self.catalog.retained)
-        with suppress(KVStreamError):  # closed, full or damaged
-            while unseen > 0 and not self.expiry.closing:
-                unseen -= self.run(retention.check_changed_streams)[1] or unseen
-                sleep(self.thresholds.step_pause_s)
-
-    def _reclaim(self) -> None:
-        """Free the space of large deleted ranges, until the store is to be closed.
-
-        If writes wait for space, small ranges count too.
-        """
-        with self._compacting:
-            if not self.expiry.closing:
-                self.database.flush_deletes()
-        if self.database.needs_space:
-            self.run(trim.sweep_streams)
-        for lower, upper in self.database.large_deleted():
-            with self._compacting:
-                if self.expiry.closing:
-                    return
-                self.database.compact_messages(lower, upper)
 
     def reopen(self, from_log: bool = False) -> None:
         """Forget everything in memory and open the store on disk again; waiters go on waiting.

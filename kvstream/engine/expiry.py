@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from time import thread_time
+from typing import Protocol
 
 from kvstream.engine.waiters import Signal
 from kvstream.errors import Corruption, KVStreamError, StoreClosed
@@ -25,21 +26,36 @@ does. Expired keys take half of one."""
 _Step = Callable[[Txn, int], int]
 
 
+class Upkeep(Protocol):
+    """The other work of the thread."""
+
+    def before_cycle(self) -> None:
+        """Do what is due; raise StoreClosed to end the thread."""
+        ...
+
+    def needs_space(self) -> bool:
+        """Whether space is to be freed at once."""
+        ...
+
+    def reclaim(self) -> None:
+        """Free space; this may take seconds."""
+        ...
+
+    def stop(self) -> None:
+        """Do nothing more that takes long."""
+        ...
+
+
 class Expiry(threading.Thread):
     """Runs from ``start`` until ``stop``."""
 
     def __init__(
         self,
         commit: Callable[[_Step, int], int],
-        before: Callable[[], None] = lambda: None,
-        reclaim: Callable[[], None] = lambda: None,
-        needs_space: Callable[[], bool] = lambda: False,
+        upkeep: Upkeep | None = None,
         sizes: Thresholds = DEFAULT,
     ) -> None:
-        """``commit`` runs a step as one commit; ``before`` is called before each cycle.
-
-        ``reclaim`` frees space, at once if the store ``needs_space``; it may take seconds.
-        """
+        """``commit`` runs a step as one commit."""
         super().__init__(name="kvstream-expiry", daemon=True)
         self.active = True
         """Delete expired keys (DEBUG SET-ACTIVE-EXPIRE)."""
@@ -47,11 +63,9 @@ class Expiry(threading.Thread):
         """Delete no expired key for now (CLIENT PAUSE)."""
         self._sizes = sizes
         self._commit = commit
-        self._before = before
-        self._reclaim = reclaim
-        self._needs_space = needs_space
+        self._upkeep = upkeep
         self._reclaim_at = monotonic() + self._sizes.reclaim_pause_s
-        self.closing = False
+        self._closing = False
         self._closes = Signal()
         self._damaged = 0
         """How many keys at the head of the expiry index cannot be deleted."""
@@ -67,13 +81,16 @@ class Expiry(threading.Thread):
                 self._cycle()
 
     def _cycle(self) -> None:
-        self._before()
+        if self._upkeep is not None:
+            self._upkeep.before_cycle()
         if monotonic() >= self._rests_until:
             self._try(self._delete_expired)
             self._try(partial(self._repeat, keyspace.sweep, SWEEP_REST))
-        urgent = self._needs_space() and monotonic() >= self._rests_until
+        if self._upkeep is None:
+            return
+        urgent = self._upkeep.needs_space() and monotonic() >= self._rests_until
         if urgent or monotonic() >= self._reclaim_at:
-            self._try(self._reclaim)
+            self._try(self._upkeep.reclaim)
             self._reclaim_at = monotonic() + self._sizes.reclaim_pause_s
 
     def _try(self, work: Callable[[], None]) -> None:
@@ -130,11 +147,13 @@ class Expiry(threading.Thread):
                 self._damaged += 1
 
     def _closes_within(self, seconds: float) -> bool:
-        return self.closing or self._closes.wait(seconds)
+        return self._closing or self._closes.wait(seconds)
 
     def stop(self) -> None:
         """End the thread, if it was started."""
-        self.closing = True
+        self._closing = True
+        if self._upkeep is not None:
+            self._upkeep.stop()
         self._closes.set()
         if self.is_alive() and threading.current_thread() is not self:
             self.join()

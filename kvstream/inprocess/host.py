@@ -31,7 +31,8 @@ from kvstream.resp.requests import RequestReader
 from kvstream.server.commands import TABLE
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Client
-from kvstream.server.runtime.executor import Executor, NoLoop
+from kvstream.server.runtime.executor import Executor
+from kvstream.server.runtime.loop import NoLoop
 from kvstream.storage import directory
 from kvstream.storage.contexts import contextmanager
 from kvstream.types.options import ENTRY_BYTES_MAX

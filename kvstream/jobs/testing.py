@@ -40,15 +40,16 @@ _RUNS_MAX = 100_000
 
 
 class _Engine(Engine):
-    """An engine that calls ``ended`` after each transaction of the program that was committed."""
+    """An engine that calls a function after each transaction of the program that was committed."""
 
-    ended: Callable[[], object]
+    def call_after_commits(self, ended: Callable[[], object]) -> None:
+        self._ended = ended
 
     @contextmanager
     def transaction(self) -> Iterator[Txn]:
         with super().transaction() as txn:
             yield txn
-        self.ended()
+        self._ended()
 
     def brief_transaction(self) -> AbstractContextManager[Any]:
         return super().transaction()
@@ -76,7 +77,7 @@ class Testing:
         store = _Store.open(self._folder, durability="no", clock=self.clock)
         engine = store.engine
         assert isinstance(engine, _Engine)
-        engine.ended = self.run
+        engine.call_after_commits(self.run)
         self.jobs.testing = self
         self.jobs.use(store)
         self.jobs.declare()

@@ -59,8 +59,7 @@ class Database:
         self._families: list[Any] = []
         self.pause_s = 0.0
         """How long the last writer must pause, without any lock, so that compaction keeps up."""
-        self.sleep: Callable[[float], None] = sleep
-        """How ``rest`` pauses."""
+        self._sleep: Callable[[float], None] = sleep
         self._closed = False
         self._stall_log = Throttle()
         self._ending: list[Any] = []  # handles that are out of use and not closed yet
@@ -210,10 +209,14 @@ class Database:
             self._range_deletes.count(batch.ranges)
         return self._latest_sequence()  # type: ignore[no-any-return]
 
+    def pause_by(self, sleep: Callable[[float], None]) -> None:
+        """Let ``rest`` pause by another function than ``time.sleep``."""
+        self._sleep = sleep
+
     def rest(self) -> None:
         """Pause as the last write requires; the caller holds no lock."""
         pause_s, self.pause_s = self.pause_s, 0.0
-        self.sleep(pause_s)
+        self._sleep(pause_s)
 
     def _write_row(self, batch: Batch, frees: bool) -> int:
         """Write a batch of one row and return its bytes; a WriteBatch would take 1 us more."""

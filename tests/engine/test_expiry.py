@@ -97,7 +97,7 @@ def test_the_expiry_thread_continues_after_a_full_disk(
 
     add(store, b"s", "1-0")
     store.expire("s", 1)
-    monkeypatch.setattr(store.engine.expiry, "_before", lambda: looks.append(None))
+    monkeypatch.setattr(store.engine.expiry._upkeep, "before_cycle", lambda: looks.append(None))
     with monkeypatch.context() as patch:
         patch.setattr(store.engine.database, "write", full)
         clock.advance(1000)

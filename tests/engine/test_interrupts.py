@@ -52,9 +52,7 @@ def test_the_next_close_completes_an_interrupted_one(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Corruption("of rows"), MemoryError])
-@pytest.mark.parametrize(
-    "part", ["staged_loads", "Expiry", "Committer", "SnapshotRequests", "TimerThread"]
-)
+@pytest.mark.parametrize("part", ["staged_loads", "Expiry", "Committer", "Upkeep", "TimerThread"])
 def test_an_interrupted_opening_leaves_the_store_unlocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, error: BaseException
 ) -> None:

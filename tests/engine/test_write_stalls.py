@@ -50,7 +50,7 @@ def test_others_read_while_a_writer_pauses(
         reader.start()
         reader.join(PATIENCE_S)
 
-    monkeypatch.setattr(store.engine.database, "sleep", pause)
+    store.engine.database.pause_by(pause)
     write(store)
     assert found == [len(ENTRIES)]
     messages.set_options({"disable_auto_compactions": "false"})

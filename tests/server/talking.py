@@ -18,7 +18,8 @@ from kvstream.resp.requests import RequestReader
 from kvstream.server.commands import TABLE
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Client
-from kvstream.server.runtime.executor import Executor, NoLoop
+from kvstream.server.runtime.executor import Executor
+from kvstream.server.runtime.loop import NoLoop
 from kvstream.types.clock import Clock
 from kvstream.types.options import Durability, StoreOptions
 from kvstream.types.thresholds import DEFAULT, Thresholds

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
-from typing import Final, Protocol
+from typing import Final
 
 from kvstream.commands.command import LATER, Blocked, Command, Flag, Later, Stepwise, Table, every
 from kvstream.commands.replies import ErrorReply, Paged, Pushes, Reply, internal_error
@@ -35,6 +35,7 @@ from kvstream.server.runtime.dispatch import Dispatcher, name_of
 from kvstream.server.runtime.functions import Functions
 from kvstream.server.runtime.incremental_commands import IncrementalCommands
 from kvstream.server.runtime.limits import Limits, resident_bytes
+from kvstream.server.runtime.loop import Loop, NoLoop
 from kvstream.server.runtime.pipelines import Pipelines
 from kvstream.server.runtime.pubsub import Notifications, PubSub
 from kvstream.server.runtime.reply_queue import (
@@ -56,7 +57,7 @@ from kvstream.server.runtime.xadd_batching import (
     batch_of,
     requests_of,
 )
-from kvstream.types.clock import monotonic, perf_counter
+from kvstream.types.clock import perf_counter
 
 _log = DeferredLogger(__name__)
 
@@ -64,50 +65,6 @@ TURN_REQUESTS: Final = 2000
 """The most requests of a turn: their replies wait for the commit."""
 CLIENT_REQUESTS: Final = 32
 """Requests of one client that run while others wait."""
-
-
-class Loop(Protocol):
-    """What runs an executor: an event loop, or threads of the program."""
-
-    suspends_turns: bool
-    """Whether a turn may be suspended: an event loop runs the next slice."""
-
-    def clock(self) -> float: ...
-
-    def post(self, function: Callable[[], None]) -> None:
-        """Call a function in the executor's thread; other threads use it."""
-        ...
-
-    def after_reads(self, function: Callable[[], None]) -> None:
-        """Call a function after the reads of the next iteration of the event loop."""
-        ...
-
-    def stop(self) -> None:
-        """Stop the server soon."""
-        ...
-
-    def set_level(self, name: str) -> None:
-        """Set the log level of a server process; elsewhere the program decides."""
-        ...
-
-
-class NoLoop:
-    """Runs an executor in the threads that call it."""
-
-    suspends_turns = False
-
-    def clock(self) -> float:
-        return monotonic()
-
-    def post(self, function: Callable[[], None]) -> None:
-        function()
-
-    def after_reads(self, function: Callable[[], None]) -> None:
-        function()
-
-    def stop(self) -> None: ...
-
-    def set_level(self, name: str) -> None: ...
 
 
 class Executor:

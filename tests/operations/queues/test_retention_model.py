@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kvstream import ManualClock, Store
 from kvstream.engine import timer_thread
-from kvstream.engine.engine import Engine
 from kvstream.engine.timer_thread import TimerThread
+from kvstream.engine.upkeep import Upkeep
 from kvstream.layout.keys import qualified
 from kvstream.meta.policy import Retention
 from kvstream.operations.queues import retention
@@ -36,7 +36,7 @@ class RetentionMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ends = ExitStack()
-        for threads, name in ((TimerThread, "start"), (Engine, "_before_cycle")):
+        for threads, name in ((TimerThread, "start"), (Upkeep, "before_cycle")):
             self.ends.enter_context(patch.object(threads, name, lambda *_: None))
         self.folder = Path(self.ends.enter_context(tempfile.TemporaryDirectory()))
         self.clock = ManualClock(START_MS)

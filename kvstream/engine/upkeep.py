@@ -1,0 +1,96 @@
+"""What the expiry thread does for an open store beside the deletion of keys.
+
+It looks at the disk, serves the snapshot requests of readers in other processes, applies the
+retention of changed streams, and frees the space of deleted entries.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from time import sleep
+from typing import Any
+
+from kvstream.engine.disk_watch import DiskWatch
+from kvstream.engine.lock import CallLock
+from kvstream.engine.reader_snapshots import SnapshotRequests
+from kvstream.engine.timer_thread import TimerThread
+from kvstream.errors import KVStreamError
+from kvstream.logs import emit_deferred
+from kvstream.meta.catalog import Catalog
+from kvstream.operations import trim
+from kvstream.operations.queues import retention
+from kvstream.storage.database import Database
+from kvstream.types.clock import monotonic
+
+RETAIN_PAUSE_S = 1.0
+"""Pause between two looks at the streams with rules of retention."""
+
+
+class Upkeep:
+    """The upkeep of one store; it does not keep the engine alive."""
+
+    def __init__(
+        self,
+        weak: Callable[[str], Callable[..., Any]],
+        database: Database,
+        catalog: Catalog,
+        disk: DiskWatch,
+        timers: TimerThread,
+        compacting: CallLock,
+    ) -> None:
+        """``weak`` returns a function that calls a method of the engine while there is one.
+
+        ``compacting`` is held while RocksDB compacts.
+        """
+        self._run, copy = weak("run"), weak("checkpoint")
+        self._check_alive = weak("is_open_here")
+        """Raises StoreClosed once the engine is gone."""
+        self._requests = SnapshotRequests(database.own_path, lambda target: copy(target, 0))
+        self._database, self._catalog, self._disk = database, catalog, disk
+        self._timers, self._compacting = timers, compacting
+        self._pause_s = catalog.thresholds.step_pause_s
+        self._retain_at = 0.0
+        self._closing = False
+
+    def stop(self) -> None:
+        """Do nothing more that takes long: the store is to be closed."""
+        self._closing = True
+
+    def needs_space(self) -> bool:
+        """Return whether writes wait for disk space, and note it for the catalog."""
+        self._catalog.scarce = self._database.needs_space
+        return self._catalog.scarce
+
+    def before_cycle(self) -> None:
+        """Serve requests for snapshots, and once a second the retention of changed streams.
+
+        Raises StoreClosed once the engine is gone.
+        """
+        self._check_alive()
+        self._disk.look()
+        emit_deferred()
+        self._requests.serve()
+        retained = self._catalog.retained
+        if not retained or self._timers.paused or monotonic() < self._retain_at:
+            return
+        self._retain_at = monotonic() + RETAIN_PAUSE_S
+        unseen = len(retained)
+        with suppress(KVStreamError):  # closed, full or damaged
+            while unseen > 0 and not self._closing:
+                unseen -= self._run(retention.check_changed_streams)[1] or unseen
+                sleep(self._pause_s)
+
+    def reclaim(self) -> None:
+        """Free the space of large deleted ranges, until the store is to be closed.
+
+        If writes wait for space, small ranges count too.
+        """
+        with self._compacting:
+            if not self._closing:
+                self._database.flush_deletes()
+        if self._database.needs_space:
+            self._run(trim.sweep_streams)
+        for lower, upper in self._database.large_deleted():
+            with self._compacting:
+                if self._closing:
+                    return
+                self._database.compact_messages(lower, upper)
