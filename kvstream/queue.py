@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from typing import Any, Generic
 
 from kvstream.dead_letters import DeadLetters
@@ -73,6 +74,7 @@ LOW_SHARE = 10
 _PAGE = 1000
 _DELETE_DONE = Retention(acked=True)
 _STAY = "the stream %s was there before its queue, so it keeps what is done: set keep=True or False"
+_TOKEN_OF = attrgetter("_entry.id", "deliveries")
 _log = logging.getLogger(__name__)
 
 
@@ -702,31 +704,25 @@ def finish(
     key is kept. Raises LeaseLost, and nothing is done, if the lease of one message is lost. Within
     a transaction, which is undone then, all messages are of one stream.
     """
-    store = messages[0].queue.store
-    made = [
-        leases.Result(store.name_of(key), *encode_fields(fields), ttl_ms)
-        for key, fields, seconds in results
-        if (ttl_ms := expiry_ms(seconds)) > 0
-    ]
     by_stream: dict[tuple[Queue[S], bytes, bytes], list[Message[S]]] = {}
     for message in messages:
         by_stream.setdefault((message.queue, message._name, message._consumer), []).append(message)
-    if len(by_stream) == 1:
-        _finish(by_stream, made)
-    else:
-        with store.brief_transaction():
-            _finish(by_stream, made)
+    first, queue = messages[0], messages[0].queue
+    if len(by_stream) > 1:
+        with queue.store.brief_transaction():
+            for some in by_stream.values():
+                finish(some, results)
+                results = ()
+        return
+    name_of, tokens = queue.store.name_of, [*map(_TOKEN_OF, messages)]
+    made = [
+        leases.Result(name_of(key), *encode_fields(fields), ttl_ms)
+        for key, fields, seconds in results
+        if (ttl_ms := expiry_ms(seconds)) > 0
+    ]
+    queue._engine.run(leases.finish, first._name, queue._group, first._consumer, tokens, made)
     for message in messages:
         message._settled = True
-
-
-def _finish(
-    by_stream: dict[tuple[Queue[S], bytes, bytes], list[Message[S]]], results: list[leases.Result]
-) -> None:
-    for (queue, name, consumer), some in by_stream.items():
-        tokens = [(message._entry.id, message.deliveries) for message in some]
-        queue._engine.run(leases.finish, name, queue._group, consumer, tokens, results)
-        results = []
 
 
 def _purge(stream: Stream[S], group: Group[S]) -> int:

@@ -86,7 +86,7 @@ def name_bytes(name: Name, what: str = "a name") -> bytes:
     """Return the bytes of a key, group or consumer name; ``what`` names it in an error."""
     if name is None:
         raise InvalidArgument(f"{what} is None: give its name as str or bytes")
-    encoded = to_bytes(name, what)
+    encoded = name if type(name) is bytes else to_bytes(name, what)
     if len(encoded) > KEY_BYTES_MAX:
         raise InvalidArgument(f"{what} is longer than {KEY_BYTES_MAX} bytes")
     return encoded

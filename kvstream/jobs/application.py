@@ -562,7 +562,9 @@ class Jobs(Public):
 
     def finish(self, jobs: Sequence[Job]) -> None:
         """End jobs with their results in one commit; raise LeaseLost if one has lost its lease."""
-        ended = [(job, self._outcome(job)) for job in jobs]
+        ended = []
+        for job in jobs:
+            ended.append((job, self._outcome(job)))
         for job, outcome in ended:
             job.ending = True
             if len(outcome.get(b"result", b"")) > LARGE_RESULT:
@@ -603,7 +605,7 @@ class Jobs(Public):
             assert job.message is not None
             messages.append(job.message)
             if outcome:
-                results.append((self.result_key(job.id), outcome, job.task.result_ttl))
+                results.append((self.result_key(job.id).encode(), outcome, job.task.result_ttl))
         finish(messages, results)
 
     # --- workers --------------------------------------------------------------------------------
