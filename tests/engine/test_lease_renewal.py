@@ -85,7 +85,7 @@ def test_a_signal_stops_listen_in_asyncio(tmp_path: Path, default: None) -> None
 
 
 def test_a_lease_is_renewed_before_the_next_entry_if_the_process_stood_still(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     with kvstream.open(tmp_path) as store:
         jobs = store.stream("jobs")
@@ -93,17 +93,16 @@ def test_a_lease_is_renewed_before_the_next_entry_if_the_process_stood_still(
         group = jobs.create_group("g", "0")
         group.consumer("c").read()
         engine = store.engine
-        monkeypatch.setattr(engine, "every", lambda seconds, call: lambda: None)
-        lease = Lease(engine, group.consumer("c")._renew)
+        lease = Lease(engine, group.consumer("c")._renew, 3600)
         lease.hold(ids)
         assert lease.begin(0)
         group.claim("d", ids[1])
         assert lease.begin(1)  # not checked yet
-        lease._renewed -= 10
+        lease._renewed -= 10_000
         assert not lease.begin(1)
         assert lease.begin(2)
         store.delete("jobs")
-        lease._renewed -= 10
+        lease._renewed -= 10_000
         assert lease.begin(2)  # the next call reports it
         lease.end()
 
