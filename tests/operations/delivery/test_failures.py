@@ -3,12 +3,12 @@
 import pytest
 
 from kvstream import Corruption, ManualClock, Store
-from kvstream.engine import timer_thread
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.operations.delivery import dead, failures
 from tests.commands.conftest import Say, speaker
 from tests.commands.dispatcher import Dispatcher
+from tests.operations.queue_commands import step
 
 NAME = qualified(0, b"s")
 
@@ -27,11 +27,6 @@ def read(say: Say) -> str:
     ((_, ((eid, *_),)),) = say("XREADGROUP GROUP g a COUNT 1 STREAMS s >")
     ((_, _, _, deliveries),) = say(f"XPENDING s g {eid.decode()} {eid.decode()} 1")
     return f"{eid.decode()} {deliveries}"
-
-
-def fire(store: Store) -> None:
-    while store.engine.run(timer_thread.run_due, 100):
-        pass
 
 
 def rows(store: Store) -> list[bytes]:
@@ -54,15 +49,15 @@ def test_a_message_that_expires_has_its_last_error(
     say("KVSTREAM.ADD s TTL 5000 f v")
     say(f"KVSTREAM.NACK s g a ERROR first TRACEBACK t1 {read(say)}")
     clock.advance(200)
-    fire(store)
+    step(store)
     delay = 60_000 if state == "waiting" else 10
     say(f"KVSTREAM.NACK s g a DELAY {delay} ERROR second TRACEBACK t2 {read(say)}")
     clock.advance(4700)
-    fire(store)
+    step(store)
     if state == "leased":
         read(say)
     clock.advance(200)
-    fire(store)
+    step(store)
     assert letters(store) == [(b"expired", b"second", b"t2")]
 
 
@@ -99,11 +94,11 @@ def test_errors_are_kept_while_their_entries_are_pending(
     assert len(rows(store)) == 2
     say("XACK s g 1-0")
     clock.advance(failures.CHECK_MS)
-    fire(store)
+    step(store)
     assert [row[-16:] for row in rows(store)] == [(2).to_bytes(8, "big") + bytes(8)]
     say("XGROUP DESTROY s g")
     clock.advance(failures.CHECK_MS)
-    fire(store)
+    step(store)
     assert rows(store) == []
 
 

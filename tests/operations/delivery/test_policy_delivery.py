@@ -12,6 +12,7 @@ from kvstream.layout.keys import qualified
 from tests.commands.conftest import Say, speaker
 from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores, change_thresholds
+from tests.operations.queue_commands import step
 from tests.patience import PATIENCE_S, until
 
 Read = list[str]
@@ -43,11 +44,6 @@ def pending(say: Say) -> dict[str, tuple[str, int]]:
     """Return the consumer and the deliveries of each pending entry."""
     rows = say("XPENDING s g - + 1000")
     return {row[0].decode(): (row[1].decode(), row[3]) for row in rows}
-
-
-def fire(store: Store) -> None:
-    while store.engine.run(timer_thread.run_due, 100):
-        pass
 
 
 # --- leases -------------------------------------------------------------------------------------
@@ -211,10 +207,10 @@ def test_a_waiting_entry_is_delivered_when_it_is_due(
     read(say, "a")
     assert say("XNACK s g FAIL IDS 1 1-0") == 1
     clock.advance(999)
-    fire(store)
+    step(store)
     assert read(say, "b") == []
     clock.advance(1)
-    fire(store)
+    step(store)
     assert read(say, "b") == ["1-0"]
     assert pending(say) == {"1-0": ("b", 2)}
 
@@ -382,7 +378,7 @@ def test_a_waiting_or_expired_entry_keeps_its_key_busy(
     say("XNACK s g FAIL IDS 1 1-0")
     assert read(say, "b") == []
     clock.advance(5000)
-    fire(store)
+    step(store)
     assert read(say, "b") == ["1-0"]
 
 

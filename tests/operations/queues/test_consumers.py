@@ -16,6 +16,7 @@ from kvstream.types.ids import StreamID
 from tests.commands.conftest import Say, speaker, words
 from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores, change_thresholds
+from tests.operations.queue_commands import step
 
 NAME = qualified(0, b"s")
 
@@ -109,11 +110,6 @@ def rule(store: Store, idle_ms: int) -> None:
     store.engine.run(policy.set_policy, NAME, b"g", {"reap_idle_ms": idle_ms})
 
 
-def fire(store: Store) -> None:
-    while store.engine.run(timer_thread.run_due, 100):
-        pass
-
-
 def names(store: Store) -> list[bytes]:
     return [each.name for each in store.stream("s").group("g").consumers()]
 
@@ -127,10 +123,10 @@ def test_an_idle_consumer_is_removed_and_its_entries_are_delivered_again(
     group.consumer("new").read(count=1)
     rule(quiet, 1000)
     clock.advance(399)
-    fire(quiet)
+    step(quiet)
     assert names(quiet) == [b"new", b"old"]
     clock.advance(1)
-    fire(quiet)
+    step(quiet)
     assert names(quiet) == [b"new"]
     assert quiet.stats()["queues"]["consumers_reaped"] == 1
     info = quiet.stream("s").group("g").info()
@@ -146,11 +142,11 @@ def test_a_consumer_that_renews_its_lease_is_not_idle(quiet: Store, clock: Manua
     queue.groups()[0].set_policy(reap=1)
     for _ in range(5):
         clock.advance(500)
-        fire(quiet)
+        step(quiet)
         message.extend()
     message.ack()
     clock.advance(1000)
-    fire(quiet)
+    step(quiet)
     assert queue.groups()[0].consumers() == []
 
 
@@ -159,10 +155,10 @@ def test_a_consumer_that_appears_later_is_removed_too(quiet: Store, clock: Manua
     clock.advance(4000)
     quiet.stream("s").group("g").consumer("late").read(count=1)
     clock.advance(4999)
-    fire(quiet)
+    step(quiet)
     assert names(quiet) == [b"late"]
     clock.advance(1)
-    fire(quiet)
+    step(quiet)
     assert names(quiet) == []
 
 
@@ -176,7 +172,7 @@ def test_very_many_entries_are_given_back_in_steps(quiet: Store, clock: ManualCl
     clock.advance(1000)
     assert quiet.engine.run(timer_thread.run_due, 1) == 1
     assert names(quiet) == [b"old"]
-    fire(quiet)
+    step(quiet)
     assert names(quiet) == []
     assert group.info().pending == 5
 
@@ -193,7 +189,7 @@ def test_very_many_consumers_are_removed_in_steps(
     assert len(names(quiet)) == 3
     with monkeypatch.context() as patch:  # no step sorts all consumers
         patch.setattr(quiet.engine.catalog, "consumers", None)
-        fire(quiet)
+        step(quiet)
     assert names(quiet) == []
 
 
@@ -212,7 +208,7 @@ def test_no_consumer_is_removed_after_the_rule_is(
     quiet.stream("s").group("g").consumer("c").read(count=1)
     end(quiet)
     clock.advance(5000)
-    fire(quiet)
+    step(quiet)
     assert names(quiet) == [b"c"]
 
 
@@ -220,7 +216,7 @@ def test_a_group_that_was_deleted_leaves_no_timer(quiet: Store, clock: ManualClo
     rule(quiet, 1000)
     quiet.stream("s").group("g").destroy()
     clock.advance(5000)
-    fire(quiet)
+    step(quiet)
     stream = quiet.engine.catalog.streams[NAME]
     assert quiet.engine.run(lambda txn: list(timers.scan(txn, stream))) == []
     assert quiet.engine.run(lambda txn: list(timers.scan_rows(txn, stream, b"P"))) == []

@@ -13,6 +13,7 @@ from kvstream.types.ids import StreamID
 from tests.commands.conftest import Say, speaker
 from tests.commands.dispatcher import Dispatcher
 from tests.opening import change_thresholds
+from tests.operations.queue_commands import step
 
 NAME = qualified(0, b"s")
 
@@ -31,11 +32,6 @@ def say(store: Store) -> Say:
 def rows(say: Say) -> list[tuple[str, str, int, int]]:
     found = say("XPENDING s g - + 99")
     return [(row[0].decode(), row[1].decode(), row[2], row[3]) for row in found]
-
-
-def fire(store: Store) -> None:
-    while store.engine.run(timer_thread.run_due, 100):
-        pass
 
 
 # --- tokens -------------------------------------------------------------------------------------
@@ -134,10 +130,10 @@ def test_the_backoff_of_the_policy_grows_with_the_deliveries(
     for deliveries, delay in enumerate((100, 1000, 1000), 1):
         say(mode.replace("1-0 1", f"1-0 {deliveries}"))
         clock.advance(delay - 1)
-        fire(store)
+        step(store)
         assert say("XREADGROUP GROUP g a STREAMS s >") is None
         clock.advance(1)
-        fire(store)
+        step(store)
         reply = say("XREADGROUP GROUP g a STREAMS s >")
         assert reply == [[b"s", [[b"1-0", [b"f", b"1"]]]]]
 
@@ -160,7 +156,7 @@ def test_a_delay_of_the_caller_overrides_the_policy(
     assert [row[:2] for row in rows(say)] == [("1-0", ""), ("2-0", ""), ("3-0", "a")]
     assert [e[0] for e in say("XREADGROUP GROUP g b STREAMS s >")[0][1]] == [b"2-0"]
     clock.advance(5)
-    fire(store)
+    step(store)
     assert [e[0] for e in say("XREADGROUP GROUP g b STREAMS s >")[0][1]] == [b"1-0"]
 
 
@@ -168,7 +164,7 @@ def test_a_delay_needs_no_policy(store: Store, say: Say, clock: ManualClock) -> 
     assert say("KVSTREAM.NACK s g a DELAY 5 1-0 1") == [1]
     assert say("XREADGROUP GROUP g b CLAIM 1577847600000 STREAMS s >") is None
     clock.advance(5)
-    fire(store)
+    step(store)
     found = say("XREADGROUP GROUP g b CLAIM 1577847600000 STREAMS s >")
     assert [entry[0] for entry in found[0][1]] == [b"1-0"]
 
@@ -193,7 +189,7 @@ def test_jitter_spreads_entries_that_fail_together(
     came: list[int] = []
     for _ in range(10):
         clock.advance(100)
-        fire(store)
+        step(store)
         reply = say("XREADGROUP GROUP g b STREAMS s >")
         came.append(0 if reply is None else len(reply[0][1]))
     assert sum(came) == len(given)
@@ -258,7 +254,7 @@ def test_claims_skip_a_waiting_entry(waiting: Say, clock: ManualClock) -> None:
 def test_force_claims_a_waiting_entry(store: Store, waiting: Say, clock: ManualClock) -> None:
     assert waiting("XCLAIM s g b 0 1-0 FORCE JUSTID") == [b"1-0"]
     clock.advance(1000)
-    fire(store)
+    step(store)
     assert rows(waiting)[:2] == [("1-0", "b", 1000, 1), ("2-0", "", -1, 1)]
 
 
@@ -269,7 +265,7 @@ def test_claim_of_a_group_without_policy_leaves_waiting_entries(
     clock.advance(500)
     assert waiting("XREADGROUP GROUP g b CLAIM 501 STREAMS s >") is None
     clock.advance(500)
-    fire(store)
+    step(store)
     found = waiting("XREADGROUP GROUP g b CLAIM 1001 STREAMS s >")
     assert [entry[0] for entry in found[0][1]] == [b"1-0", b"2-0"]
 
@@ -279,7 +275,7 @@ def test_a_waiting_entry_can_be_acknowledged(
 ) -> None:
     assert waiting("XACK s g 1-0") == 1
     clock.advance(1000)
-    fire(store)
+    step(store)
     assert [row[0] for row in rows(waiting)] == ["2-0", "3-0"]
 
 
@@ -315,7 +311,7 @@ def test_a_waiting_entry_survives_a_restart(
     store = reopen(store)
     say = speaker(Dispatcher(store.engine))
     clock.advance(1000)
-    fire(store)
+    step(store)
     found = say("XREADGROUP GROUP g b STREAMS s >")
     assert [entry[0] for entry in found[0][1]] == [b"1-0", b"2-0"]
 
@@ -326,7 +322,7 @@ def test_a_waiting_entry_keeps_its_time_in_a_renamed_stream(
 ) -> None:
     waiting(change)
     clock.advance(1000)
-    fire(store)
+    step(store)
     key = "t"
     if change.startswith("SWAPDB"):
         waiting("SELECT 1")
@@ -345,7 +341,7 @@ def test_very_many_entries_become_ready_in_steps(
     say("KVSTREAM.POLICY SET s g LEASE 9")
     clock.advance(5)
     assert store.engine.run(timer_thread.run_due, 100) > 0
-    fire(store)
+    step(store)
     found = say("XREADGROUP GROUP g b STREAMS s >")
     assert [entry[0] for entry in found[0][1]] == [b"1-0", b"2-0", b"3-0"]
 
@@ -362,7 +358,7 @@ def test_a_delivery_that_was_not_tried_waits_and_does_not_count(
     assert rows(say)[:2] == [("1-0", "", -1, 0), ("2-0", "", -1, 0)]
     assert ids_of(say("XREADGROUP GROUP g b STREAMS s >")) == ["2-0"]
     clock.advance(100)
-    fire(store)
+    step(store)
     assert ids_of(say("XREADGROUP GROUP g b STREAMS s >")) == ["1-0"]
     assert rows(say)[0] == ("1-0", "b", 0, 1)
     assert "s:dead" not in store
