@@ -6,7 +6,7 @@ from functools import partial
 from kvstream.commands.args import Args, Argv, packed_ids, stream_ids, text
 from kvstream.commands.command import FAST_WRITE, FIRST, Answer, Family, Session, flags
 from kvstream.commands.delete import IDS_SYNTAX, policy_and_ids
-from kvstream.commands.incremental import about_ids, are_many, of_erasure
+from kvstream.commands.incremental import are_many, run_erasure, run_on_ids
 from kvstream.commands.reply_pages import of_outcomes
 from kvstream.commands.trim import POLICY_SYNTAX
 from kvstream.errors import InvalidArgument, InvalidID
@@ -33,7 +33,7 @@ def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
     if len(argv) > txn.thresholds.long_rows and are_many(txn, session, len(argv) - 3):
         if ack.stream_and_group(txn, name, group) is None:
             return 0
-        return about_ids(
+        return run_on_ids(
             argv[3:], lambda txn, ids: ack.plan_ack(name, group, ascending_packed(ids)), int
         )
     try:
@@ -65,7 +65,7 @@ def xackdel(txn: Txn, session: Session, argv: Argv) -> Answer:
     def operation(txn: Txn, live: Live) -> list[Outcome]:
         return ack.acknowledge_and_delete(txn, name, group, ids, policy, live)
 
-    return of_erasure(session, txn, name, ids, operation, partial(of_outcomes, txn, session))
+    return run_erasure(session, txn, name, ids, operation, partial(of_outcomes, txn, session))
 
 
 @COMMANDS.command(
@@ -97,7 +97,7 @@ def xnack(txn: Txn, session: Session, argv: Argv) -> Answer:
     words = args.take(count)
 
     if are_many(txn, session, count):
-        return about_ids(
+        return run_on_ids(
             words, lambda txn, ids: ack.plan_nack(name, group, ids, _nack(mode, args)), int
         )
     ids = stream_ids(words)

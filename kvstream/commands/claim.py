@@ -17,7 +17,7 @@ from kvstream.commands.args import (
     text,
 )
 from kvstream.commands.command import FAST_WRITE, FIRST, READ, Answer, Family, LongReply, Session
-from kvstream.commands.incremental import about_ids, are_many, in_steps
+from kvstream.commands.incremental import are_many, run_in_steps, run_on_ids
 from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply, Rows
 from kvstream.commands.reply_pages import is_long, paged
 from kvstream.errors import InvalidArgument, InvalidID
@@ -82,7 +82,7 @@ def _summary(txn: Txn, name: bytes, group: bytes) -> Reply:
     return [count, b"%d-%d" % first, b"%d-%d" % last, consumers]
 
 
-def _claimed(entries: Sequence[AnyEntry], justid: bool) -> Reply:
+def _show_claimed(entries: Sequence[AnyEntry], justid: bool) -> Reply:
     if justid:
         return [bytes(entry.id) for entry in entries]
     return entries if type(entries) is Rows else Entries(entries)
@@ -109,7 +109,7 @@ def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     group_of_key(txn, session.prefix + argv[1], argv[2])
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XCLAIM")
     if len(argv) > txn.thresholds.long_rows and are_many(txn, session, len(argv) - 5):
-        return about_ids(argv[5:], partial(_plan, session, argv, min_idle_ms), _parts, True)
+        return run_on_ids(argv[5:], partial(_plan, session, argv, min_idle_ms), _show_parts, True)
     ids = _claimed_ids(argv[5:])
     asked: ClaimOptions = {}
     if len(argv) > 5 + len(ids):
@@ -127,7 +127,7 @@ def _claim(
 ) -> Reply:
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
     entries = claim.claim(txn, name, group, consumer, min_idle_ms, ids, **asked)
-    return paged(txn, session, _claimed(entries, "justid" in asked), len(entries))
+    return paged(txn, session, _show_claimed(entries, "justid" in asked), len(entries))
 
 
 def _plan(
@@ -139,11 +139,11 @@ def _plan(
     return claim.plan_claim(name, group, consumer, min_idle_ms, packed, **asked)
 
 
-def _parts(claimed: ClaimedParts) -> Paged:
-    return Paged(_entries(claimed))
+def _show_parts(claimed: ClaimedParts) -> Paged:
+    return Paged(_show_entries(claimed))
 
 
-def _entries(claimed: ClaimedParts) -> Gradual:
+def _show_entries(claimed: ClaimedParts) -> Gradual:
     total = [sum(map(len, claimed.parts))]
     if claimed.justid:
         ids = ([bytes(each.id) for each in rows] for rows in claimed.parts)
@@ -223,19 +223,21 @@ def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     asked = name, group, consumer, min_idle_ms, start, count, justid
     if are_many(txn, session, count):
         group_of_key(txn, name, group)
-        return in_steps(claim.plan_autoclaim(*asked), _autoclaimed_in_steps)
-    return _autoclaimed(txn, session, justid, claim.autoclaim(txn, *asked))
+        return run_in_steps(claim.plan_autoclaim(*asked), _show_autoclaimed_parts)
+    return _show_autoclaimed(txn, session, justid, claim.autoclaim(txn, *asked))
 
 
-def _autoclaimed(txn: Txn, session: Session, justid: bool, done: claim.AutoclaimResult) -> Reply:
+def _show_autoclaimed(
+    txn: Txn, session: Session, justid: bool, done: claim.AutoclaimResult
+) -> Reply:
     deleted = [bytes(eid) for eid in done.deleted]
-    reply = [bytes(done.cursor), _claimed(done.entries, justid), deleted]
+    reply = [bytes(done.cursor), _show_claimed(done.entries, justid), deleted]
     return paged(txn, session, reply, len(done.entries) + len(deleted))
 
 
-def _autoclaimed_in_steps(done: ClaimedParts) -> Reply:
+def _show_autoclaimed_parts(done: ClaimedParts) -> Reply:
     gone = done.gone
     parts = (gone[at : at + _TOGETHER] for at in range(0, len(gone), _TOGETHER))
     texts = ([b"%d-%d" % UNPACKED(eid) for eid in part] for part in parts)
     deleted = Gradual(chain([len(gone)], texts))
-    return Paged([bytes(done.cursor), _entries(done), deleted])
+    return Paged([bytes(done.cursor), _show_entries(done), deleted])

@@ -4,7 +4,7 @@ from functools import partial
 
 from kvstream.commands.args import Args, Argv, stream_ids, syntax_error
 from kvstream.commands.command import FAST_WRITE, FIRST, Answer, Family, Session, flags
-from kvstream.commands.incremental import of_erasure
+from kvstream.commands.incremental import run_erasure
 from kvstream.commands.reply_pages import of_outcomes
 from kvstream.commands.trim import POLICIES, POLICY_SYNTAX
 from kvstream.errors import InvalidArgument, InvalidID
@@ -38,7 +38,7 @@ def xdel(txn: Txn, session: Session, argv: Argv) -> Answer:
     def operation(txn: Txn, live: delete.Live) -> int:
         return delete.delete(txn, name, ids, live)
 
-    return of_erasure(session, txn, name, ids, operation, int)
+    return run_erasure(session, txn, name, ids, operation, int)
 
 
 @COMMANDS.command(
@@ -65,7 +65,7 @@ def xdelex(txn: Txn, session: Session, argv: Argv) -> Answer:
     def operation(txn: Txn, live: delete.Live) -> list[Outcome]:
         return delete.delete_with_policy(txn, name, ids, policy, live)
 
-    return of_erasure(session, txn, name, ids, operation, partial(of_outcomes, txn, session))
+    return run_erasure(session, txn, name, ids, operation, partial(of_outcomes, txn, session))
 
 
 def policy_and_ids(args: Args) -> tuple[RefPolicy, Argv]:

@@ -21,7 +21,7 @@ from kvstream.commands.command import (
     Session,
     flags,
 )
-from kvstream.commands.incremental import behind_steps, in_steps
+from kvstream.commands.incremental import run_before, run_in_steps
 from kvstream.commands.replies import OK, Bulk, Paged, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of
@@ -55,7 +55,7 @@ def dump_(txn: Txn, session: Session, argv: Argv) -> Answer:
     name = session.prefix + argv[1]
     if session.steps and dump.is_long(txn, name):
         plan = dump.plan_dump(name)
-        return in_steps(plan, lambda parts: Paged(Bulk(*parts)) if parts[1] else None)
+        return run_in_steps(plan, lambda parts: Paged(Bulk(*parts)) if parts[1] else None)
     return dump.dump(txn, name)
 
 
@@ -104,7 +104,7 @@ def restore(txn: Txn, session: Session, argv: Argv) -> Answer:
 
     arguments = name, argv[3], options.replace, expire_at
     if session.steps and len(argv[3]) > txn.thresholds.long_payload:
-        return behind_steps(dump.plan_restore(*arguments), done)
+        return run_before(dump.plan_restore(*arguments), done)
     dump.restore(txn, *arguments)
     return done(txn, session)
 

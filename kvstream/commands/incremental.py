@@ -1,7 +1,7 @@
 """Long commands: a server runs their plans in steps, and serves other clients between the steps.
 
 Most commands happen in their last step. One whose items have nothing to do with each other may
-happen in parts, each a commit: ``in_parts``.
+happen in parts, each a commit: ``settle_in_parts``.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ Begin: TypeAlias = Callable[[Txn, list[bytes]], Plan[T]]
 """Returns the plan of a command from its packed IDs."""
 
 
-def in_steps(plan: Plan[T], answer: Callable[[T], Answer]) -> Stepwise[T]:
+def run_in_steps(plan: Plan[T], answer: Callable[[T], Answer]) -> Stepwise[T]:
     """Run a plan in steps; ``answer`` turns its result into a reply."""
     return Stepwise(Stepped(plan), lambda done, txn, session: answer(done))
 
@@ -35,11 +35,11 @@ def run_plan(
 ) -> Answer:
     """Run a plan, in steps if it is long and the client takes them."""
     if session.steps and is_long:
-        return in_steps(plan, answer)
+        return run_in_steps(plan, answer)
     return answer(run_at_once(txn, plan))
 
 
-def behind_steps(
+def run_before(
     plan: Plan[bool], answer: Callable[[Txn, Session], "Answer | Unread"]
 ) -> Stepwise[bool]:
     """Run a plan in steps, then ``answer`` in the last one's transaction."""
@@ -50,10 +50,10 @@ def begin_steps(
     txn: Txn, session: Session, plan: Plan[T], answer: Callable[[T], Answer]
 ) -> "Answer | Unread":
     """Run the first step of a plan that may need no other, and changes nothing, at once."""
-    return in_steps(plan, answer).run(txn, session, [])
+    return run_in_steps(plan, answer).run(txn, session, [])
 
 
-def in_parts(
+def settle_in_parts(
     words: Argv,
     size: int,
     parse: Callable[[Argv], list[T]],
@@ -78,10 +78,10 @@ def in_parts(
             outcomes += settle(txn, items[at : at + together])
         return outcomes
 
-    return in_steps(plan, answer)
+    return run_in_steps(plan, answer)
 
 
-def of_erasure(
+def run_erasure(
     session: Session,
     txn: Txn,
     name: bytes,
@@ -91,7 +91,7 @@ def of_erasure(
 ) -> Answer:
     """Run an operation that deletes entries of a stream, in steps if the IDs are many."""
     if are_many(txn, session, len(ids)):
-        return in_steps(delete.plan_erasure(name, ids, operation), answer)
+        return run_in_steps(delete.plan_erasure(name, ids, operation), answer)
     return answer(operation(txn, find_live))
 
 
@@ -100,7 +100,7 @@ def are_many(txn: Txn, session: Session, ids: int) -> bool:
     return session.steps and ids > txn.thresholds.long_rows
 
 
-def about_ids(
+def run_on_ids(
     words: Argv, begin: Begin[T], answer: Callable[[T], Answer], until_other: bool = False
 ) -> Stepwise[T]:
     """Pack the IDs that ``words`` are in steps, then run the plan that ``begin`` returns.
@@ -126,4 +126,4 @@ def about_ids(
             txn = yield ALWAYS_HOLDS
         return (yield from begun[0](txn))
 
-    return in_steps(plan, answer)
+    return run_in_steps(plan, answer)

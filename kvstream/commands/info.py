@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from kvstream.commands.args import I64_MAX, Args, Argv, bad_subcommand, integer
 from kvstream.commands.command import READ, SECOND, Answer, Family, LongReply, Session
-from kvstream.commands.incremental import behind_steps
+from kvstream.commands.incremental import run_before
 from kvstream.commands.replies import Alike, Entries, Gradual, Map, Paged, Reply
 from kvstream.commands.reply_pages import is_long
 from kvstream.meta.runs import Run
@@ -187,7 +187,7 @@ def xinfo_groups(txn: Txn, session: Session, argv: Argv) -> Answer:
         return _each(txn, session, info.group_rows(txn, name), _group_row)
 
     plan = groups.plan_loading_groups(txn, name) if session.steps else None
-    return behind_steps(plan, answer) if plan else answer(txn, session)
+    return run_before(plan, answer) if plan else answer(txn, session)
 
 
 def _group_row(row: GroupRow) -> Reply:
@@ -222,7 +222,7 @@ def xinfo_consumers(txn: Txn, session: Session, argv: Argv) -> Answer:
         return _each(txn, session, info.consumer_rows(txn, name, group), _consumer_row)
 
     plan = groups.plan_loading_consumers(txn, name, group) if session.steps else None
-    return behind_steps(plan, answer) if plan else answer(txn, session)
+    return run_before(plan, answer) if plan else answer(txn, session)
 
 
 def _consumer_row(row: ConsumerRow) -> Reply:

@@ -27,7 +27,7 @@ from kvstream.commands.command import (
     Session,
     flags,
 )
-from kvstream.commands.incremental import in_steps
+from kvstream.commands.incremental import run_in_steps
 from kvstream.commands.replies import OK, Gradual, Reply, Simple
 from kvstream.commands.reply_pages import is_long
 from kvstream.errors import InvalidArgument
@@ -65,7 +65,7 @@ _ALL = 1 << 62
 def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Delete keys; return how many existed."""
     if session.steps and len(argv) > txn.thresholds.long_keys:
-        return in_steps(keyspace.plan_delete(session.db, argv[1:]), int)
+        return run_in_steps(keyspace.plan_delete(session.db, argv[1:]), int)
     return keyspace.delete_all(txn, session.db, argv[1:])
 
 
@@ -84,7 +84,7 @@ def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
 def exists(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Return how many of the keys exist; a key given twice counts twice."""
     if session.steps and len(argv) > txn.thresholds.long_keys:
-        return in_steps(keyspace.plan_count(session.db, argv[1:]), int)
+        return run_in_steps(keyspace.plan_count(session.db, argv[1:]), int)
     return keyspace.count_all(txn, session.db, argv[1:])
 
 

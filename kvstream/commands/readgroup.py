@@ -24,7 +24,7 @@ from kvstream.commands.command import (
     StreamsKeys,
     flags,
 )
-from kvstream.commands.incremental import in_steps
+from kvstream.commands.incremental import run_in_steps
 from kvstream.commands.read import (
     LIMITS_SYNTAX,
     POSITIONS,
@@ -111,7 +111,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     if may_be_long and readgroup.delivers_many(txn, names[0], group, options.count):
         asked = names[0], group, options.consumer, options.count, options.noack
         plan = readgroup.plan_delivery(*asked)
-        return in_steps(plan, lambda found: delivered(txn, session, found) or nothing())
+        return run_in_steps(plan, lambda found: delivered(txn, session, found) or nothing())
     return attempt(txn) or nothing()
 
 

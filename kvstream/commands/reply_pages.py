@@ -18,7 +18,7 @@ from kvstream.commands.command import (
     Stepwise,
     Unread,
 )
-from kvstream.commands.incremental import behind_steps
+from kvstream.commands.incremental import run_before
 from kvstream.commands.replies import (
     NULL_ARRAY,
     Alike,
@@ -118,7 +118,7 @@ def load_first(
     if session.steps and len(names) > txn.thresholds.long_loading:
         plan = plan_loading_streams(txn, names)
         if plan is not None:
-            return behind_steps(plan, answer)
+            return run_before(plan, answer)
     return answer(txn, session)
 
 

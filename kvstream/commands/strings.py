@@ -37,7 +37,7 @@ from kvstream.commands.command import (
     Session,
     flags,
 )
-from kvstream.commands.incremental import in_steps
+from kvstream.commands.incremental import run_in_steps
 from kvstream.commands.replies import OK, Bulk, Double, Paged, Reply
 from kvstream.commands.reply_pages import paged
 from kvstream.errors import InvalidArgument
@@ -331,7 +331,7 @@ def _plan_put(session: Session, argv: Argv, only_new: bool = False) -> Plan[bool
 def mset(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Set several keys to strings and replace their old values."""
     if session.steps and len(argv) > 2 * txn.thresholds.long_names:
-        return in_steps(_plan_put(session, argv), lambda done: OK)
+        return run_in_steps(_plan_put(session, argv), lambda done: OK)
     strings.put_several(txn, dict(_pairs(session, argv)))
     return OK
 
@@ -344,7 +344,7 @@ def mset(txn: Txn, session: Session, argv: Argv) -> Answer:
 def msetnx(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Set several keys to strings if none of them exists; return 1 if they were set."""
     if session.steps and len(argv) > 2 * txn.thresholds.long_names:
-        return in_steps(_plan_put(session, argv, only_new=True), int)
+        return run_in_steps(_plan_put(session, argv, only_new=True), int)
     pairs = _pairs(session, argv)
     if any(keyspace.exists(txn, name) for name, _ in pairs):
         return 0
@@ -452,7 +452,7 @@ def mget(txn: Txn, session: Session, argv: Argv) -> Answer:
     keys = argv[1:]
     if session.steps and len(keys) > txn.thresholds.long_names:
         plan = strings.plan_get(session.db, keys)
-        return in_steps(plan, lambda values: paged(txn, session, values, len(values)))
+        return run_in_steps(plan, lambda values: paged(txn, session, values, len(values)))
     names = [session.prefix + key for key in keys]
     if not session.pages:
         return strings.get_several(txn, names)

@@ -16,7 +16,7 @@ from kvstream.commands.command import (
     Session,
     flags,
 )
-from kvstream.commands.incremental import are_many, in_parts
+from kvstream.commands.incremental import are_many, settle_in_parts
 from kvstream.commands.replies import Reply
 from kvstream.errors import InvalidArgument
 from kvstream.layout.values import encode_flat
@@ -167,7 +167,7 @@ def delayed_cancel(txn: Txn, session: Session, argv: Argv) -> Answer:
         return [delayed.cancel(txn, name, tickets)]
 
     if are_many(txn, session, len(words)):
-        return in_parts(words, 1, _tickets, settle, sum)
+        return settle_in_parts(words, 1, _tickets, settle, sum)
     return delayed.cancel(txn, name, _tickets(words))
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from kvstream.commands.args import Args, Argv, Option, stream_id, switch, value
 from kvstream.commands.command import FAST_WRITE, FIRST, OURS, Answer, Family, Session
-from kvstream.commands.incremental import are_many, in_parts
+from kvstream.commands.incremental import are_many, settle_in_parts
 from kvstream.commands.replies import Reply
 from kvstream.commands.reply_pages import paged
 from kvstream.errors import InvalidArgument
@@ -125,7 +125,7 @@ def _settled(
     if not words or len(words) % 2:
         raise InvalidArgument("each ID needs the number of its deliveries after it")
     if are_many(txn, session, len(words) // 2):
-        return in_parts(words, 2, _tokens, settle, partial(_outcomes, txn, session))
+        return settle_in_parts(words, 2, _tokens, settle, partial(_outcomes, txn, session))
     return [*map(int, settle(txn, _tokens(words)))]
 
 

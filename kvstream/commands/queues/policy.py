@@ -15,7 +15,7 @@ from kvstream.commands.command import (
     Session,
     flags,
 )
-from kvstream.commands.incremental import in_steps, run_plan
+from kvstream.commands.incremental import run_in_steps, run_plan
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.policy import GroupPolicy
@@ -135,7 +135,7 @@ def policy_set(txn: Txn, session: Session, argv: Argv) -> Answer:
         return policy.set_policy(txn, name, group, rules)
 
     if session.steps and policy.ends_order(txn, name, group, rules):
-        return in_steps(policy.plan_end_of_order(name, group, change), shown)
+        return run_in_steps(policy.plan_end_of_order(name, group, change), shown)
     return shown(change(txn))
 
 
@@ -155,7 +155,7 @@ def policy_del(txn: Txn, session: Session, argv: Argv) -> Answer:
         return policy.drop_policy(txn, name, group)
 
     if session.steps and policy.ends_order(txn, name, group, {"order_by": b""}):
-        return in_steps(policy.plan_end_of_order(name, group, change), int)
+        return run_in_steps(policy.plan_end_of_order(name, group, change), int)
     return int(change(txn))
 
 
