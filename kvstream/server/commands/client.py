@@ -20,7 +20,7 @@ from kvstream.meta.txn import Txn
 from kvstream.resp.requests import request_bytes
 from kvstream.server.commands.connection import valid_name
 from kvstream.server.runtime.client import Client, ReplyMode
-from kvstream.server.runtime.dispatch import listed
+from kvstream.server.runtime.dispatch import describe_client
 from kvstream.server.runtime.executor import disconnect, server_of
 from kvstream.server.runtime.tracking import Tracking
 
@@ -258,7 +258,7 @@ def client_setinfo(txn: Txn, client: Client, argv: Argv) -> Reply:
 def client_info(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the state of this connection."""
     tracking = server_of(client).trackers.clients.get(client)
-    return Verbatim(listed(client, tracking, request_bytes(argv)) + "\n")
+    return Verbatim(describe_client(client, tracking, request_bytes(argv)) + "\n")
 
 
 @COMMANDS.command(
@@ -294,7 +294,8 @@ def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
     size, tracking = request_bytes(argv), server_of(client).trackers.clients
     return Verbatim(
         "".join(
-            listed(each, tracking.get(each), size * (each is client)) + "\n" for each in clients
+            describe_client(each, tracking.get(each), size * (each is client)) + "\n"
+            for each in clients
         )
     )
 

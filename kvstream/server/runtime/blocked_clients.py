@@ -20,7 +20,7 @@ from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.server.acl import NoPermission
 from kvstream.server.runtime.client import Argv, Block, Client, Server
-from kvstream.server.runtime.client_state import Event
+from kvstream.server.runtime.client_state import ClientState, Event
 from kvstream.server.runtime.dispatch import Dispatcher
 
 Entry: TypeAlias = tuple[float, int, Client, Block]
@@ -177,8 +177,9 @@ class BlockedClients:
 
     def cancel(self, client: Client) -> None:
         """End a client's wait, if it is blocked, without a reply."""
-        if client.block is not None:
-            waiter = client.block.waiter
+        block = client.block
+        if client.state is ClientState.BLOCKED and block is not None:
+            waiter = block.waiter
             self._engine.cancel(waiter)
             waiter.names = []  # a turn that has served it and fails must not restore it
             self.end(client)

@@ -293,13 +293,14 @@ class Client(Session):
 
     def handle(self, event: Event) -> None:
         """Change the states by an event; ImpossibleEvent if they do not allow it."""
-        self.state, self.connection = state, connection = follow(event, self.state, self.connection)
+        state, connection = follow(event, self.state, self.connection)
+        if state is not _BLOCKED:
+            self.block = None
+        self.state, self.connection = state, connection
         self.closing = connection in CLOSED
         self.lost = connection in UNWRITTEN
         self.reply_unfinished = state in UNFINISHED
         self.may_run = state is _RUNNABLE and not self.closing
-        if state is not _BLOCKED:
-            self.block = None
         if self.may_run:
             self.update_path()
         else:

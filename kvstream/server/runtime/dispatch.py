@@ -1,6 +1,6 @@
 """The call of a command: permissions, refusals, the handler, and the record of the call.
 
-``Dispatcher`` wraps every handler. ``listed`` makes a line of CLIENT LIST.
+``Dispatcher`` wraps every handler. ``describe_client`` makes a line of CLIENT LIST.
 """
 
 import logging
@@ -145,7 +145,7 @@ class Dispatcher:
         self.statistics.rejected(error.code)
         return error
 
-    def refused(self, client: Client, name: str, error: ErrorReply) -> ErrorReply:
+    def refuse(self, client: Client, name: str, error: ErrorReply) -> ErrorReply:
         """Count a refused or invalid request and return its reply.
 
         It makes the client's MULTI fail; a refused EXEC ends it at once.
@@ -159,7 +159,7 @@ class Dispatcher:
         self.statistics.rejected(error.code, name)
         return error
 
-    def failed(self, name: str, error: ErrorReply) -> ErrorReply:
+    def fail(self, name: str, error: ErrorReply) -> ErrorReply:
         """Count a call that failed at once, and return its reply."""
         self.statistics.ran(name, 0.0)
         self.statistics.failed(name, error.code)
@@ -169,7 +169,7 @@ class Dispatcher:
         """Run a command, or a step of it, after checking the ACL again."""
         refusal = self._refusal_by_rights(client, command, argv)
         if refusal is not None:
-            return self.refused(client, command.name, ErrorReply.of(refusal))
+            return self.refuse(client, command.name, ErrorReply.of(refusal))
         return self.answer(client, command, argv, txn)
 
     def answer(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
@@ -218,7 +218,7 @@ class Dispatcher:
         in_multi = client.queue is not None or in_exec
         context = "lua" if self.recorder.in_script else "multi" if in_multi else "toplevel"
         now_ms = time.time_ns() // 1_000_000
-        shown = listed(client, self.trackers.clients.get(client))
+        shown = describe_client(client, self.trackers.clients.get(client))
         self.denials.add(_REASONS.get(kind, kind), context, what, user, shown, now_ms)
 
 
@@ -243,7 +243,7 @@ _LINE = (
 )
 
 
-def listed(client: Client, tracking: Tracking | None, asking: int = 0) -> str:
+def describe_client(client: Client, tracking: Tracking | None, asking: int = 0) -> str:
     """Return a client's line of CLIENT LIST; ``asking``: bytes of its own request for it."""
     now, subscriptions = client.server.clock(), client.subscriptions
     queued = 0 if client.queue is None else client.queue.size

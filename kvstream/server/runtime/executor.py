@@ -354,14 +354,14 @@ class Executor:
                 command = find(argv, self.commands)
             except RequestError as error:
                 name = name_of(argv, self.commands)
-                self._answer(client, dispatcher.refused(client, name, ErrorReply.of(error)))
+                self._answer(client, dispatcher.refuse(client, name, ErrorReply.of(error)))
                 continue
             client.last_command = command.name
             refusal = dispatcher.refusal(client, command, argv)
             if refusal is None and not (command.is_local and Flag.ALLOW_BUSY in command.flags):
                 refusal = self.busy.error
             if refusal is not None:
-                self._answer(client, dispatcher.refused(client, command.name, refusal))
+                self._answer(client, dispatcher.refuse(client, command.name, refusal))
             else:
                 self._call(turn, client, command, argv)
         return True
@@ -510,7 +510,7 @@ class Executor:
             if len(self._replies) > before:
                 raise
             name = name_of(argv, self.commands)
-            self._answer(client, self.dispatcher.refused(client, name, internal_error(defect)))
+            self._answer(client, self.dispatcher.refuse(client, name, internal_error(defect)))
 
     def _request(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Run one request, or queue it for EXEC; its reply goes into a pending reply."""
@@ -529,13 +529,13 @@ class Executor:
             if self.limits.drops_http(client, argv[0]):
                 return
             name = name_of(argv, self.commands)
-            self._answer(client, self.dispatcher.refused(client, name, ErrorReply.of(error)))
+            self._answer(client, self.dispatcher.refuse(client, name, ErrorReply.of(error)))
             return
         dispatcher = self.dispatcher
         client.last_command = command.name
         refusal = dispatcher.refusal(client, command, argv)
         if refusal is not None:
-            self._answer(client, dispatcher.refused(client, command.name, refusal))
+            self._answer(client, dispatcher.refuse(client, command.name, refusal))
         elif dispatcher.paused and self.pause.holds(turn.txn, client, command, argv):
             self.pause.hold(turn, client, argv)
         elif client.queue is not None and not command.is_immediate:
@@ -721,7 +721,7 @@ class Executor:
         """Queue the next requests of a client in MULTI, if they need no check; return how many."""
         count = transactions.queue_plain(client, self._queueable, most)
         if count and self.limits.lets_queue(client):
-            self._replies.append(transactions.queued(client, count))
+            self._replies.append(transactions.replies_to_queued(client, count))
         return count
 
     def _exec(self, turn: Turn, client: Client) -> None:

@@ -107,7 +107,7 @@ def queue_plain(client: Client, commands: Mapping[bytes, Command], most: int) ->
     return count
 
 
-def queued(client: Client, count: int) -> PendingReply:
+def replies_to_queued(client: Client, count: int) -> PendingReply:
     """Return the replies to ``count`` queued requests, which depend on no commit."""
     replies = b"+QUEUED\r\n" * count
     shared = Shared(QUEUED, {client.protocol: replies})
@@ -118,9 +118,9 @@ def refusal_of_exec(dispatcher: Dispatcher, client: Client) -> ErrorReply | None
     """End a client's MULTI; return the error if its queue must not run."""
     queue = client.queue
     if queue is None:
-        return dispatcher.failed("exec", _EXEC_ALONE)
+        return dispatcher.fail("exec", _EXEC_ALONE)
     client.end_queue()
-    return dispatcher.failed("exec", _EXECABORT) if queue.failed else None
+    return dispatcher.fail("exec", _EXECABORT) if queue.failed else None
 
 
 def run_queue(

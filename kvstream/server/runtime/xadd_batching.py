@@ -291,7 +291,7 @@ class BatchedXadds:
             except RequestError:  # nothing has been changed: each request gets its own reply
                 for batch in batches:
                     batch.replies = b"".join(
-                        _answered(turn, pending) for pending in self.replies_of(batch)
+                        _run_alone(turn, pending) for pending in self.replies_of(batch)
                     )
                 continue
             answer(batches, ids, now)
@@ -364,7 +364,7 @@ def _plain(argv: Argv, most: int) -> tuple[Packed, Trim | None] | None:
         return None
 
 
-def _answered(turn: Turn, pending: PendingReply) -> bytes:
+def _run_alone(turn: Turn, pending: PendingReply) -> bytes:
     assert pending.unit is not None
     pending.reply = turn.run(pending.unit)
     return pending.encoded()

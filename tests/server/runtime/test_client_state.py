@@ -2,14 +2,12 @@
 
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from kvstream.errors import StoreFull
 from kvstream.server.runtime.client import Client, ReplyMode
 from kvstream.server.runtime.client_state import (
     CLIENT_TRANSITIONS,
@@ -24,6 +22,7 @@ from kvstream.server.runtime.client_state import (
     follow,
 )
 from kvstream.types.thresholds import Thresholds
+from tests.server.runtime.test_turn_retries import write_fails
 from tests.server.talking import Server, Talker, Worker, request
 
 RUNNABLE = ClientState.RUNNABLE
@@ -234,18 +233,7 @@ class Clients(RuleBasedStateMachine):
 
     @rule(fails=st.booleans(), turns=st.integers(1, 3))
     def run(self, fails: bool, turns: int) -> None:
-        database = self.server.engine.database
-        written, tries = database.write, 0
-
-        def write(*args: Any) -> int:
-            nonlocal tries
-            tries += 1
-            if tries == 1 and fails:
-                raise StoreFull("no room")
-            return written(*args)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(database, "write", write)
+        with write_fails(self.server, 0 if fails else -1):
             for _ in range(turns):
                 self.server.executor.run()
 
