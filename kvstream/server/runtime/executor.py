@@ -537,7 +537,8 @@ class Executor:
         if refusal is not None:
             self._answer(client, dispatcher.refuse(client, command.name, refusal))
         elif dispatcher.paused and self.pause.holds(turn.txn, client, command, argv):
-            self.pause.hold(turn, client, argv)
+            if self._may_block(client):
+                self.pause.hold(turn, client, argv)
         elif client.queue is not None and not command.is_immediate:
             client.queue.add(command, argv)
             if self.limits.lets_queue(client):
@@ -588,11 +589,9 @@ class Executor:
         """Block a client, put its command off, run it in steps, or stream its reply."""
         client, reply = pending.client, pending.reply
         if isinstance(reply, Blocked):
-            if client.connection is ConnectionState.OPEN:
+            if self._may_block(client):
                 assert isinstance(pending.unit, partial)  # of Dispatcher.answer
                 self.blocking.begin(turn, client, reply, pending.unit.args[1:])
-            elif client.may_run:  # its peer has closed its side: nobody would read the reply
-                self._close(client)
             return
         if reply is LATER:
             pending.reply = None
@@ -608,6 +607,15 @@ class Executor:
         assert isinstance(reply, Paged)
         if pending.is_wanted():
             client.handle(Event.STREAM)
+
+    def _may_block(self, client: Client) -> bool:
+        """Return whether a client may block; close one whose peer has closed its side.
+
+        Nobody would read the reply.
+        """
+        if client.may_run and client.connection is not ConnectionState.OPEN:
+            self._close(client)
+        return client.may_run
 
     def run_step(self, pending: PendingReply) -> None:
         """Run the next step of a command in a turn of its own; the last step answers."""
