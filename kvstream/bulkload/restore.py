@@ -23,17 +23,8 @@ from kvstream.storage.batch import Batch, Family
 from kvstream.storage.sst import TableWriter
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.images import NodeImage, PackedID, StreamState
-from kvstream.types.options import MEGABYTE
 
 _NOTHING = MIN_ID.packed
-DIRECT_ENTRIES = 20_000
-DIRECT_BYTES = 8 * MEGABYTE
-"""A stream of no more is one commit, and waits for it in memory."""
-TABLE_BYTES = 64 * MEGABYTE
-"""Bytes of the entries of one SST file: the size of the files that compaction makes."""
-STEP_ROWS = 20_000
-"""Rows of groups in one commit."""
-
 _MESSAGES = Family.MESSAGES
 
 
@@ -91,7 +82,8 @@ class Loader:
         self._nodes.append(node)
         self._entries += node.count
         self._bytes += node.value_bytes
-        many = self._entries > DIRECT_ENTRIES or self._bytes > DIRECT_BYTES
+        sizes = self._engine.thresholds
+        many = self._entries > sizes.direct_entries or self._bytes > sizes.direct_bytes
         if many and not self._direct:
             self._stage()
 
@@ -180,7 +172,7 @@ class _Staged:
             folder = self._engine.database.staging()
             self._table = TableWriter(folder / f"{uuid4().hex}.sst")
         loading.take_node(self._scratch, self._load.stream, node, self._table)
-        if self._table.size >= TABLE_BYTES:
+        if self._table.size >= self._engine.thresholds.table_bytes:
             self._ingest()
 
     def _ingest(self) -> None:
@@ -230,7 +222,7 @@ class _Staged:
 
 
 class _Spilling(Batch):
-    """Rows of groups, which are committed STEP_ROWS at a time."""
+    """Rows of groups, which are committed ``load_rows`` at a time."""
 
     __slots__ = ("_engine",)
 
@@ -240,6 +232,6 @@ class _Spilling(Batch):
 
     def put(self, family: int, key: bytes, value: bytes) -> None:
         super().put(family, key, value)
-        if len(self.puts[family]) >= STEP_ROWS:
+        if len(self.puts[family]) >= self._engine.thresholds.load_rows:
             self._engine.run(loading.merge, self)
             self.clear()

@@ -52,8 +52,6 @@ APPROXIMATE_NODES = 100
 APPROXIMATE_LIMIT, APPROXIMATE_LIMIT_MAX = 10_000, 1_000_000
 """The default LIMIT if nodes have no limit of entries, and its maximum."""
 UNLIMITED = 0
-SPAN_ROWS = 1000
-"""Neighbours above which entries are deleted as one range, which costs every later read."""
 _ABOVE_ALL = b"\xff" * 17
 LOOK_AHEAD = 100
 """IDs of live entries that are looked up beyond the one that a trim needs."""
@@ -439,7 +437,7 @@ def _first_live(txn: Txn, stream: StreamMeta) -> StreamID:
 
 def _delete_rows(txn: Txn, stream: StreamMeta, parts: list[nodes.Part]) -> None:
     """Delete the rows of entries, those of many whole neighbouring nodes in one range."""
-    if len(parts) == 1 and len(parts[0].ids) < SPAN_ROWS:
+    if len(parts) == 1 and len(parts[0].ids) < txn.thresholds.span_rows:
         return _delete_each(txn, stream, parts[0].ids)
     span: list[StreamID] = []
     for part in parts:
@@ -455,7 +453,7 @@ def _delete_rows(txn: Txn, stream: StreamMeta, parts: list[nodes.Part]) -> None:
 
 def _delete_span(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     """Delete entries that have no live ones between them."""
-    if len(ids) < SPAN_ROWS:
+    if len(ids) < txn.thresholds.span_rows:
         return _delete_each(txn, stream, ids) if ids else None
     lower, upper = stream.prefix + ids[0].packed, stream.prefix + ids[-1].packed + b"\x00"
     txn.batch.delete_range(_MESSAGES, lower, upper)

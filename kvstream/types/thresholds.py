@@ -107,6 +107,20 @@ class Thresholds:
     step_items: int = 512
     """Items of one step of a reply: half a millisecond of work."""
 
+    # --- loads, and entries deleted together ------------------------------------------------------
+
+    direct_entries: int = 20_000
+    """A stream of no more entries, nor more bytes, is loaded by one commit, and waits for it in
+    memory."""
+    direct_bytes: int = 8 << 20
+    """The same in bytes."""
+    table_bytes: int = 64 << 20
+    """Bytes of the entries of one SST file: the size of the files that compaction makes."""
+    load_rows: int = 20_000
+    """Rows of groups in one commit of a load."""
+    span_rows: int = 1000
+    """Neighbours above which entries are deleted as one range, which costs every later read."""
+
     # --- trees and pending entries ----------------------------------------------------------------
 
     cached_rows: int = 1 << 14

@@ -108,12 +108,11 @@ def test_scan_starts_after_deleted_keys(store: Store, read: Read) -> None:
 
 
 def test_scan_finds_keys_created_before_its_first_key(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store,
 ) -> None:
-    change_thresholds(store.engine, step_names=1)
+    change_thresholds(store.engine, step_names=1, direct_entries=0)
     values = Stepped(strings.plan_put(0, {b"early": b"1", b"other": b"2"}))
     assert store.engine.run(values.step) is None
-    monkeypatch.setattr("kvstream.bulkload.restore.DIRECT_ENTRIES", 0)
     add(store, b"source", "1-0", "2-0")
     source = kept(store, "source")
     with store.loader("loaded", label=b"mine") as load:

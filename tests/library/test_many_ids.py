@@ -9,7 +9,8 @@ import pytest
 from kvstream import Group, ManualClock, NackMode, RefPolicy, Store, Stream, StreamID
 from kvstream.meta import pel
 from kvstream.meta.runs import Run
-from kvstream.operations import trim
+from kvstream.types.thresholds import DEFAULT, Thresholds
+from tests.opening import change_thresholds
 
 ENTRIES = 700
 
@@ -42,15 +43,14 @@ def spans(draw: random.Random) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("span", [30, trim.SPAN_ROWS])
+@pytest.mark.parametrize("span", [30, DEFAULT.span_rows])
 def test_entries_deleted_together_have_the_effect_of_single_deletions(
     store: Store,
     twins: tuple[Stream, Stream],
-    monkeypatch: pytest.MonkeyPatch,
     seed: int,
     span: int,
 ) -> None:
-    monkeypatch.setattr(trim, "SPAN_ROWS", span)
+    change_thresholds(store.engine, span_rows=span)
     draw = random.Random(seed)
     one, other = twins
     for _ in range(4):
@@ -62,11 +62,11 @@ def test_entries_deleted_together_have_the_effect_of_single_deletions(
     assert store.check() == []
 
 
-@pytest.mark.parametrize("span", [30, trim.SPAN_ROWS])
+@pytest.mark.parametrize("span", [30, DEFAULT.span_rows])
 def test_all_entries_deleted_together_leave_an_empty_stream(
-    store: Store, twins: tuple[Stream, Stream], monkeypatch: pytest.MonkeyPatch, span: int
+    store: Store, twins: tuple[Stream, Stream], span: int
 ) -> None:
-    monkeypatch.setattr(trim, "SPAN_ROWS", span)
+    change_thresholds(store.engine, span_rows=span)
     ids = [entry.id for entry in twins[0].range()]
     with store.transaction():
         assert twins[0].delete(*ids) == ENTRIES
@@ -76,10 +76,10 @@ def test_all_entries_deleted_together_leave_an_empty_stream(
 
 
 def test_deleting_entries_of_one_large_node_keeps_those_between_them(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    open_store: Callable[..., Store],
 ) -> None:
-    monkeypatch.setattr(trim, "SPAN_ROWS", 30)
-    store = open_store("large", stream_node_max_entries=0, stream_node_max_bytes=0)
+    nodes = {"stream_node_max_entries": 0, "stream_node_max_bytes": 0}
+    store = open_store("large", Thresholds(span_rows=30), **nodes)
     stream = store.stream("one")
     with store.transaction():
         for number in range(1, 101):

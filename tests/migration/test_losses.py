@@ -18,11 +18,13 @@ from kvstream.rdb.file_writer import FileWriter
 from kvstream.rdb.versions import NEWEST
 from kvstream.spark.jobs.migration import MigrateOptions, Pair, _split
 from kvstream.types.options import KEY_BYTES_MAX
+from kvstream.types.thresholds import Thresholds
 from tests.migration.conftest import Start
 from tests.migration.servers import RedisServer
 from tests.migration.test_append_only import log_of
 from tests.migration.test_functions import put
 from tests.migration.test_old_files import twice
+from tests.opening import open_with
 from tests.serving import ServerProcess
 
 GOOD = "#!lua name=good\nredis.register_function('good', function() return 7 end)"
@@ -323,11 +325,10 @@ def test_spark_splits_no_stream_of_a_source_that_will_be_refused(
 
 
 def test_an_unfinished_load_of_a_store_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("kvstream.bulkload.restore.DIRECT_ENTRIES", 0)  # else it begins at the end
-
-    with Store.open(tmp_path / "store") as store:
+    sizes = Thresholds(direct_entries=0)  # else it begins at the end
+    with open_with(tmp_path / "store", sizes) as store:
         store.stream("s").add({"a": 1})
         image = store.image("s")
         assert image is not None

@@ -14,18 +14,18 @@ from kvstream.meta.unfinished_loads import StagedLoad
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.images import NodeImage
-from tests.opening import change_thresholds
+from kvstream.types.thresholds import Thresholds
+from tests.opening import Stores, change_thresholds
 from tests.operations.images.kept import Kept, kept
 
 WEEK_S = 7 * 24 * 3600
+SMALL_STEPS = Thresholds(direct_entries=150, table_bytes=10_000, load_rows=7)
 
 
-@pytest.fixture(autouse=True)
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower the limits, so that small loads are staged like large ones."""
-    monkeypatch.setattr("kvstream.bulkload.restore.DIRECT_ENTRIES", 150)
-    monkeypatch.setattr("kvstream.bulkload.restore.TABLE_BYTES", 10_000)
-    monkeypatch.setattr("kvstream.bulkload.restore.STEP_ROWS", 7)
+@pytest.fixture
+def store(open_store: Stores) -> Store:
+    """A store with low limits, so that small loads are staged like large ones."""
+    return open_store(thresholds=SMALL_STEPS)
 
 
 @pytest.fixture

@@ -5,16 +5,12 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
+from kvstream.types.thresholds import Thresholds
 from tests.opening import Stores
 from tests.operations.images.kept import Kept, kept
 from tests.operations.images.kills import lives
 
-
-@pytest.fixture(autouse=True)
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvstream.bulkload.restore.DIRECT_ENTRIES", 150)
-    monkeypatch.setattr("kvstream.bulkload.restore.TABLE_BYTES", 10_000)
-    monkeypatch.setattr("kvstream.bulkload.restore.STEP_ROWS", 7)
+SMALL_STEPS = Thresholds(direct_entries=150, table_bytes=10_000, load_rows=7)
 
 
 @pytest.fixture
@@ -41,7 +37,7 @@ def load(store: Store, source: Kept, label: bytes) -> None:
 def test_a_killed_load_leaves_the_complete_stream_or_nothing(
     open_store: Stores, tmp_path: Path, source: Kept, label: bytes, replaced: bool
 ) -> None:
-    store = open_store("target")
+    store = open_store("target", SMALL_STEPS)
     if replaced:
         store.stream("s").add({"f": "old"})
     with lives(store, tmp_path) as left:
@@ -49,7 +45,7 @@ def test_a_killed_load_leaves_the_complete_stream_or_nothing(
     assert len(left) > 12
     seen = set()
     for place in left:
-        found = open_store(place)
+        found = open_store(place, SMALL_STEPS)
         assert found.check() == []
         whole = len(found.stream("s")) == source.rest.length
         seen.add((whole, len(found.unfinished_loads())))
