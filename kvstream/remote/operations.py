@@ -1,14 +1,13 @@
 """One record for each operation of the library: how it is done on a server.
 
-A record says what the operation does to the store, which decides whether it is repeated after a
-lost connection, and how it is said: by a function that makes its commands (``remote/commands.py``,
-``remote/queue_commands.py``), or by one that does it in several round trips
-(``remote/procedures.py``). The engine of a server runs operations by this table, and that of a
-shared store knows by it which ones to repeat. An operation without a record needs the files of a
-store.
+A record has the effect of an operation on the store, which decides whether it is repeated after a
+lost connection. It also has a function that makes its commands (``remote/commands.py``,
+``remote/queue_commands.py``), or one that does it in several round trips
+(``remote/procedures.py``). The engine of a server runs operations by this table, and the engine of
+a shared store repeats them by it. An operation without a record needs the files of a store.
 
-What a server must have follows from the words of the commands: see ``needs_of``. The classes of
-errors are told by the server (KVSTREAM.ERRORS).
+The version that a server must have follows from the words of the commands: see ``needs_of``. A
+kvstream server names the class of each error (KVSTREAM.ERRORS).
 """
 
 from collections.abc import Callable, Iterable, Mapping
