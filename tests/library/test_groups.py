@@ -1,6 +1,7 @@
 """Group: each method with its results and errors."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,9 +24,11 @@ from kvstream import (
     Stream,
     StreamID,
 )
+from kvstream.errors import Corruption
+from kvstream.layout.keys import qualified
 from kvstream.meta.runs import Run
 from kvstream.meta.trees import Tree
-from kvstream.storage.batch import Batch
+from kvstream.storage.batch import Batch, Family
 from tests.engine.waiting import ms_of
 from tests.opening import change_thresholds
 
@@ -426,3 +429,20 @@ def test_names_of_groups_and_consumers_are_bytes_of_any_kind(five: Stream) -> No
         five.create_group("x" * (1 << 20) + "x")
     with pytest.raises(InvalidArgument, match="the group is None: give its name"):
         five.group(None)  # type: ignore[arg-type]
+
+
+def test_a_claim_of_a_damaged_entry_changes_nothing(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        stream = store.stream("s")
+        ids = [stream.add({"f": "v"}) for _ in range(3)]
+        group = stream.create_group("g", "0")
+        group.consumer("a").read(3)
+        loaded = store.engine.run(lambda txn: txn.stream(qualified(0, b"s")))
+        assert loaded is not None
+        batch = Batch(store.engine.database)
+        batch.put(Family.MESSAGES, loaded.prefix + ids[1].packed, b"\xc1")
+        store.engine.database.write(batch)
+        store.engine.catalog.forget()
+        with pytest.raises(Corruption):
+            group.claim("b", ids)
+        assert [row.consumer for row in group.pending_range()] == [b"a"] * 3
