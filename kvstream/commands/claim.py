@@ -18,8 +18,8 @@ from kvstream.commands.args import (
 )
 from kvstream.commands.command import FAST_WRITE, FIRST, READ, Answer, Family, LongReply, Session
 from kvstream.commands.incremental import are_many, run_in_steps, run_on_ids
-from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply, Rows
-from kvstream.commands.reply_pages import is_long, paged
+from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Reply, Rows
+from kvstream.commands.reply_pages import is_long, page, page_if_long
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
 from kvstream.operations import claim
@@ -63,7 +63,7 @@ def xpending(txn: Txn, session: Session, argv: Argv) -> "Answer | LongReply":
     asked = start, end, count, argv[at + 3] if at + 3 < len(argv) else None, min_idle_ms
     if is_long(txn, session, count):
         begin = partial(claim.pending_steps, txn, name, group, *asked)
-        return LongReply(lambda: Gradual(map(_rows, begin())))
+        return LongReply(lambda: map(_rows, begin()))
     pieces = claim.pending_pieces(txn, name, group, *asked)
     return Gradual([*map(_rows, claim.counted(pieces))])
 
@@ -127,7 +127,7 @@ def _claim(
 ) -> Reply:
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
     entries = claim.claim(txn, name, group, consumer, min_idle_ms, ids, **asked)
-    return paged(txn, session, _show_claimed(entries, "justid" in asked), len(entries))
+    return page_if_long(txn, session, _show_claimed(entries, "justid" in asked), len(entries))
 
 
 def _plan(
@@ -139,8 +139,8 @@ def _plan(
     return claim.plan_claim(name, group, consumer, min_idle_ms, packed, **asked)
 
 
-def _show_parts(claimed: ClaimedParts) -> Paged:
-    return Paged(_show_entries(claimed))
+def _show_parts(claimed: ClaimedParts) -> Reply:
+    return page(_show_entries(claimed))
 
 
 def _show_entries(claimed: ClaimedParts) -> Gradual:
@@ -232,7 +232,7 @@ def _show_autoclaimed(
 ) -> Reply:
     deleted = [bytes(eid) for eid in done.deleted]
     reply = [bytes(done.cursor), _show_claimed(done.entries, justid), deleted]
-    return paged(txn, session, reply, len(done.entries) + len(deleted))
+    return page_if_long(txn, session, reply, len(done.entries) + len(deleted))
 
 
 def _show_autoclaimed_parts(done: ClaimedParts) -> Reply:
@@ -240,4 +240,4 @@ def _show_autoclaimed_parts(done: ClaimedParts) -> Reply:
     parts = (gone[at : at + _TOGETHER] for at in range(0, len(gone), _TOGETHER))
     texts = ([b"%d-%d" % UNPACKED(eid) for eid in part] for part in parts)
     deleted = Gradual(chain([len(gone)], texts))
-    return Paged([bytes(done.cursor), _show_entries(done), deleted])
+    return page([bytes(done.cursor), _show_entries(done), deleted])

@@ -11,7 +11,7 @@ neither commits nor waits. If it reads entries, it returns what it wants read (`
 
 import re
 import sys
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from operator import attrgetter
@@ -45,11 +45,11 @@ class ReadStreams(StreamsRead):
 class LongReply:
     """Returned instead of a long reply to a session with ``pages``.
 
-    ``begin`` returns the reply. Its Graduals and Bulks read from the store as it is at this call,
-    which is the next one without changes; in EXEC it has the changes of the transaction.
+    ``begin`` returns the reply, or the steps of an array. They read from the store as it is at this
+    call, in a transaction without changes; in EXEC with its changes.
     """
 
-    begin: Callable[[], Reply]
+    begin: "Callable[[], Reply | Iterator[Any]]"
 
 
 @dataclass(slots=True, eq=False)

@@ -22,7 +22,8 @@ from kvstream.commands.command import (
     flags,
 )
 from kvstream.commands.incremental import run_before, run_in_steps
-from kvstream.commands.replies import OK, Bulk, Paged, Reply
+from kvstream.commands.replies import OK, Bulk, Reply
+from kvstream.commands.reply_pages import page
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of
 from kvstream.layout.listpack import canonical_integer
@@ -55,7 +56,7 @@ def dump_(txn: Txn, session: Session, argv: Argv) -> Answer:
     name = session.prefix + argv[1]
     if session.steps and dump.is_long(txn, name):
         plan = dump.plan_dump(name)
-        return run_in_steps(plan, lambda parts: Paged(Bulk(*parts)) if parts[1] else None)
+        return run_in_steps(plan, lambda parts: page(Bulk(*parts)) if parts[1] else None)
     return dump.dump(txn, name)
 
 

@@ -6,8 +6,8 @@ from typing import TypeVar
 from kvstream.commands.args import I64_MAX, Args, Argv, bad_subcommand, integer
 from kvstream.commands.command import READ, SECOND, Answer, Family, LongReply, Session
 from kvstream.commands.incremental import run_before
-from kvstream.commands.replies import Alike, Entries, Gradual, Map, Paged, Reply
-from kvstream.commands.reply_pages import is_long
+from kvstream.commands.replies import Alike, Entries, Gradual, Map, Reply
+from kvstream.commands.reply_pages import is_long, page
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import groups, info
@@ -235,7 +235,7 @@ def _each(txn: Txn, session: Session, rows: Sequence[T], shown: Callable[[T], Re
     """Return each row as a reply, in pages if they are many."""
     if len(rows) < txn.thresholds.long_members or not session.pages:
         return [shown(row) for row in rows]
-    return Paged(Gradual(_steps(rows, shown)))
+    return page(_steps(rows, shown))
 
 
 def _steps(rows: Sequence[T], shown: Callable[[T], Reply]) -> Iterator[int | list[Reply]]:

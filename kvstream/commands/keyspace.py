@@ -28,7 +28,7 @@ from kvstream.commands.command import (
     flags,
 )
 from kvstream.commands.incremental import run_in_steps
-from kvstream.commands.replies import OK, Gradual, Reply, Simple
+from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.commands.reply_pages import is_long
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
@@ -193,9 +193,7 @@ def keys(txn: Txn, session: Session, argv: Argv) -> "Answer | LongReply":
     matches = None if argv[1] == b"*" else matcher(argv[1])
     if is_long(txn, session, keyspace.size(txn, session.db)):
         step = txn.thresholds.step_items
-        return LongReply(
-            lambda: Gradual(filter_pages(step, keyspace.pages(txn, session.db), matches))
-        )
+        return LongReply(lambda: filter_pages(step, keyspace.pages(txn, session.db), matches))
     _, names = keyspace.scan(txn, session.db, 0, _ALL)
     return names if matches is None else [key for key in names if matches(key)]
 

@@ -35,8 +35,8 @@ from kvstream.commands.read import (
     take_options,
     take_streams,
 )
-from kvstream.commands.replies import NULL_ARRAY, NullArray, Paged, Streams
-from kvstream.commands.reply_pages import delivered
+from kvstream.commands.replies import NULL_ARRAY, NullArray, Reply, Streams
+from kvstream.commands.reply_pages import reply_of_delivery
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
 from kvstream.operations import readgroup
@@ -111,7 +111,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     if may_be_long and readgroup.delivers_many(txn, names[0], group, options.count):
         asked = names[0], group, options.consumer, options.count, options.noack
         plan = readgroup.plan_delivery(*asked)
-        return run_in_steps(plan, lambda found: delivered(txn, session, found) or nothing())
+        return run_in_steps(plan, lambda found: reply_of_delivery(txn, session, found) or nothing())
     return attempt(txn) or nothing()
 
 
@@ -121,13 +121,13 @@ def _attempt(
     wanted: list[tuple[bytes, StreamID | None]],
     options: _Options,
     txn: Txn,
-) -> Streams | Paged | None:
+) -> Reply:
     found = readgroup.read_group(
         *(txn, group, options.consumer, wanted, options.count, options.noack),
         *(options.claim_min_idle_ms, options.budget(session)),
         encoded=True,
     )
-    return delivered(txn, session, found)
+    return reply_of_delivery(txn, session, found)
 
 
 def _blocked(names: list[bytes], group: bytes, options: _Options, attempt: Attempt) -> Blocked:
@@ -168,13 +168,13 @@ def _read_short(txn: Txn, session: Session, argv: Argv) -> Streams | NullArray |
     if rows is None or block is None:
         return None if rows is None else NULL_ARRAY
 
-    def attempt(txn: Txn) -> Streams | Paged | None:
+    def attempt(txn: Txn) -> Reply:
         rows = readgroup.read_short(txn, name, group, consumer, count, noack)
         if rows is not None:
             return Streams([(argv[-2], rows)]) if rows else None
         new = [(name, readgroup.NEW)]
         found = readgroup.read_group(txn, group, consumer, new, count, noack, encoded=True)
-        return delivered(txn, session, found)
+        return reply_of_delivery(txn, session, found)
 
     key = readgroup.share_key(group, None)
     return Blocked([name], attempt, timeout_ms or None, share_key=key, group=group)

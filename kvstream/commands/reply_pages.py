@@ -60,7 +60,7 @@ def read_reply(txn: Txn, session: Session, wanted: Unread) -> Answer:
     if type(wanted) is Range:
         found = read_range(txn, wanted, session.pages)
         if type(found) is LongRead:
-            return _begin_pages(txn, session, partial(_gradual, found))
+            return _begin_pages(txn, session, found.begin)
         return NULL_ARRAY if found is None else found  # type: ignore[return-value]
     if type(wanted) is ReadStreams:
         streams: Any = read_streams(txn, wanted, session.pages)
@@ -77,16 +77,14 @@ def read_reply(txn: Txn, session: Session, wanted: Unread) -> Answer:
     return _begin_pages(txn, session, wanted.begin)
 
 
-def _begin_pages(txn: Txn, session: Session, begin: Callable[[], Reply]) -> Answer:
+def _begin_pages(
+    txn: Txn, session: Session, begin: "Callable[[], Reply | Iterator[Any]]"
+) -> Answer:
     """Begin a reply in pages; put it off if it must wait for a transaction without changes."""
     if txn.dirty and not session.in_exec:
         return LATER
     reply = begin()
-    return None if reply is None else Paged(reply)
-
-
-def _gradual(read: LongRead[Any]) -> Gradual:
-    return Gradual(read.begin())
+    return None if reply is None else page(reply)
 
 
 def _streams_begun(found: Sequence[tuple[bytes, Any]]) -> Streams:
@@ -107,7 +105,7 @@ def _pairs(found: Sequence[tuple[bytes, Any]]) -> list[Pair]:
 
 def _begun(entries: Any) -> Any:
     if isinstance(entries, LongRead):
-        return _gradual(entries)
+        return Gradual(entries.begin())
     return Gradual(entries) if isinstance(entries, Iterator) else entries
 
 
@@ -129,12 +127,17 @@ def is_long(txn: Txn, session: Session, items: int) -> bool:
 
 def of_outcomes(txn: Txn, session: Session, outcomes: Sequence[Outcome]) -> Reply:
     """Return the outcome of each ID."""
-    return paged(txn, session, [int(outcome) for outcome in outcomes], len(outcomes))
+    return page_if_long(txn, session, [int(outcome) for outcome in outcomes], len(outcomes))
 
 
-def paged(txn: Txn, session: Session, reply: Reply, items: int) -> Reply:
+def page_if_long(txn: Txn, session: Session, reply: Reply, items: int) -> Reply:
     """Return a reply of so many items; a long one is written in pages."""
-    return Paged(reply) if is_long(txn, session, items) else reply
+    return page(reply) if is_long(txn, session, items) else reply
+
+
+def page(reply: "Reply | Iterator[Any]") -> Reply:
+    """Return a reply that is written in pages to a session that takes them; steps: an array."""
+    return Paged(Gradual(reply) if isinstance(reply, Iterator) else reply)
 
 
 def memory_of(reply: Any) -> int:
@@ -200,9 +203,9 @@ def streams_of(found: Sequence[tuple[bytes, Any]]) -> Streams | None:
     return Streams([(key_of(name), entries) for name, entries in found]) if found else None
 
 
-def delivered(txn: Txn, session: Session, found: Found) -> Streams | Paged | None:
+def reply_of_delivery(txn: Txn, session: Session, found: Found) -> Reply:
     """Return the entries that XREADGROUP has delivered; None if there are none."""
-    reply = streams_of(found)
-    if reply is not None and is_long(txn, session, sum(len(entries) for _, entries in found)):
-        return Paged(reply)
-    return reply
+    if not found:
+        return None
+    items = sum(len(entries) for _, entries in found)
+    return page_if_long(txn, session, streams_of(found), items)

@@ -38,8 +38,8 @@ from kvstream.commands.command import (
     flags,
 )
 from kvstream.commands.incremental import run_in_steps
-from kvstream.commands.replies import OK, Bulk, Double, Paged, Reply
-from kvstream.commands.reply_pages import paged
+from kvstream.commands.replies import OK, Bulk, Double, Reply
+from kvstream.commands.reply_pages import page, page_if_long
 from kvstream.errors import InvalidArgument
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
@@ -452,12 +452,12 @@ def mget(txn: Txn, session: Session, argv: Argv) -> Answer:
     keys = argv[1:]
     if session.steps and len(keys) > txn.thresholds.long_names:
         plan = strings.plan_get(session.db, keys)
-        return run_in_steps(plan, lambda values: paged(txn, session, values, len(values)))
+        return run_in_steps(plan, lambda values: page_if_long(txn, session, values, len(values)))
     names = [session.prefix + key for key in keys]
     if not session.pages:
         return strings.get_several(txn, names)
     values = strings.get_several(txn, names, lambda large: _large_string(txn, large))
-    return Paged(values) if any(type(value) is Bulk for value in values) else values
+    return page(values) if any(type(value) is Bulk for value in values) else values
 
 
 @COMMANDS.command("getrange", "key start end", READ, FIRST, since="2.4.0")

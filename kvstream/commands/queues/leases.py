@@ -8,7 +8,7 @@ from kvstream.commands.args import Args, Argv, Option, stream_id, switch, value
 from kvstream.commands.command import FAST_WRITE, FIRST, OURS, Answer, Family, Session
 from kvstream.commands.incremental import are_many, settle_in_parts
 from kvstream.commands.replies import Reply
-from kvstream.commands.reply_pages import paged
+from kvstream.commands.reply_pages import page_if_long
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
 from kvstream.operations.queues import leases
@@ -130,7 +130,7 @@ def _settled(
 
 
 def _outcomes(txn: Txn, session: Session, outcomes: list[int]) -> Reply:
-    return paged(txn, session, [*map(int, outcomes)], len(outcomes))
+    return page_if_long(txn, session, [*map(int, outcomes)], len(outcomes))
 
 
 def _tokens(words: Argv) -> list[Token]:
