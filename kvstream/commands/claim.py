@@ -65,7 +65,7 @@ def xpending(txn: Txn, session: Session, argv: Argv) -> "Answer | LongReply":
         begin = partial(claim.pending_steps, txn, name, group, *asked)
         return LongReply(lambda: map(_rows, begin()))
     pieces = claim.pending_pieces(txn, name, group, *asked)
-    return Gradual([*map(_rows, claim.counted(pieces))])
+    return Gradual([*map(_rows, claim.count_first(pieces))])
 
 
 def _rows(step: claim.Piece | int | None) -> Alike | int | None:

@@ -5,7 +5,7 @@ from kvstream.commands.command import GROW, SECOND, WRITE, Family, Session, flag
 from kvstream.commands.replies import OK, Reply
 from kvstream.meta.txn import Txn
 from kvstream.operations import groups
-from kvstream.operations.groups import existing_group, required_stream
+from kvstream.operations.groups import existing_group, require_stream
 
 COMMANDS = Family("stream")
 COMMANDS.add_help("xgroup", since="5.0.0")
@@ -34,7 +34,7 @@ def xgroup_create(txn: Txn, session: Session, argv: Argv) -> Reply:
     if mkstream:
         txn.stream(name)  # refuses a key of another type before the ID is parsed
     else:
-        required_stream(txn, name)
+        require_stream(txn, name)
     if len(argv) > _CREATE_WORDS_MAX:
         raise bad_subcommand(argv)
     after = None if argv[4] == b"$" else stream_id(argv[4])
@@ -74,7 +74,7 @@ def _group_options(argv: Argv, may_make: bool) -> tuple[int | None, bool]:
         if word == b"MKSTREAM" and may_make:
             mkstream = True
         elif word == b"ENTRIESREAD" and args:
-            entries_read = groups.checked_entries_read(args.integer())
+            entries_read = groups.check_entries_read(args.integer())
         else:
             raise bad_subcommand(argv)
     return entries_read, mkstream

@@ -44,7 +44,9 @@ def count(txn: Txn, session: Session, argv: Argv) -> "Answer | Unread":
 
     It is exact, and 0 if the key does not exist. The cost is that of nodes, not of entries.
     """
-    parts = counts.counted(txn, session.prefix + argv[1], range_start(argv[2]), range_end(argv[3]))
+    parts = counts.count_in_steps(
+        txn, session.prefix + argv[1], range_start(argv[2]), range_end(argv[3])
+    )
     if not session.steps:
         return sum(parts)
 

@@ -136,7 +136,7 @@ class Nack:
         run: Run | None,
         ids: Sequence[PackedID],
     ) -> Targets:
-        """Return what becomes of IDs in a group with a policy: they may wait, or be given up."""
+        """Return what becomes of IDs in a group with a policy: some may wait or be given up."""
         if run is None:
             return self.decide(stream, rank, txn, run, ids)
         if run.time_ms == HELD_MS:  # it was never delivered
@@ -198,8 +198,8 @@ def _drop(txn: Txn, run: Run | None, ids: Sequence[PackedID]) -> Targets:
 def plan_nack(name: bytes, group_name: bytes, ids: Sequence[PackedID], nack: Nack) -> Plan[int]:
     """Plan XNACK of very many IDs; return how many were given back.
 
-    The plan has one step if the group has a policy, or if the IDs are not ascending: those that are
-    share one rank.
+    The plan has one step if the group has a policy, or if the IDs are not ascending: only ascending
+    IDs share one rank.
     """
 
     def plan(txn: Txn) -> Planning[int]:
@@ -229,7 +229,7 @@ class _SteppedRule(SteppedPelChange[None]):
         rule: Callable[[Txn, Run | None, Sequence[PackedID]], Targets],
         rank: int | None = None,
     ) -> None:
-        """``rank``: that of XNACK, whose rule looks at messages as well."""
+        """``rank``: the rank that XNACK uses up; its rule reads messages, that of XACK does not."""
         super().__init__(name, stream, group, ids, reads_messages=rank is not None)
         self._rule, self._rank = rule, rank
 
@@ -249,7 +249,7 @@ def _nack_by_policy(
     ids: Sequence[PackedID],
     nack: Nack,
 ) -> int:
-    """Give entries back as the policy of their group says; those given up count as well."""
+    """Give entries back by the policy of their group; return how many, given up ones included."""
     rank = group.nack_rank + 1
     back = GivenBack(txn, group, fatal=nack.gives_up)
     decide = partial(nack.decide_by_policy, txn, stream, rank, back)
@@ -262,7 +262,7 @@ def _nack_by_policy(
 
 
 def note_released(txn: Txn, name: bytes, group: GroupMeta, rank: int, count: int) -> None:
-    """Use up a rank, and signal the key, if entries were given back under it."""
+    """If entries were given back with ``rank``, store it and wake readers of the stream."""
     if count:
         group.nack_rank = rank
         txn.member_changed(group)

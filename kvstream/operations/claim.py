@@ -52,7 +52,7 @@ _LAST = MAX_ID.packed
 _END_OF_TIME = (1 << 63) - 1
 _NO_REPEATS: Mapping[PackedID, int] = {}
 _IDLE_RUNS_MAX = 4096
-"""Idle runs that are sorted by ID; if there are more, a scan in ID order finds some soon."""
+"""The most idle runs to sort by ID; if there are more, a scan in ID order soon finds some."""
 
 
 Read = Callable[[Sequence[PackedID]], Sequence[Row | None]]
@@ -79,18 +79,13 @@ class ClaimProgress:
         """Return how many of ``ids`` to look at; those at ``places`` use up room."""
         if self.room is None:
             return len(ids)
-        looked = looked_at(self.room, len(ids), places)
+        looked = len(ids)
+        if len(places) >= self.room:
+            looked = places[self.room - 1] + 1 if self.room else 0
         self.room -= min(self.room, len(places))
         if looked < len(ids) and self.next is None:
             self.next = ids[looked]
         return looked
-
-
-def looked_at(room: int, count: int, places: Sequence[int]) -> int:
-    """Return how many of ``count`` IDs XAUTOCLAIM looks at until ``places`` use up its room."""
-    if len(places) < room:
-        return count
-    return places[room - 1] + 1 if room else 0
 
 
 @dataclass(slots=True)
@@ -107,7 +102,7 @@ class Claim:
     force: bool = False
     justid: bool = False
     repeats: Mapping[PackedID, int] = field(default_factory=dict)
-    """How often an ID is given again. If the new time allows it, it is claimed each time."""
+    """How often the request repeats an ID; if the new time allows it, it is claimed each time."""
 
     @property
     def claims_repeats(self) -> bool:
@@ -149,18 +144,18 @@ class Claim:
 
     def _targets(self, run: Run | None, ids: Sequence[PackedID]) -> dict[PackedID, Shared | None]:
         before = 1 if run is None else run.deliveries
-        targets: dict[PackedID, Shared | None] = dict.fromkeys(ids, self._shared(before))
+        targets: dict[PackedID, Shared | None] = dict.fromkeys(ids, self._state_after(before))
         if self.repeats and self.claims_repeats:
             again = [eid for eid in ids if eid in self.repeats]
-            targets.update({eid: self._shared(before, 1 + self.repeats[eid]) for eid in again})
+            targets.update({eid: self._state_after(before, 1 + self.repeats[eid]) for eid in again})
         return targets
 
-    def _shared(self, before: int, times: int = 1) -> Shared:
+    def _state_after(self, before: int, times: int = 1) -> Shared:
         """Return the state of an entry that is claimed after ``before`` deliveries."""
         count = before if self.justid else min(before + times, COUNT_MAX)
         return self.owner, self.time_ms, count if self.retrycount is None else self.retrycount, 0
 
-    def in_order(self, rows: list[Row], ids: Sequence[PackedID]) -> list[Row]:
+    def order_rows(self, rows: list[Row], ids: Sequence[PackedID]) -> list[Row]:
         """Return claimed rows in the order of the request's ``ids``."""
         by_id = {row[0][-ID_BYTES:]: row for row in rows}
         asked = ids if self.claims_repeats else dict.fromkeys(ids)
@@ -175,7 +170,7 @@ def _change_by(
     progress: ClaimProgress,
     stretches: Stretches,
 ) -> Change:
-    """Return the change by which pending entries are claimed, and add these to ``progress``."""
+    """Return the change that claims pending entries; add the claimed ones to ``progress``."""
     change = plan(txn, group, stretches, partial(rule.decide, read, progress))
     if progress.rows:
         Rows(progress.rows, len(rule.stream.prefix)).packed_ids()  # or raises Corruption
@@ -194,8 +189,8 @@ def refuse_autoclaim_count(count: int) -> None:
         raise InvalidArgument("COUNT must be > 0")
 
 
-def repeated(ids: Sequence[PackedID], distinct: Sequence[PackedID]) -> Mapping[PackedID, int]:
-    """Return how often each of ``ids`` is given again."""
+def _count_repeats(ids: Sequence[PackedID], distinct: Sequence[PackedID]) -> Mapping[PackedID, int]:
+    """Return how often a request with ``ids`` repeats each of them."""
     return Counter(ids) - Counter(distinct) if len(distinct) < len(ids) else {}
 
 
@@ -246,7 +241,7 @@ def _rule_of(
 def _note_claimed(
     txn: Txn, name: bytes, group: GroupMeta, consumer: ConsumerMeta, claimed: bool
 ) -> None:
-    """Record that a consumer was seen, and active if it claimed entries; wake who waits for it."""
+    """Record that a consumer was seen, and active if it claimed; wake readers if leases begin."""
     if claimed:
         consumer.active_ms = txn.now_ms
     txn.member_changed(consumer)
@@ -277,7 +272,7 @@ def claim(
     advance(txn, group, last_id)
     packed = [PACKED(*eid) for eid in ids]
     distinct = packed if len(packed) == 1 else ascending_packed(packed)
-    repeats = repeated(packed, distinct)
+    repeats = _count_repeats(packed, distinct)
     rule = _rule_of(
         txn, stream, consumer_name, min_idle_ms, repeats, time_ms, retrycount, force, justid
     )
@@ -287,7 +282,7 @@ def claim(
     _change_by(txn, group, rule, read, progress, asked).apply(txn, group)
     rows = progress.rows
     if distinct is not packed:
-        rows = rule.in_order(rows, packed)
+        rows = rule.order_rows(rows, packed)
     elif force:
         rows.sort()
     _note_claimed(txn, name, group, consumer, bool(rows))
@@ -297,7 +292,7 @@ def claim(
 def renew(
     txn: Txn, name: bytes, group_name: bytes, consumer_name: bytes, ids: Sequence[StreamID]
 ) -> list[StreamID]:
-    """Set the idle time of entries that are pending with a consumer to 0, and return these."""
+    """Set the idle time of entries that are pending with a consumer to 0; return their IDs."""
     _, group = group_of_key(txn, name, group_name)
     kept: list[PackedID] = []
 
@@ -422,10 +417,10 @@ def plan_claim(
     last_id: StreamID | None = None,
     **asked: Unpack[RuleOptions],
 ) -> Plan[ClaimedParts]:
-    """Plan XCLAIM of very many IDs, in any order; ``claim`` has the meaning of the arguments."""
+    """Plan XCLAIM of very many IDs, in any order; the arguments are those of ``claim``."""
     refuse_retrycount(asked.get("retrycount"))
     distinct = ascending_packed(ids)
-    repeats = repeated(ids, distinct)
+    repeats = _count_repeats(ids, distinct)
 
     def plan(txn: Txn) -> Planning[ClaimedParts]:
         stream, group = group_of_key(txn, name, group_name)
@@ -437,7 +432,7 @@ def plan_claim(
         claimed = stepped.claim(txn, consumer)
         if not claimed.parts or distinct is ids:
             return claimed
-        rows = rule.in_order([row for part in claimed.parts for row in part.page], ids)
+        rows = rule.order_rows([row for part in claimed.parts for row in part.page], ids)
         return claimed._replace(parts=[Rows(rows, len(stream.prefix))])
 
     return plan
@@ -452,7 +447,7 @@ def plan_autoclaim(
     count: int,
     justid: bool,
 ) -> Plan[ClaimedParts]:
-    """Plan XAUTOCLAIM of very many entries; ``autoclaim`` has the meaning of the arguments."""
+    """Plan XAUTOCLAIM of very many entries; the arguments are those of ``autoclaim``."""
     refuse_autoclaim_count(count)
 
     def plan(txn: Txn) -> Planning[ClaimedParts]:
@@ -494,7 +489,7 @@ class _SteppedClaim(SteppedPelChange[ClaimProgress]):
 
 
 class _SteppedAutoclaim(_SteppedClaim):
-    """The claim of entries that are found in steps, too."""
+    """The claim of very many pending entries, which steps find."""
 
     def __init__(
         self, name: bytes, group: GroupMeta, rule: Claim, start: StreamID, count: int
@@ -554,7 +549,7 @@ def pending_range(
     consumer_name: bytes | None = None,
     min_idle_ms: int = 0,
 ) -> list[PendingEntry]:
-    """Return XPENDING's rows of ``start <= id <= end``, of one ``consumer_name`` if it is given.
+    """Return XPENDING's rows of ``start <= id <= end``; with ``consumer_name``, only its own.
 
     Entries given back have no owner and no idle time, and every idle filter includes them.
     """
@@ -591,7 +586,7 @@ def pending_pieces(
     consumer_name: bytes | None = None,
     min_idle_ms: int = 0,
 ) -> Iterator[Piece]:
-    """Return the rows of XPENDING as runs of IDs."""
+    """Return the rows of XPENDING, those that differ only in their IDs together."""
     _, group = group_of_key(txn, name, group_name)
     if count <= 0 or start > end:
         return iter(())
@@ -611,15 +606,15 @@ def pending_steps(
     consumer_name: bytes | None = None,
     min_idle_ms: int = 0,
 ) -> Steps[Piece]:
-    """Return the steps of XPENDING's rows, as they are now."""
+    """Return steps that yield XPENDING's rows as of this call."""
     _, group = group_of_key(txn, name, group_name)
     first = group.runs.floor(txn.batch, start.packed)
     (runs,) = group.runs.snapshot(txn.batch, first.anchor if first else start.packed)
     at = txn.now_ms, txn.thresholds.runs_together
-    return counted(_pieces(*at, runs, start, end, count, consumer_name, min_idle_ms))
+    return count_first(_pieces(*at, runs, start, end, count, consumer_name, min_idle_ms))
 
 
-def counted(parts: Iterator[Piece | None]) -> Steps[Piece]:
+def count_first(parts: Iterator[Piece | None]) -> Steps[Piece]:
     """Return steps that yield the number of entries first, and then the pieces."""
     pieces: list[Piece] = []
     for part in parts:

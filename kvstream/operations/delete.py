@@ -1,13 +1,12 @@
 """XDEL and XDELEX, in one turn and in steps.
 
-``delete`` and ``delete_with_policy`` decide what is deleted. They are given the function that finds
+``delete`` and ``delete_with_policy`` decide which entries to delete. Their argument ``live`` finds
 the live entries among some IDs. In one turn it reads their rows. ``plan_erasure`` reads the rows in
-steps and calls the operation in the last one with what it found, less what others have deleted
-(``meta/catalog.py``) or trimmed since.
+steps and calls the operation in the last step; ``live`` then returns the entries found, without
+those that others have deleted (``meta/catalog.py``) or trimmed since.
 
-A stream that a long command has looked at changes in few ways: entries are appended, trimmed from
-its head, or deleted. ``StreamVersion`` tells whether entries were deleted, or the last ID was set
-back.
+While a long command runs, others may append entries to its stream, trim entries from its head, or
+delete entries. ``StreamVersion`` tells whether entries were deleted or the last ID was set back.
 """
 
 from bisect import bisect_left, bisect_right
@@ -41,7 +40,7 @@ class StreamVersion:
         return cls(stream, stream.deletions)
 
     def is_current(self, key: Key | None) -> bool:
-        """Return whether no entry was deleted, and the last ID not set back, since then."""
+        """Return whether no entry was deleted and the last ID was not set back since then."""
         return key is self.stream and self.stream.deletions == self.deletions
 
 
@@ -159,7 +158,7 @@ def _find_live(
     stream: StreamMeta,
     ids: list[StreamID],
 ) -> list[StreamID]:
-    """Return the live ones of ``ids``, some of ``wanted``, of which ``found`` were live."""
+    """Return the live IDs among ``ids``; steps have found ``found`` of ``wanted`` to be live."""
     if not stream.length:
         return []
     live, gone = found[bisect_left(found, stream.first) :], watch.deleted()

@@ -1,8 +1,8 @@
 """XGROUP: create, move and delete groups and consumers, and find them for other commands.
 
 ``entries_read`` and ``lag`` follow the rules of Redis 7.0 with later corrections, and are sometimes
-unknown; ``nodes.live_after`` counts exactly. Very many groups or consumers are loaded in steps, so
-that commands that list them read no rows.
+unknown; ``nodes.live_after`` counts exactly. Very many groups or consumers are loaded in steps
+before a command that lists them.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ def _tombstone_ahead(stream: StreamMeta, after: StreamID) -> bool:
 
 
 def position(stream: StreamMeta, eid: StreamID) -> int:
-    """Estimate how many entries were ever added up to ``eid``; UNKNOWN if nothing tells."""
+    """Return how many entries were ever added up to ``eid``; UNKNOWN if it cannot be derived."""
     added = stream.entries_added
     if added == 0:
         return 0
@@ -103,8 +103,8 @@ def _check_name(name: bytes) -> None:
         raise InvalidArgument(f"a name is longer than {KEY_BYTES_MAX} bytes")
 
 
-def checked_entries_read(entries_read: int | None) -> int:
-    """Return ENTRIESREAD, UNKNOWN if it is not given; InvalidArgument if it is out of range."""
+def check_entries_read(entries_read: int | None) -> int:
+    """Return ENTRIESREAD, or UNKNOWN if it is None; raise InvalidArgument if it is out of range."""
     if entries_read is None:
         return UNKNOWN
     if entries_read < UNKNOWN:
@@ -123,8 +123,8 @@ def no_such_group(name: bytes, group_name: bytes) -> NoGroup:
     )
 
 
-def required_stream(txn: Txn, name: bytes) -> StreamMeta:
-    """Return the stream of an XGROUP subcommand, whose error says how to create one."""
+def require_stream(txn: Txn, name: bytes) -> StreamMeta:
+    """Return the stream of an XGROUP subcommand, or raise an error that tells how to create it."""
     stream = txn.stream(name)
     if stream is None:
         raise RequestError(_KEY_REQUIRED).with_detail(f"there is no stream {quoted(key_of(name))}")
@@ -133,7 +133,7 @@ def required_stream(txn: Txn, name: bytes) -> StreamMeta:
 
 def existing_group(txn: Txn, name: bytes, group_name: bytes) -> tuple[StreamMeta, GroupMeta]:
     """Return the stream and group of an XGROUP or XINFO subcommand."""
-    stream = required_stream(txn, name)
+    stream = require_stream(txn, name)
     group = txn.catalog.group(txn, stream, group_name)
     if group is None:
         raise no_such_group(name, group_name)
@@ -178,14 +178,14 @@ class Reader:
     group: GroupMeta
     consumer: ConsumerMeta
     noack: bool = False
-    """What it gets does not become pending."""
+    """Whether its entries do not become pending."""
     idle_ms: int | None = None
-    """Pending entries idle for so long come first, with their idle times; None: no."""
+    """Pending entries that are idle for this long come first, with their idle times; None: none."""
     marks_new: bool = False
-    """New entries tell that they have been idle for 0 ms after 0 deliveries."""
+    """Whether new entries have an idle time and a delivery count, both 0."""
     budget: Budget = UNLIMITED
     room: int = 0
-    """The memory that entries may take, about; 0: no limit."""
+    """About the memory that entries may take, in bytes; 0: no limit."""
 
 
 def create_group(
@@ -196,15 +196,11 @@ def create_group(
     mkstream: bool = False,
     entries_read: int | None = None,
 ) -> None:
-    """Create a group that counts all up to ``after`` as delivered; BusyGroup if it exists."""
-    read = checked_entries_read(entries_read)
+    """Create a group that starts after the ID ``after``; raise BusyGroup if it exists."""
+    read = check_entries_read(entries_read)
     _check_name(group_name)
-    stream = txn.stream(name)
+    stream = txn.stream(name) if mkstream else require_stream(txn, name)
     if stream is None:
-        if not mkstream:
-            raise RequestError(_KEY_REQUIRED).with_detail(
-                f"there is no stream {quoted(key_of(name))}"
-            )
         stream = txn.catalog.create_stream(txn, name)
     if txn.catalog.group(txn, stream, group_name) is not None:
         raise BusyGroup
@@ -219,7 +215,7 @@ def set_group_id(
     txn: Txn, name: bytes, group_name: bytes, after: Delivered, entries_read: int | None
 ) -> None:
     """Move a group's last delivered ID; its pending entries stay."""
-    read = checked_entries_read(entries_read)
+    read = check_entries_read(entries_read)
     stream, group = existing_group(txn, name, group_name)
     _set_delivered(stream, group, after, read)
     unique.note_position(txn, stream, group, is_new=False)
@@ -249,7 +245,7 @@ def _set_delivered(stream: StreamMeta, group: GroupMeta, after: Delivered, read:
 
 def destroy_group(txn: Txn, name: bytes, group_name: bytes) -> bool:
     """Delete a group with its consumers and pending entries; return whether it existed."""
-    stream = required_stream(txn, name)
+    stream = require_stream(txn, name)
     group = txn.catalog.group(txn, stream, group_name)
     if group is None:
         return False

@@ -1,8 +1,8 @@
 """Commands on whole keys: DEL, RENAME, EXISTS, TYPE, EXPIRE, DBSIZE, SCAN, FLUSHDB.
 
-DEL and EXISTS of very many keys run in steps (``operations/plans.py``), which look up the keys. The
-last step of DEL records the generations of the keys (``meta/lazyfree.py``): with that commit all
-are gone, and their rows are deleted later.
+DEL and EXISTS of very many keys look up the keys in steps (``operations/plans.py``). The last step
+of DEL records the generations of the keys (``meta/lazyfree.py``): its commit deletes all of them,
+and their rows are deleted later.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ from kvstream.types.ids import StreamID
 
 
 def is_over(txn: Txn, key: Key) -> bool:
-    """Return whether a key with a record has expired, or was deleted with many others."""
+    """Return whether a key whose record is still stored has expired or was unlinked."""
     return 0 < key.expire_at <= txn.expiry_ms or txn.catalog.is_gone(txn, key)
 
 
@@ -60,9 +60,9 @@ def delete(txn: Txn, name: bytes, event: Event | None = DEL) -> bool:
 
 
 def make_room(txn: Txn, name: bytes) -> Key | None:
-    """Delete the key of a name that another key takes, and return it, if there is one.
+    """Delete the key that another one replaces, and return it; None if there is none.
 
-    That does not count as freeing space.
+    This does not count as freeing space.
     """
     key = txn.key(name)
     if key is not None:
@@ -151,7 +151,7 @@ def scan(
 
 
 class KeySummary(NamedTuple):
-    """What a list of keys shows of one of them; its counts are None if it is a string."""
+    """A key in a list of keys; the counts and the ID of a string are None."""
 
     key: bytes
     kind: str
@@ -165,7 +165,7 @@ class KeySummary(NamedTuple):
 def summaries(txn: Txn, db: int, cursor: int, count: int) -> tuple[int, list[KeySummary]]:
     """Return SCAN's next cursor, 0 at the end, and summaries of the next ``count`` keys.
 
-    Streams that are not in memory do not come there: a list of all keys keeps those in use.
+    Streams that are not in memory are not loaded, so that those in use stay there.
     """
     names, following = txn.catalog.index.page(txn, db, cursor, count)
     keys = txn.catalog.peek_all(txn, [qualified(db, key) for key in names])
@@ -173,7 +173,7 @@ def summaries(txn: Txn, db: int, cursor: int, count: int) -> tuple[int, list[Key
 
 
 def key_summary(key: Key) -> KeySummary:
-    """Return what a list of keys shows of one of them."""
+    """Return the summary of a key."""
     name, kind = key_of(key.name), kind_of(key)
     if not isinstance(key, StreamMeta):
         return KeySummary(name, kind, None, None, None, key.expire_at)
@@ -186,12 +186,12 @@ def pages(txn: Txn, db: int) -> Iterator[list[bytes]]:
 
 
 def expiries(txn: Txn, limit: int) -> Callable[[int], Expiries]:
-    """Return a function that returns the expiries of a database; it reads ``limit`` at most."""
+    """Return a function of a database that returns its expiries, by at most ``limit`` rows."""
     return txn.catalog.index.expiries(txn, limit)
 
 
 def live(txn: Txn, db: int, cursor: int) -> Iterator[tuple[int, Key]]:
-    """Yield the keys of a database in the order of SCAN from a cursor on, with their places."""
+    """Yield the keys of a database from a cursor on, in the order of SCAN, with their cursors."""
     for generation, name in txn.catalog.index.names(txn, db, cursor):
         key = txn.catalog.peek(txn, name)
         if key is not None:
@@ -201,9 +201,8 @@ def live(txn: Txn, db: int, cursor: int) -> Iterator[tuple[int, Key]]:
 def random_key(txn: Txn, db: int) -> bytes | None:
     """Return a random key of a database, None if there is none.
 
-    The first key after a random place in the order of SCAN is taken, so a key that follows many
-    deleted ones is more likely. Where many keys have expired and are still there, newer ones are
-    looked at: they expire later.
+    It is the first key after a random place in the order of SCAN, so a key after many deleted ones
+    is more likely. Past many expired keys the search goes on among newer ones, which expire later.
     """
     bounds = txn.catalog.index.bounds(txn, db)
     if bounds is None:
@@ -217,7 +216,7 @@ def random_key(txn: Txn, db: int) -> bytes | None:
 
 
 def _first_live(txn: Txn, db: int, place: int) -> bytes | None:
-    """Return the first of the keys from a place on that exists, if it is one of LOOKED_AT."""
+    """Return the first existing key among the LOOKED_AT keys from a place on, if there is one."""
     names = (name for _, name in txn.catalog.index.names(txn, db, place))
     for name in islice(names, LOOKED_AT):
         if txn.catalog.peek(txn, name) is not None:
@@ -226,14 +225,14 @@ def _first_live(txn: Txn, db: int, place: int) -> bytes | None:
 
 
 LOOKED_AT = 200
-"""Expired keys that RANDOMKEY passes at one place, 2 ms."""
+"""The most expired keys that RANDOMKEY passes at one place, in 2 ms."""
 
 
 def flush(txn: Txn, db: int) -> int:
     """Delete every key of a database, and return how many there were.
 
-    The time of the commit does not depend on the number of keys. It deletes their entries; if they
-    are many, the other rows are deleted by ``sweep``.
+    The time of the commit does not depend on the number of keys. The commit deletes their entries;
+    if there are many keys, ``sweep`` deletes the other rows.
     """
     return lazyfree.flush(txn, db, txn.thresholds.flush_keys)
 
@@ -247,7 +246,7 @@ def flush_all(txn: Txn, databases: int) -> int:
 
 
 def idle_s(txn: Txn, name: bytes) -> int | None:
-    """Return for how many seconds a key is known to be idle, None if there is none."""
+    """Return for how many seconds a key is known to be idle; None if it does not exist."""
     return txn.catalog.index.usage.idle_s(name, txn.now_ms) if exists(txn, name) else None
 
 
@@ -266,7 +265,7 @@ def swap(txn: Txn, one: int, other: int) -> None:
 
 
 def sweep(txn: Txn, limit: int) -> int:
-    """Delete the rows that up to ``limit`` deleted keys have left; return how many had some."""
+    """Delete the rows of up to ``limit`` deleted keys; return of how many keys there were rows."""
     return lazyfree.sweep(txn, limit)
 
 
@@ -274,7 +273,7 @@ T = TypeVar("T")
 
 
 class KeyLookup(ABC, Generic[T]):
-    """What a command finds out about very many keys of a database before its last step."""
+    """A plan of a command on very many keys of a database, which steps look up."""
 
     def __init__(self, txn: Txn, db: int, keys: Sequence[bytes]) -> None:
         self._db, self._keys = db, keys
@@ -286,9 +285,9 @@ class KeyLookup(ABC, Generic[T]):
         """A heap of expiry times and stored names."""
 
     def plan(self, txn: Txn) -> Planning[T]:
-        """Look at all keys; those that others change are looked at again.
+        """Look up all keys, and again those that other commands change.
 
-        In the end that takes no further steps.
+        After twice as many look-ups as keys, the rest is done in one step.
         """
         watch = txn.catalog.index.watch()
         progress = Progress(lambda txn: not watch.broken)
@@ -306,15 +305,15 @@ class KeyLookup(ABC, Generic[T]):
 
     @abstractmethod
     def _look_again(self, changed: Set[bytes]) -> None:
-        """Note that stored names were changed."""
+        """Look up again those of the changed stored names that the command needs."""
 
     @abstractmethod
     def _look_on(self, txn: Txn) -> bool:
-        """Look at the next keys; return whether there are more."""
+        """Look up the next keys; return whether there are more."""
 
     @abstractmethod
     def _finish(self, txn: Txn) -> T:
-        """Do what the command does; return its result."""
+        """Do the last step of the command; return its result."""
 
 
 class _Existing(KeyLookup[int]):

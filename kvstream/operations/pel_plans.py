@@ -1,4 +1,4 @@
-"""Planned changes of a group's pending IDs: XACK, XNACK, XCLAIM and XAUTOCLAIM of very many.
+"""Planned changes of a group's pending entries: XACK, XNACK, XCLAIM, XAUTOCLAIM of very many IDs.
 
 Steps plan the change of the runs that the IDs are in (``meta/pel.py``) and change nothing. A watch
 tells which runs other commands have changed since; these are planned again. The last step applies
@@ -70,7 +70,8 @@ class SteppedPelChange(ABC, Generic[F]):
     def plan(self, txn: Txn, count: int) -> Generator[Progress, Txn, Txn]:
         """Plan the change of about ``count`` IDs; return the transaction in which to apply it.
 
-        It takes ``steps_factor`` times as many steps as it needs alone, at most.
+        After ``steps_factor`` times the steps that it needs without other commands, it plans all
+        that is left in one step.
         """
         progress = Progress(self._holds)
         for _ in range(txn.thresholds.steps_factor * (count // txn.thresholds.step_rows + 1)):
@@ -96,19 +97,19 @@ class SteppedPelChange(ABC, Generic[F]):
 
     @property
     def results(self) -> list[F]:
-        """What was noted of the planned parts, in the order of IDs."""
+        """The results of the planned parts, in the order of IDs."""
         return [part.result for part in self._parts]
 
     @abstractmethod
     def _decide(self, txn: Txn, ids: list[PackedID]) -> tuple[Change, F]:
-        """Return the change of some IDs, and what is noted of it."""
+        """Return the change of some IDs, and its result for the command."""
 
     def _find_more(self, txn: Txn) -> list[PackedID]:
         """Return the IDs that follow those known so far."""
         return []
 
     def _holds(self, txn: Txn) -> bool:
-        """Return whether the group is still there, and no message deleted that was read."""
+        """Return whether the group still exists, and no message was deleted if they were read."""
         stream = txn.stream(self._name)
         if stream is None or (self._version and not self._version.is_current(stream)):
             return False
@@ -120,7 +121,7 @@ class SteppedPelChange(ABC, Generic[F]):
         return bool(self._again) or self._next < len(self._ids)
 
     def _plan_step(self, txn: Txn) -> bool:
-        """Plan some of the IDs; return whether all are planned, and the step may do more."""
+        """Plan some of the IDs; return whether all are planned and this step may apply them."""
         done, before = 0, self._next
         while self._has_more(txn):
             if done >= txn.thresholds.step_rows:
@@ -129,7 +130,7 @@ class SteppedPelChange(ABC, Generic[F]):
         return self._next - before <= txn.thresholds.last_step_ids
 
     def _replan_changed(self) -> None:
-        """Plan again the parts whose runs, or messages, other commands have changed."""
+        """Discard the parts whose runs or messages other commands changed, to plan them again."""
         for first, last in self._watch.take():
             self._again += self._unplan(first, last)
         head = _head(self._stream)
@@ -149,7 +150,7 @@ class SteppedPelChange(ABC, Generic[F]):
         return ids
 
     def _plan_next(self, txn: Txn) -> int:
-        """Plan the next IDs; return how many they are."""
+        """Plan the next IDs, with all others in the same runs; return their number."""
         group = self._group
         most = txn.thresholds.step_rows
         ids = self._next_ids(min(len(self._again), most) or most)
@@ -177,7 +178,7 @@ class SteppedPelChange(ABC, Generic[F]):
         return ids
 
     def _ids_up_to(self, last: PackedID) -> list[PackedID]:
-        """Remove the IDs up to ``last`` from those that are to be planned, and return them."""
+        """Take the IDs up to ``last`` that are not planned yet, and return them."""
         end = bisect_right(self._again, last)
         ids = self._again[:end]
         del self._again[:end]

@@ -1,9 +1,9 @@
-"""Plans: commands that look at very much in steps, and happen in the last one.
+"""Plans: long commands that run in steps and take effect in the last one.
 
-A plan is a generator function. It is called with a transaction, looks at a piece of what the
-command is about, and yields a ``Progress``; it is resumed with the transaction of the next step.
-Other commands run between two steps. What the plan returns is the command's result. A command that
-is to happen as a whole changes what others see after the last ``yield`` only::
+A plan is a generator function. It is called with a transaction, looks at some of the data and
+yields a ``Progress``; it is resumed with the transaction of the next step. Other commands run
+between two steps. The plan returns the command's result. A command that takes effect as a whole
+changes what others see only after the last ``yield``::
 
     def plan(txn: Txn) -> Planning[int]:
         watch, found = watch_deletions(txn), []
@@ -27,16 +27,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a plan has found, or written where nobody sees it, up to a step."""
+    """How the runner continues or ends a plan after one of its steps."""
 
     holds: Callable[[Txn], bool] | None = None
-    """Whether the plan can go on; if not, it begins anew. None: always."""
+    """Returns whether the plan can go on; if not, it begins anew. None: it always can."""
     undo: Callable[[Txn], object] | None = None
     """Removes what the steps have written, if the plan begins anew, fails or is abandoned."""
 
 
 ALWAYS_HOLDS = Progress()
-"""Nothing that others do ends the plan, and nothing is to be undone."""
+"""Other commands cannot invalidate the plan, and there is nothing to undo."""
 
 Planning: TypeAlias = Generator[Progress, Txn, T]
 Plan: TypeAlias = Callable[[Txn], Planning[T]]
@@ -54,8 +54,7 @@ class Stepped(Generic[T]):
     def step(self, txn: Txn) -> T | None:
         """Run one step; return the result in the last one, None before.
 
-        A plan that has begun anew TRIES times, since others changed what it had found, runs to its
-        end in one step.
+        A plan that other commands have made begin anew ``tries`` times runs to its end in one step.
         """
         holds = self._progress.holds
         if self._run is not None and holds is not None and not holds(txn):
@@ -94,7 +93,7 @@ class Stepped(Generic[T]):
 
 
 def run_at_once(txn: Txn, plan: Plan[T]) -> T:
-    """Planning a plan to its end in one transaction; return its result."""
+    """Run a plan to its end in one transaction; return its result."""
     run = plan(txn)
     try:
         next(run)

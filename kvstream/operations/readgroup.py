@@ -42,7 +42,7 @@ WHERE = " in XREADGROUP with GROUP option"
 """The end of XREADGROUP's errors."""
 _LAST = MAX_ID.packed
 _WOKEN_MS = 60_000
-"""When a reader tries again that is woken anyway."""
+"""When a blocked reader of a group with a policy reads again, if nothing wakes it before."""
 
 SMALL_READ = FEW
 """Reads of up to this many entries use the group's readahead."""
@@ -53,7 +53,7 @@ NEW = None
 GIVEN_BACK_MS = 50 * 365 * 86_400_000
 """An idle time that CLAIM finds only in entries that were given back: their time is 1970."""
 _NO_TIME = -1
-"""Before every delivery: only entries that were given back are claimed at any time."""
+"""A time before every delivery, at which only entries that were given back can be claimed."""
 
 
 def refuse_min_idle(min_idle_ms: int | None) -> None:
@@ -94,7 +94,7 @@ def read_group(
     refuse_min_idle(claim_min_idle_ms)
     budget = budget or UNLIMITED
     room = Room(len(wanted), txn.catalog.limits.reply_left)
-    encoded = encoded and room.counts_few
+    encoded = encoded and room.ignores_few
     reply: Reply = []
     for (name, after), (stream, group) in zip(wanted, groups, strict=True):
         if budget is not UNLIMITED:
@@ -156,8 +156,8 @@ def lease(
 ) -> Reply:
     """Lease up to ``count`` messages of queues to a consumer, in the order of their streams.
 
-    Only messages that were delivered before tell their deliveries. ``lease_ms`` is the lease of a
-    group whose policy has none any more.
+    Only messages that were delivered before have a delivery count. ``lease_ms`` is used if the
+    policy of the group has no lease any more.
     """
     groups = [group_of_key(txn, name, group_name, WHERE) for name in names]
     reply: Reply = []
@@ -179,7 +179,7 @@ def _deliver(
     encoded: bool = False,
     given_back: bool = False,
 ) -> Sequence[Entry]:
-    """Deliver new entries, after idle ones or those that were given back."""
+    """Deliver idle entries or those that were given back, then new ones."""
     group, idle_ms, budget = reader.group, reader.idle_ms, reader.budget
     if group.policy is not None:
         return _deliver_by_policy(txn, reader, count)
@@ -251,7 +251,7 @@ def claimable_at(txn: Txn, name: bytes, group_name: bytes, min_idle_ms: int) -> 
 def _deliver_new(
     txn: Txn, reader: Reader, count: int | None, encoded: bool = False
 ) -> Sequence[Entry]:
-    """Deliver new entries; if they have idle times, it is 0, with no deliveries."""
+    """Deliver new entries; with CLAIM their idle time and delivery count are 0."""
     stream, group, budget = reader.stream, reader.group, reader.budget
     if group.last_delivered >= stream.last or stream.length == 0:
         return []
@@ -332,7 +332,7 @@ def _history(
 def _pending_page(
     txn: Txn, stream: StreamMeta, ids: list[bytes]
 ) -> tuple[Sequence[HistoryEntry], list[bytes]]:
-    """Return pending entries, deleted ones among them, and the IDs of those that are live."""
+    """Return pending entries, including deleted ones, and the IDs of the live ones."""
     rows = [row for row in read_ids(txn, stream, ids) if row is not None]
     page = Rows(rows, len(stream.prefix))
     live = page.packed_ids()
@@ -408,9 +408,9 @@ def _take_given_back(txn: Txn, reader: Reader, count: int | None) -> list[Entry]
 
 
 def as_library_read(reply: Reply) -> tuple[Reply, bool]:
-    """Convert the reply to a read with CLAIM GIVEN_BACK_MS into that of a library read.
+    """Convert the reply to XREADGROUP with CLAIM GIVEN_BACK_MS into that of a library read.
 
-    Returns it, and whether it had entries that were given back.
+    Also return whether the reply had entries that were given back.
     """
     plain_reply: Reply = []
     has_given_back = False
@@ -431,7 +431,7 @@ def as_library_read(reply: Reply) -> tuple[Reply, bool]:
 def share_key(group_name: bytes, claim_ms: int | None, given_back: bool = False) -> Hashable:
     """Return the key of blocked reads that find nothing if one of them finds nothing.
 
-    With CLAIM the idle time is a part of it: for all readers of a queue that is the lease.
+    With CLAIM the key includes the idle time; it is the lease for all readers of a queue.
     """
     if given_back or (claim_ms is not None and claim_ms >= GIVEN_BACK_MS):
         return group_name, GIVEN_BACK_MS
@@ -474,7 +474,7 @@ class _NewRows:
         self._size = 0
 
     def holds(self, stream: StreamMeta, group: GroupMeta) -> bool:
-        """Return whether nothing was deleted, and the group's last ID not moved back."""
+        """Return whether no entry was deleted and the group's last ID was not moved back."""
         return (
             self._version.is_current(stream)
             and group is self._group
@@ -499,7 +499,7 @@ class _NewRows:
         return len(page) == txn.thresholds.step_rows
 
     def _cut(self, stream: StreamMeta) -> None:
-        """Drop rows that were delivered to others or trimmed meanwhile."""
+        """Drop rows that were delivered to other consumers or trimmed since the last step."""
         if not stream.length or self._after == MAX_ID:
             self._rows, self._ids, self._size = [], [], 0
             return

@@ -2,16 +2,16 @@
 
 The last message that took an ID holds it: for a window of time from then on, or, with a window of
 0, until that message is done. It is done once its entry has left the stream, or once a group that
-has read past it does not have it pending. That is looked up in the groups when the ID is asked for,
-so an acknowledgement does no more work than in other streams, and no crash can part the two::
+has read past it does not have it pending. Groups are asked when a message with the ID is added, so
+an acknowledgement does no more work than in other streams and leaves nothing to a later commit::
 
     unique row := "U" id    -> is_entry(u8) holder(16 bytes) until_ms(u64, 0: done) check_ms(u64)
     start row  := "G" group -> id
     timer         kind 8, rest = id, at check_ms: the end of the window, or the next look at
                   whether the message is done
 
-A group that began above its stream's first ID never reads what lies below: its start row says where
-that was.
+A group that began above its stream's first ID never reads the entries below. Its start row has the
+ID after which it began.
 """
 
 from collections.abc import Sequence
@@ -138,7 +138,7 @@ def _start_of(txn: Txn, stream: StreamMeta, group: GroupMeta) -> StreamID:
 
 
 def note_position(txn: Txn, stream: StreamMeta, group: GroupMeta, is_new: bool) -> None:
-    """Note where a group was set to: what lies below is not done by it."""
+    """Record where a group was set to: it has not done the entries below."""
     if not stream.queue_tree:  # no message has an ID so far, and later ones are above
         return
     at, start = group.last_delivered, _start_of(txn, stream, group)
@@ -176,7 +176,7 @@ def _is_held(txn: Txn, stream: StreamMeta, row: Row) -> bool:
 def resolve_conflict(txn: Txn, stream: StreamMeta, unique: Unique, holder: Holder) -> bool:
     """Decide a conflict: return whether the new message is added.
 
-    A delayed holder must then be taken away; one in the stream was deleted here.
+    If it is, the caller must remove a delayed holder; a holder in the stream is deleted here.
     """
     rule = unique.conflict
     if isinstance(holder, Ticket):
@@ -209,7 +209,7 @@ def assign(txn: Txn, stream: StreamMeta, unique: Unique, holder: Holder) -> None
 
 
 def rename(txn: Txn, stream: StreamMeta, unique_id: bytes, holder: Holder, new: Holder) -> None:
-    """Note that a message has got another name: it was moved to another time, or has become due."""
+    """Record the new name of a message that was moved to another time or has become due."""
     found = row_of(txn, stream, unique_id)
     if found is not None and found.holder == holder:
         row = found._replace(holder=new)
@@ -217,7 +217,7 @@ def rename(txn: Txn, stream: StreamMeta, unique_id: bytes, holder: Holder, new: 
 
 
 def release(txn: Txn, stream: StreamMeta, unique_id: bytes, holder: Holder) -> None:
-    """Free the unique ID of a message that was taken away, if it is still the holder."""
+    """Free the unique ID of a removed message, if it is still the holder."""
     row = row_of(txn, stream, unique_id)
     if row is not None and row.holder == holder:
         _take_timer(txn, stream, unique_id)
@@ -230,7 +230,7 @@ def _put(txn: Txn, stream: StreamMeta, unique_id: bytes, row: Row) -> None:
 
 
 def restore(txn: Txn, stream: StreamMeta, unique_id: bytes, row: Row) -> None:
-    """Put the row of a unique ID of another stream's image."""
+    """Store the row of a unique ID of another stream's image."""
     _take_timer(txn, stream, unique_id)
     _put(txn, stream, unique_id, row)
 

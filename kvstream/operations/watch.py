@@ -1,4 +1,4 @@
-"""What stops EXEC: a change of a key under WATCH, or a lost lease under KVSTREAM.GUARD."""
+"""The conditions of EXEC: no key under WATCH has changed, no lease of KVSTREAM.GUARD is lost."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -53,7 +53,7 @@ def lost_lease(name: bytes, consumer: bytes, eid: StreamID, deliveries: int) -> 
 def guard(
     txn: Txn, name: bytes, group: bytes, consumer: bytes, eid: StreamID, deliveries: int
 ) -> None:
-    """Raise LeaseLost if an entry is not leased by this token."""
+    """Raise LeaseLost if an entry is not pending with this consumer and delivery count."""
     Guard(name, group, consumer, eid, deliveries).check(txn)
 
 
@@ -87,8 +87,7 @@ class Watched:
     def is_changed(self, txn: Txn) -> bool:
         """Return whether any of the keys has changed, even if it changed back, or a lease is lost.
 
-        After a turn that was rolled back, changes that were noted since the last call are the
-        caller's own.
+        After a turn that was rolled back, the changes noted since the last call are its own.
         """
         if not all(guard.is_held(txn) for guard in self.guards):
             return True
@@ -101,7 +100,7 @@ class Watched:
 
 
 def _fingerprint(txn: Txn, name: bytes) -> object:
-    """Return a value that differs once a key has been changed; None: there is no key.
+    """Return a value that changes with a key; None if there is no key.
 
     Changes of a stream's groups do not count, as in Redis.
     """

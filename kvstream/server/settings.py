@@ -14,7 +14,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.logs import LEVELS
 from kvstream.meta.key_events import flags_of, letters_of
 from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX
-from kvstream.operations.images.dump import checked_target
+from kvstream.operations.images.dump import check_target
 from kvstream.server.inert_settings import ALIASES, KEPT
 from kvstream.server.options import OutputLimit
 from kvstream.server.runtime.limits import clients_possible
@@ -291,7 +291,7 @@ def _of_streams(attribute: str, parse: Parse) -> ServerSetting:
 
 
 def _dump_target(raw: bytes) -> str:
-    return checked_target(text(raw).lower())
+    return check_target(text(raw).lower())
 
 
 STREAM_SETTINGS: dict[bytes, tuple[str, Parse]] = {

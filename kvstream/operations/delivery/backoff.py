@@ -1,13 +1,13 @@
 """Entries that wait before they are delivered again, in a group that has a policy.
 
-An entry that was given back may wait: a delay is asked for, or the policy has a backoff. It then
-has no owner, and its time is when it will be ready. A timer makes all entries of a group ready that
+An entry that was given back waits if a delay was asked for or the policy has a backoff. It then has
+no owner, and its time is when it will be ready. A timer makes all entries of a group ready that
 wait for the same millisecond::
 
     timer := time kind=RETRY group -> empty
 
-``GivenBack`` decides for XNACK and KVSTREAM.NACK what becomes of entries: ready, waiting, or given
-up. A timer without entries that wait for it does nothing.
+``GivenBack`` decides for XNACK and KVSTREAM.NACK whether entries become ready, wait, or are given
+up. A timer for which no entry waits does nothing.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from kvstream.types.images import PackedID
 
 
 def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
-    """Make the entries ready that have waited for timers."""
+    """Make the entries ready whose timers are due."""
     left = txn.thresholds.ready_runs
     for timer in due:
         group = txn.catalog.group(txn, stream, timer.rest)
@@ -43,7 +43,7 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
 
 
 def make_ready(txn: Txn, name: bytes, group: GroupMeta, runs: list[Run]) -> None:
-    """Put runs without owner behind those that are ready, and wake the readers."""
+    """Make runs without an owner ready, after those that already are, and wake the readers."""
     group.nack_rank = rank = group.nack_rank + 1
     release_runs(txn, group, runs, rank)
     txn.member_changed(group)
@@ -52,10 +52,10 @@ def make_ready(txn: Txn, name: bytes, group: GroupMeta, runs: list[Run]) -> None
 
 
 class GivenBack:
-    """What becomes of entries that are given back together.
+    """The states of entries that are given back together.
 
-    ``share`` returns what they are to become; after the last call ``bury`` moves those that are
-    given up to the dead letters, and after the change of the others ``set_timers`` is called.
+    The caller calls ``share`` for each run, then ``bury``, which moves those that are given up to
+    the dead letters. It changes the others, and calls ``set_timers`` last.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class GivenBack:
         fatal: bool = False,
         max_deliveries: int = 0,
     ) -> None:
-        """``delay_ms`` and ``max_deliveries`` override the policy's rules, 0 does not.
+        """``delay_ms`` and ``max_deliveries`` above 0 override the rules of the policy.
 
-        ``fatal``: they are all given up.
+        ``fatal``: all entries are given up.
         """
         self._txn, self._group = txn, group
         self._delay_ms, self._fatal = delay_ms, fatal
@@ -80,7 +80,7 @@ class GivenBack:
     def share(
         self, run: Run, ids: Sequence[PackedID], deliveries: int, rank: int, tried: bool = True
     ) -> Targets:
-        """Return what IDs of a run become; not ``tried``: no backoff, and none is given up."""
+        """Return the new states of IDs of a run; if not ``tried``, none waits or is given up."""
         policy = self._group.policy
         if tried and (self._fatal or 0 < self._max_deliveries <= deliveries):
             self._dead.append((run, ids))
@@ -108,7 +108,7 @@ class GivenBack:
     ) -> int:
         """Move the entries that are given up to the dead letters; return how many there were.
 
-        Raises RequestError, before any change, if the dead letters cannot be written.
+        Raise RequestError, before any change, if the dead letters cannot be written.
         """
         if not self._dead:
             return 0

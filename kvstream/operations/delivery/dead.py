@@ -1,9 +1,9 @@
-"""Dead letters: entries that a group has given up, whole, in a stream of their own.
+"""Dead letters: complete copies of entries that a group has given up, in a stream of their own.
 
 ``bury`` moves entries there in the commit that acknowledges them. A dead letter has the fields of
 its entry in their order, then a block of fields that begin with ``dead:``: where it comes from, who
 had it last, why and when it was given up. The message itself is deleted once no group needs it.
-``strip`` returns the fields without that block, also if the entry had such fields of its own.
+``strip`` returns the fields without that block, even if the entry itself has such fields.
 
 An entry whose message was deleted is only acknowledged. If the dead letters cannot be written (the
 key has another type), nothing is lost: ``bury`` raises, and ``bury_or_wait`` lets the entries wait
@@ -58,7 +58,7 @@ Parts = Sequence[tuple[Run, Sequence[PackedID]]]
 
 
 class Cause(NamedTuple):
-    """Why entries are given up, and what their consumer said."""
+    """Why entries are given up, and the error of their consumer."""
 
     reason: Reason
     error: bytes = b""
@@ -85,8 +85,8 @@ def bury(
 ) -> int:
     """Move pending entries to the dead letters of their group; return how many were moved.
 
-    If ``cause`` has no error, a dead letter has the last one that was said of its entry.
-    Raises DeadLettersRefused, before any change, if these cannot be written.
+    If ``cause`` has no error, a dead letter has the last error that was kept of its entry.
+    Raise DeadLettersRefused, before any change, if the dead letters cannot be written.
     """
     pending = [(run, pel.pending_of(run, ids)) for run, ids in parts]
     letters: list[tuple[bytes, Names]] = []
@@ -110,7 +110,7 @@ def bury(
 
 
 def _explain(txn: Txn, stream: StreamMeta, group: GroupMeta, eid: StreamID, cause: Cause) -> Cause:
-    """Return why an entry is given up, with its last error if nothing is said of it now."""
+    """Return the cause of an entry, with its last kept error if ``cause`` has none."""
     if cause.error or cause.traceback:
         return cause
     failure = failures.last(txn, stream, group, eid.packed)
@@ -127,7 +127,7 @@ def bury_or_wait(
 ) -> int:
     """Do ``bury``; if the dead letters are refused, make the entries wait for a minute.
 
-    For reads that come across entries to give up, and deliver others.
+    It is for reads, which deliver other entries even then.
     """
     try:
         return bury(txn, name, stream, group, parts, Cause(reason))
@@ -149,7 +149,7 @@ def _make_wait(until_ms: int, rank: int, run: Run | None, ids: Sequence[PackedID
 def _block(
     txn: Txn, stream: StreamMeta, group: GroupMeta, run: Run, eid: StreamID, cause: Cause
 ) -> Iterable[bytes]:
-    """Return the last fields of a dead letter, with their values."""
+    """Yield the ``dead:`` fields of a dead letter, each followed by its value."""
     values = (
         key_of(stream.name),
         str(eid).encode(),
@@ -192,12 +192,12 @@ def is_letter(flat: Sequence[bytes]) -> bool:
 
 
 def strip(flat: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the fields of the entry that a dead letter was made of."""
+    """Return the fields of the entry that became a dead letter."""
     return flat[: -2 * len(BLOCK)] if is_letter(flat) else flat
 
 
 def origin(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Return the last fields of a dead letter by name; none if it is no dead letter."""
+    """Return the ``dead:`` fields of a dead letter by name; none if it is no dead letter."""
     if not is_letter(flat):
         return {}
     block = flat[-2 * len(BLOCK) :]

@@ -1,9 +1,9 @@
 """The last error of entries that were given back, for their dead letters.
 
-An entry that failed may become a dead letter later, when nobody says why: its time to live ends, or
-its last consumer dies. So KVSTREAM.NACK keeps the error of an entry that comes again, in a row of
-the queue tree. A timer looks whether the entry is still pending, and deletes the row if it is not,
-so that an acknowledgement need not look for it::
+An entry that failed may become a dead letter later without an error: its time to live ends, or its
+last consumer dies. So KVSTREAM.NACK keeps the error of an entry that is delivered again, in a row
+of the queue tree. A timer checks whether the entry is still pending, and deletes the row if it is
+not, so that acknowledgements need not look for rows::
 
     row "E" length(u32) group id  -> msgpack array: check_ms, error, traceback
     timer kind 9, rest = length(u32) group id, at check_ms
@@ -26,14 +26,14 @@ from kvstream.types.images import PackedID
 
 ROW_TAG = b"E"
 CHECK_MS = 600_000
-"""How often it is looked whether an entry is still pending."""
+"""How often a timer checks whether an entry is still pending."""
 _LENGTH = Struct(">I")
 _TYPES = [int, bytes, bytes]
 _pack = msgpack.Packer(use_bin_type=True).pack
 
 
 class Failure(NamedTuple):
-    """What a consumer said when it gave an entry back."""
+    """The error with which a consumer gave an entry back."""
 
     check_ms: int
     error: bytes
@@ -46,7 +46,7 @@ def shorten(error: bytes, traceback: bytes) -> tuple[bytes, bytes]:
 
 
 def rest_of(group: bytes, eid: PackedID) -> bytes:
-    """Return what follows the tag in the key of a row, and the kind in that of a timer."""
+    """Return the end of two keys: of a row, after its tag, and of a timer, after its kind."""
     return _LENGTH.pack(len(group)) + group + eid
 
 
@@ -81,7 +81,7 @@ def keep(
     error: bytes,
     traceback: bytes,
 ) -> None:
-    """Keep the error of pending entries, in place of the one before."""
+    """Keep the error of pending entries in place of an earlier one."""
     check_ms = txn.now_ms + CHECK_MS
     value = Failure(check_ms, *shorten(error, traceback))
     for eid in ids:
@@ -100,7 +100,7 @@ def last(txn: Txn, stream: StreamMeta, group: GroupMeta, eid: PackedID) -> Failu
 
 
 def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
-    """Delete the errors of entries that are not pending any more; look at the others again."""
+    """Delete the errors of entries that are no longer pending; check the others again later."""
     for timer in due:
         value = timers.get_row(txn, stream, ROW_TAG + timer.rest)
         failure = None if value is None else decode(value)

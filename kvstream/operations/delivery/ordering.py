@@ -3,10 +3,12 @@
 A read of new entries gives those whose key has room and *holds* the others: these become pending
 with no owner, and the read goes on behind them, so a key with a long backlog delays no other key.
 When an entry of a key is no longer pending, ``pel.free_keys`` makes the key's next held entry ready
-in the same commit. An entry is held once, so reads cost what they give and newly hold. One read
-looks at ``ordered_entries``; if it must stop there, blocked readers are woken to go on.
+in the same commit. An entry is held only once, so the cost of a read grows with the entries that it
+gives or holds. One read looks at ``ordered_entries`` at most; if it stops there, blocked readers
+are woken to go on.
 
-Entries without the field have no order. Nor have those that were pending before the policy was set.
+Entries without the field are not ordered, nor are those that were pending before the policy was
+set.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +47,7 @@ _GIVEN, _HELD, _PASSED = range(3)
 def take_new(txn: Txn, reader: Reader, count: int | None) -> Rows:
     """Deliver the next entries whose keys have room, and hold the others before them.
 
-    Deliveries with ``noack`` make no key busy, and yet give no entry of one that is.
+    With ``noack`` a delivery makes no key busy, but entries of busy keys are held all the same.
     """
     stream, group, budget, room = reader.stream, reader.group, reader.budget, reader.room
     delivered: list[Row] = []
@@ -60,12 +62,12 @@ def take_new(txn: Txn, reader: Reader, count: int | None) -> Rows:
             del page[1:]
         if not page:
             break
-        chosen, passed = _Choice(txn, reader).of(page, left)
-        _record(txn, reader, page[:passed], chosen)
-        fresh = [row for row, fate in zip(page, chosen, strict=False) if fate == _GIVEN]
+        fates = _Choice(txn, reader).decide(page, left)
+        _record(txn, reader, page[: len(fates)], fates)
+        fresh = [row for row, fate in zip(page, fates, strict=False) if fate == _GIVEN]
         budget.take(Rows(fresh, len(stream.prefix)))
         delivered += fresh
-        looked += passed
+        looked += len(fates)
         size += memory_of(fresh) if room else 0
     if looked >= most and (count is None or len(delivered) < count):
         txn.catalog.index.wake_at(reader.name, txn.now_ms, Wake.MORE)
@@ -90,14 +92,11 @@ class _Choice:
         group = reader.group
         assert group.policy is not None
         self._txn, self._group, self._noack = txn, group, reader.noack
-        self._edit = Edit(keyed_of(txn, reader.stream, group), txn.batch)
+        self._edit = Edit(get_or_create_keyed(txn, reader.stream, group), txn.batch)
         self._field, self._most = group.policy.order_by, group.policy.max_per_key
 
-    def of(self, page: list[Row], left: int) -> tuple[list[int], int]:
-        """Return what becomes of the first entries of a page, and how many these are.
-
-        They end before the next entry that would be given if ``left`` are.
-        """
+    def decide(self, page: list[Row], left: int) -> list[int]:
+        """Return what becomes of the entries of a page, until ``left`` of them are given."""
         last = self._group.runs.floor(self._txn.batch, page[-1][0][-ID_BYTES:])
         pending: frozenset[PackedID] = frozenset()
         if last is not None and last.last >= page[0][0][-ID_BYTES:]:
@@ -116,7 +115,7 @@ class _Choice:
             left -= fate == _GIVEN
             fates.append(fate)
         self._edit.apply()
-        return fates, len(fates)
+        return fates
 
     def _fate(self, eid: PackedID, value: bytes) -> int:
         edit, key = self._edit, key_of_value(value)
@@ -153,8 +152,8 @@ def _record(txn: Txn, reader: Reader, page: list[Row], fates: Sequence[int]) -> 
 # --- the policy ---------------------------------------------------------------------------------
 
 
-def keyed_of(txn: Txn, stream: StreamMeta, group: GroupMeta) -> Keyed:
-    """Return the rows of an ordered group, which are made if there are none."""
+def get_or_create_keyed(txn: Txn, stream: StreamMeta, group: GroupMeta) -> Keyed:
+    """Return the rows of the keys of an ordered group; create their tree if there is none."""
     if group.keyed is None:
         assert group.policy is not None
         tree = txn.allocate()
@@ -167,7 +166,7 @@ def keyed_of(txn: Txn, stream: StreamMeta, group: GroupMeta) -> Keyed:
 def follow_policy(txn: Txn, group: GroupMeta, before: GroupPolicy) -> None:
     """Adapt the held entries of a group to its changed policy.
 
-    If the field is another one, or there is no order any more, all of them become ready.
+    If the field changes, or the order ends, all of them become ready.
     """
     keyed, policy = group.keyed, group.policy
     if keyed is None:
@@ -177,7 +176,7 @@ def follow_policy(txn: Txn, group: GroupMeta, before: GroupPolicy) -> None:
             waiting = [key for key, counts in keyed.keys(txn.batch) if counts.held]
             pel.make_ready(txn, group, waiting)
         return
-    _make_ready(txn, group, list(_held_runs(txn, group)))
+    _make_ready(txn, group, list(_scan_held(txn, group)))
     keyed.tree.drop(txn.batch)
     group.keyed = None
     if policy is not None:
@@ -186,13 +185,13 @@ def follow_policy(txn: Txn, group: GroupMeta, before: GroupPolicy) -> None:
 
 
 def release_some(txn: Txn, group: GroupMeta, last: PackedID) -> bool:
-    """Make some held entries up to an ID ready, without an order; return whether there are more.
+    """Make some held entries up to an ID ready; return whether there are more.
 
-    For a group that is about to have another order, or none.
+    This is for a group whose order is about to change or end.
     """
     if group.keyed is None:
         return False
-    held = list(islice(_held_runs(txn, group), RELEASED_RUNS + 1))
+    held = list(islice(_scan_held(txn, group), RELEASED_RUNS + 1))
     runs = [run for run in held[:RELEASED_RUNS] if run.anchor <= last]
     edit = Edit(group.keyed, txn.batch)
     for run in runs:
@@ -210,7 +209,7 @@ def release_some(txn: Txn, group: GroupMeta, last: PackedID) -> bool:
     return len(runs) == RELEASED_RUNS and len(held) > RELEASED_RUNS
 
 
-def _held_runs(txn: Txn, group: GroupMeta) -> Iterator[Run]:
+def _scan_held(txn: Txn, group: GroupMeta) -> Iterator[Run]:
     """Yield the runs of held entries, in the order of their IDs."""
     start = Run(b"", b"", b"", HELD_MS, 0, HELD_RANK).times_suffix
     for suffix in times_of(txn, group, start):

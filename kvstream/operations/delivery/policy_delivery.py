@@ -1,13 +1,13 @@
-"""What a reader of new entries (``>``) gets in a group that has a policy.
+"""Deliver entries to a reader of new ones (``>``) in a group that has a policy.
 
-First come the entries that were given back and are ready, in the order in which they became so;
+First come the entries that were given back and are ready, in the order in which they became ready;
 then those whose lease has run out, oldest first; then new ones. Entries that were delivered as
 often as the policy allows move to the dead letters instead. The policy's limits bound every read:
 pause, rate, entries in flight. Entries whose lease has run out are in flight already.
 
-A read that finds nothing sets the time at which another one may succeed without a change of the
-stream: when the first lease ends, or the rate allows more. The timer thread then wakes the blocked
-readers.
+A read that finds nothing sets the time at which another read may succeed although the stream has
+not changed: when the first lease ends, or the rate allows more. The timer thread then wakes the
+blocked readers.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -41,23 +41,20 @@ from kvstream.types.images import PackedID
 from kvstream.types.records import Entry, delivered_first
 
 DeliverNew = Callable[[Txn, Reader, int | None], Sequence[Entry]]
-"""Delivers new entries to a reader, given the most of them."""
+"""Delivers new entries to a reader, up to a number of them; None: all."""
 
 _ALL = 1 << 62
 _LAST = MAX_ID.packed
 ROOM_ENTRIES = 10_000
-"""Entries that one read delivers at most if replies are limited: it is done in one go."""
+"""The most entries that one read delivers if replies are limited, since it is one transaction."""
 _PAGE = 100
 _RATE_PARTS, _RATED_MAX = 16, 64
-"""A rate's time has this many parts: the deliveries of one are counted together, at the time of the
-last. The second number is that of the parts that are kept at most."""
+"""The time of a rate is divided into this many parts. The deliveries of a part are counted
+together, at the time of the last one. The second number is the most parts that are kept."""
 
 
 def is_plain(txn: Txn, reader: Reader, most: int | None) -> bool:
-    """Return whether a reader gets new entries alone, as if the group had no policy.
-
-    ``most``: how many at most.
-    """
+    """Return whether a read of up to ``most`` entries is as in a group without a policy."""
     group = reader.group
     policy = group.policy
     assert policy is not None
@@ -81,9 +78,10 @@ def _is_within_limits(txn: Txn, group: GroupMeta, policy: GroupPolicy, most: int
 def deliver(
     txn: Txn, reader: Reader, count: int | None, deliver_new: DeliverNew
 ) -> Sequence[Entry]:
-    """Deliver up to ``count`` entries to a reader, as the policy of the group says.
+    """Deliver up to ``count`` entries to a reader by the policy of the group.
 
-    Without a lease, the reader's idle time is that after which pending entries are delivered again.
+    Pending entries are delivered again after the lease of the policy; if it has none, after the
+    idle time of the reader.
     """
     stream, group, budget = reader.stream, reader.group, reader.budget
     policy = group.policy
@@ -137,8 +135,8 @@ def _has_ready(txn: Txn, group: GroupMeta) -> bool:
 def _has_lapsed(txn: Txn, group: GroupMeta, lease_ms: int) -> bool:
     """Return whether a lease has run out.
 
-    Entries are looked up only if the oldest delivery may be ``lease_ms`` ago. No delivery is before
-    ``owned_since``, unless the clock is set back or entries are claimed, which sets it again.
+    Entries are looked up only if the oldest delivery may be ``lease_ms`` ago: none is earlier than
+    ``owned_since``. It is set anew if the clock is set back or entries are claimed.
     """
     now_ms = txn.now_ms
     if now_ms < group.owned_since:
@@ -172,7 +170,7 @@ class _Limits:
 
     total: int = _ALL
     owned: int = _ALL
-    """Of those that no consumer has."""
+    """The most of them that are not pending with a consumer yet."""
 
     @classmethod
     def of(cls, txn: Txn, group: GroupMeta, policy: GroupPolicy) -> "_Limits":
@@ -208,7 +206,7 @@ def _recent_deliveries(txn: Txn, group: GroupMeta, policy: GroupPolicy) -> list[
 
 
 def _count_rated(txn: Txn, group: GroupMeta, policy: GroupPolicy, count: int) -> None:
-    """Count deliveries for the rate, in no more than some parts of its time."""
+    """Count deliveries for the rate, those in the same part of its time together."""
     part = max(1, policy.rate_ms // _RATE_PARTS)
     group.rated = _recent_deliveries(txn, group, policy)
     if group.rated and group.rated[-1][0] // part == txn.now_ms // part:
@@ -233,10 +231,7 @@ def _count_limited(txn: Txn, reader: Reader, policy: GroupPolicy, left: _Limits)
 def _wake_later(
     txn: Txn, name: bytes, group: GroupMeta, policy: GroupPolicy, is_left: bool
 ) -> None:
-    """Wake the blocked readers when a read may find entries although nothing has changed.
-
-    ``is_left``: at once.
-    """
+    """Set when blocked readers are woken although nothing changes; ``is_left``: at once."""
     wake_at = txn.catalog.index.wake_at
     if policy.paused:
         return
@@ -263,7 +258,7 @@ class _Redelivery:
     """How many may still be delivered."""
     taken: list[Entry] = field(default_factory=list)
     is_left: bool = False
-    """Whether the next read may find more at once: entries to be given up, or of freed keys."""
+    """Whether the next read may find more at once: entries to give up, or entries of freed keys."""
     _moves: list[tuple[Run, list[PackedID]]] = field(default_factory=list)
     _gone: list[PackedID] = field(default_factory=list)
     _dead: list[tuple[Run, Sequence[PackedID]]] = field(default_factory=list)
@@ -271,10 +266,10 @@ class _Redelivery:
     _buried: int = 0
 
     def deliver(self, limits: "_Limits", lease_ms: int | None) -> Sequence[Entry]:
-        """Deliver what is ready, then what was delivered ``lease_ms`` ago.
+        """Deliver entries that are ready, then those that were delivered ``lease_ms`` ago.
 
-        Called again it goes on, with what the call before has made ready. Returns what all calls
-        have delivered.
+        A second call goes on with the entries that the first one has made ready. Return the entries
+        of all calls.
         """
         txn, group = self.txn, self.reader.group
         self._moves, self._gone, self._dead, self._fatal = [], [], [], []
@@ -308,7 +303,7 @@ class _Redelivery:
         return run.deliveries == COUNT_MAX or 0 < allowed <= run.deliveries
 
     def _take(self, run: Run, most: int) -> int:
-        """Take entries of a run; return how many. Those whose message was deleted are done."""
+        """Take entries of a run; return how many. Deleted ones will be acknowledged."""
         ids: list[PackedID] = []
         all_ids, at = run.ids, 0
         while at < len(all_ids) and len(ids) < most and self.left:
@@ -344,7 +339,7 @@ class _Redelivery:
         return entry._replace(idle_ms=idle_ms, deliveries=run.deliveries)
 
     def _apply(self) -> None:
-        """Give the entries to the reader, and those that are given up to the dead letters."""
+        """Make the taken entries pending with the reader, and bury those that are given up."""
         txn, reader, group = self.txn, self.reader, self.reader.group
         for run, ids in self._moves:
             if reader.noack:
@@ -372,9 +367,10 @@ def _is_moved_back(txn: Txn, group: GroupMeta) -> bool:
 
 
 def _deliver_not_pending(txn: Txn, reader: Reader, count: int | None) -> list[Entry]:
-    """Deliver new entries, and leave those that are pending to their consumers.
+    """Deliver new entries except those that are pending already.
 
-    One read looks at ``ordered_entries``; if it stops there, blocked readers are woken to go on.
+    One read looks at ``ordered_entries`` at most; if it stops there, blocked readers are woken to
+    go on.
     """
     stream, group, budget = reader.stream, reader.group, reader.budget
     delivered: list[Entry] = []

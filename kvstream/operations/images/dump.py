@@ -138,7 +138,7 @@ def restore(
     return []
 
 
-def checked_target(name: str) -> str:
+def check_target(name: str) -> str:
     """Return the name of a dump target, or "auto"; InvalidArgument lists them all."""
     if name != DUMP_TARGET_AUTO:
         target(name)

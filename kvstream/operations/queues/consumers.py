@@ -27,9 +27,9 @@ from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning, run_at_once
 def give_back(
     txn: Txn, name: bytes, group: GroupMeta, member: ConsumerMeta, most: int
 ) -> tuple[int, int]:
-    """Make up to ``most`` runs of a consumer's entries ready; return how many, of how many entries.
+    """Make up to ``most`` runs of a consumer ready; return the numbers of runs and of entries.
 
-    The delivery counts stay.
+    Their delivery counts stay.
     """
     runs = list(islice(runs_of(txn, group, member), most))
     rank = group.nack_rank + 1
@@ -71,7 +71,7 @@ def pass_on(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int:
 
 
 def watch(txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
-    """Set the timer of a group by its policy, or take it away; call it when the rule changes."""
+    """Set or remove the timer of a group after the rule of its policy has changed."""
     idle_ms = 0 if group.policy is None else group.policy.reap_idle_ms
     if idle_ms:
         timers.arm(txn, stream, Kind.REAP, _next_check(txn, group, idle_ms), group.name)
@@ -99,7 +99,7 @@ def _next_check(txn: Txn, group: GroupMeta, idle_ms: int) -> int:
 
 
 def _members(txn: Txn, group: GroupMeta) -> Iterable[ConsumerMeta]:
-    """Return all consumers of a group, which are loaded. Each step asks: it need not sort them."""
+    """Return all consumers of a group, in any order; load them if they are not in memory."""
     if len(group.consumers) < group.consumers_count:
         return list(txn.catalog.consumers(txn, group))
     return group.consumers.values()

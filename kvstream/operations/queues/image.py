@@ -37,8 +37,8 @@ from kvstream.meta.timers import TIME_MAX, Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.operations import delayed, unique
-from kvstream.operations.delivery.ordering import HELD_RANK, keyed_of
-from kvstream.operations.groups import required_stream
+from kvstream.operations.delivery.ordering import HELD_RANK, get_or_create_keyed
+from kvstream.operations.groups import require_stream
 from kvstream.operations.queues import policy, redrive, retention, schedules
 from kvstream.types.ids import StreamID
 from kvstream.types.images import PackedID, QueueRow
@@ -88,7 +88,7 @@ def restore(txn: Txn, name: bytes, queue_rows: Iterable[QueueRow]) -> int:
 
     InvalidArgument if a row is damaged; nothing has changed then.
     """
-    stream = required_stream(txn, name)
+    stream = require_stream(txn, name)
     places: dict[Place, tuple[int, Key]] = {}
     checked: list[Apply] = []
     for key, value in queue_rows:
@@ -391,7 +391,7 @@ def _make_wait(
 
 def _put_keys(txn: Txn, stream: StreamMeta, group: GroupMeta, keys: Mapping[PackedID, Key]) -> None:
     """Give pending entries their keys; the runs tell which of them are held."""
-    edit = Edit(keyed_of(txn, stream, group), txn.batch)
+    edit = Edit(get_or_create_keyed(txn, stream, group), txn.batch)
     for eid, key in keys.items():
         if edit.entry(eid) is not None:
             continue

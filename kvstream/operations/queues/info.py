@@ -1,10 +1,10 @@
-"""KVSTREAM.INFO: what a stream is like as a queue, with the figures of each group.
+"""KVSTREAM.INFO: a stream as a queue, with the figures of each group.
 
-The cost grows with the groups, not with the entries. What tells entries that were given back apart
-(ready, waiting, held) is read from at most ``given_back_runs`` of each kind: if one kind has more,
-it has what is left by the others. Of leases that have ended as many runs are counted. If Redis's
-rules do not tell the lag of a group, it is counted by nodes, of which ``counted_nodes`` are read at
-most.
+The cost grows with the groups, not with the entries. Entries that were given back are ready,
+waiting or held: of each kind at most ``given_back_runs`` are counted. If one kind has more runs,
+its number is the rest of all entries given back. Of leases that have ended, at most as many runs
+are counted. If Redis's rules do not tell the lag of a group, its nodes are counted, unless the
+stream has more than ``counted_nodes``.
 """
 
 from itertools import islice
@@ -49,7 +49,7 @@ class GroupQueue(NamedTuple):
     """The age, by its ID, of the first entry that is not acknowledged; 0 if there is none."""
     policy: GroupPolicy | None
     next_ms: int | None = None
-    """How long it takes until the first waiting entry is ready; None if none waits."""
+    """Milliseconds until the first waiting entry is ready; None if none waits."""
 
 
 class QueueInfo(NamedTuple):
@@ -63,7 +63,7 @@ class QueueInfo(NamedTuple):
 
 
 def queue_info(txn: Txn, name: bytes) -> QueueInfo:
-    """Return what a stream is like as a queue; NoSuchKey if there is none."""
+    """Return the figures of a stream as a queue; raise NoSuchKey if there is none."""
     stream = txn.existing_stream(name)
     progress = progress_of(txn, stream)
     return QueueInfo(
@@ -76,7 +76,7 @@ def queue_info(txn: Txn, name: bytes) -> QueueInfo:
 
 
 def group_queue(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta) -> GroupQueue:
-    """Return what a group is like as a queue."""
+    """Return the figures of one group of a queue."""
     pending, nacked = pending_in(txn, group), nacked_in(txn, group)
     again, waiting, held = _count_given_back(txn, group, nacked) if nacked else (0, 0, 0)
     lapsed = _count_lapsed(txn, group)
@@ -97,7 +97,7 @@ def group_queue(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta) -> 
 
 
 def _count_lapsed(txn: Txn, group: GroupMeta) -> int:
-    """Return how many entries have a lease that has ended, of some runs."""
+    """Return how many entries have a lease that has ended, among the first runs."""
     if group.policy is None or not group.policy.lease_ms:
         return 0
     runs = pel.lapsed_runs(txn, group, txn.now_ms - group.policy.lease_ms)

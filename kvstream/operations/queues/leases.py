@@ -1,8 +1,8 @@
 """Acknowledge, give back and extend deliveries by their tokens.
 
 A token is the consumer and the delivery count of a pending entry: the lease of one delivery. It is
-lost once the entry is delivered again, claimed or given back. A late call of the former holder then
-changes nothing, and its outcome says so: each token has an outcome of its own.
+lost once the entry is delivered again, claimed or given back. A late call with a lost token changes
+nothing, and the outcome of that token says so.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ def check_tokens(
 ) -> tuple[list[int], Parts]:
     """Return the outcome of each token, and the entries whose token is current.
 
-    ``again`` is the outcome of a current token that is given once more.
+    ``again`` is the outcome of a current token that the request repeats.
     """
     asked = [(PACKED(*eid), deliveries) for eid, deliveries in tokens]
     current: dict[PackedID, int | None] = {}
@@ -91,7 +91,7 @@ _ID_OF = itemgetter(0)
 
 
 class Result(NamedTuple):
-    """What a delivery has led to: the first entry of a stream that expires."""
+    """The result of a delivery: the first entry of a new stream that expires."""
 
     name: bytes
     """The qualified name of the stream."""
@@ -112,7 +112,7 @@ def finish(
 ) -> None:
     """Acknowledge deliveries, delete their entries and add their results.
 
-    Raises LeaseLost, and the transaction is undone, if one of the tokens is not current.
+    If one of the tokens is not current, raise LeaseLost and fail the transaction.
     """
     outcomes = ack(txn, name, group, consumer, tokens)
     if outcomes.count(LeaseOutcome.DONE) < len(tokens):
@@ -158,14 +158,14 @@ def _ack_one(
 def extend(
     txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]
 ) -> list[int]:
-    """Begin anew the leases whose tokens are current."""
+    """Restart the leases whose tokens are current."""
     _, of_group = group_of_key(txn, name, group)
     outcomes, parts = check_tokens(txn, of_group, consumer, tokens, LeaseOutcome.DONE)
     if parts:
         _change(txn, of_group, parts, partial(_renew, txn.now_ms))
         note_renewed(txn, of_group)
         txn.member_changed(of_group)
-        consumer_of(txn, name, of_group, consumer)  # it is not idle: REAP lets it be
+        consumer_of(txn, name, of_group, consumer)  # it is not idle: REAP does not remove it
     return outcomes
 
 
@@ -184,10 +184,10 @@ def nack(
 ) -> list[int]:
     """Give back the deliveries whose tokens are current.
 
-    They are delivered again after ``delay_ms``, or the backoff of the group's policy. ``fatal``
-    ones, and those that were delivered as often as ``max_deliveries`` or the policy allows, move to
-    the dead letters with ``error`` and ``traceback``; those of the others are kept, in case nobody
-    says why they become dead letters. ``untried``: the delivery does not count, and
+    They are delivered again after ``delay_ms``, or the backoff of the group's policy. With
+    ``fatal`` all of them move to the dead letters with ``error`` and ``traceback``, otherwise those
+    that were delivered as often as ``max_deliveries`` or the policy allows. The error of the others
+    is kept, in case they become dead letters later. ``untried``: the delivery does not count, and
     none is given up.
     """
     if delay_ms is not None and not 0 <= delay_ms <= TIME_MAX:
@@ -222,7 +222,7 @@ def _renew(now_ms: int, run: Run, ids: Sequence[PackedID]) -> Targets:
 def _change(
     txn: Txn, group: GroupMeta, parts: Parts, decide: Callable[[Run, Sequence[PackedID]], Targets]
 ) -> None:
-    """Change pending entries as ``decide`` says."""
+    """Change pending entries to the states that ``decide`` returns."""
 
     def decide_pending(run: Run | None, ids: Sequence[PackedID]) -> Targets:
         return {} if run is None else decide(run, ids)

@@ -58,8 +58,8 @@ T = TypeVar("T")
 def plan_end_of_order(name: bytes, group: bytes, change: Callable[[Txn], T]) -> Plan[T]:
     """Plan a change that ends the order of a group: make held entries ready in steps before it.
 
-    Readers see the steps one by one. What is held meanwhile becomes ready with the change itself,
-    which is also made if the plan is abandoned.
+    Readers see each step. Entries held in the meantime become ready with the change itself, which
+    is also made if the plan is abandoned.
     """
 
     def plan(txn: Txn) -> Planning[T]:
@@ -80,7 +80,7 @@ def policy_of(txn: Txn, name: bytes, group: bytes) -> GroupPolicy | None:
 
 
 def _rules(policy: GroupPolicy) -> GroupPolicy:
-    """Return a policy without what is no rule, so that equal rules are equal."""
+    """Return a policy without the number of its tree, so that equal rules compare equal."""
     return policy.with_rules({"keyed_tree": 0})
 
 

@@ -1,10 +1,10 @@
 """Redrive: move dead letters back to where they came from, or to another stream.
 
-A redrive goes through the dead letters in order, up to the last one there is when it begins: one
-that dies again is not taken twice. Each step is one commit that adds entries to their streams and
-deletes their letters, so none is lost or doubled by a crash. ``start`` runs the first step. If more
-is to do, or a rate is given, a timer runs the others; ``cancel`` stops it. One redrive of a stream
-runs at a time::
+A redrive goes through the dead letters in order, up to the last one there is when it begins: an
+entry that becomes a dead letter again is not moved twice. Each step is one commit that adds entries
+to their streams and deletes their letters, so a crash loses or doubles none. ``start`` runs the
+first step. If there is more to do, or a rate is given, a timer runs the other steps; ``cancel``
+ends them. One redrive of a stream runs at a time::
 
     job row := queue tree(u64) "R"   -> msgpack array of the fields of Job
     ids row := queue tree(u64) "RI"  -> id*      the letters to redrive, if they were given by ID
@@ -46,7 +46,7 @@ STEP_BYTES = 4 << 20
 IDS_MAX = 10_000
 """IDs of one redrive: each step reads them all."""
 PAUSE_MS = 1
-"""The time between two steps without a rate: others run meanwhile."""
+"""The time between two steps without a rate, for other commands."""
 
 
 class State(StrEnum):
@@ -58,7 +58,7 @@ class State(StrEnum):
     FAILED = "failed"
     """A target refused the entries; the letters are still there."""
     DRY_RUN = "dry-run"
-    """Nothing was moved; ``moved`` and ``streams`` tell what would be."""
+    """Nothing was moved; ``moved`` and ``streams`` count the letters that would be."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Job:
     """When the next step is due."""
     moved: int = 0
     skipped: int = 0
-    """Entries left where they are, since they tell no stream to go to."""
+    """Letters that stay, since they name no stream to go to."""
     error: bytes = b""
     """Why it failed."""
     streams: dict[bytes, int] = field(default_factory=dict)
@@ -125,21 +125,20 @@ class Asked(TypedDict, total=False):
     to: bytes
     """The key to add to; empty: the stream that each letter comes from."""
     ids: Sequence[StreamID] | None
-    """These letters."""
+    """Only these letters."""
     where: tuple[bytes, bytes] | None
-    """Those with a field of this value, be it a field of the entry or of the ``dead:`` block."""
+    """Only letters with a field of this name and value, in the entry or in the ``dead:`` block."""
     count: int | None
     """The most letters to move."""
     rate: tuple[int, int] | None
-    """A number of letters and a time in milliseconds, the most to move in that; a dry run takes no
-    time."""
+    """The most letters to move in a time, and this time in milliseconds; a dry run ignores it."""
 
 
 def start(txn: Txn, name: bytes, **asked: Unpack[Asked]) -> Job:
     """Begin to redrive the dead letters of a stream, and run the first step.
 
-    The result is DONE, or RUNNING if later steps do the rest. Raises RequestError, and nothing has
-    changed, if another redrive of the stream runs, or if a target refuses.
+    The result is DONE, or RUNNING if later steps do the rest. If another redrive of the stream
+    runs, or a target refuses entries, raise RequestError and change nothing.
     """
     job, wanted = _new(name, **asked)
     stream = txn.stream(name)
@@ -191,7 +190,7 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
 
 
 def restore(txn: Txn, stream: StreamMeta, job: Job, ids: bytes) -> None:
-    """Put the redrive of another stream's image, which goes on if it was running."""
+    """Store the redrive of another stream's image; it goes on if it was running."""
     cancel(txn, txn.catalog.databases.shown_name(txn, stream.name))
     if ids:
         timers.put_row(txn, stream, IDS, ids)
@@ -224,7 +223,7 @@ def plan_dry_run(txn: Txn, name: bytes, **asked: Unpack[Asked]) -> Plan[Job]:
 
 
 def dry_run(txn: Txn, name: bytes, **asked: Unpack[Asked]) -> Job:
-    """Return what ``start`` would move with these arguments, in the end, and to which streams."""
+    """Return what ``start`` and the steps after it would move, and to which streams."""
     return run_at_once(txn, plan_dry_run(txn, name, **asked))
 
 
@@ -239,7 +238,7 @@ def _new(
     count: int | None = None,
     rate: tuple[int, int] | None = None,
 ) -> tuple[Job, bytes]:
-    """Return a job that has done nothing yet, and its IDs; InvalidArgument if it cannot be."""
+    """Return a new job and its packed IDs; raise InvalidArgument for wrong arguments."""
     if ids is not None and len(ids) > IDS_MAX:
         raise InvalidArgument(f"a redrive takes at most {IDS_MAX} IDs, not {len(ids)}")
     if count is not None and count < 1:
@@ -332,7 +331,7 @@ def _letters(
 
 
 def _matches(flat: Sequence[bytes], where: Sequence[bytes]) -> bool:
-    """Return whether a letter has a field of a value; the ``dead:`` block is looked at first."""
+    """Return whether a letter has a field with a value; fields of the ``dead:`` block go first."""
     if not where:
         return True
     name, value = where

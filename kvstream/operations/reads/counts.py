@@ -24,13 +24,13 @@ def length(txn: Txn, name: bytes) -> int:
 def count(txn: Txn, name: bytes, start: StreamID, end: StreamID) -> int:
     """Return the exact number of entries of ``start <= id <= end``, 0 if there is no stream.
 
-    The cost is that of nodes, not of entries.
+    The cost grows with the nodes, not with the entries.
     """
-    return sum(counted(txn, name, start, end))
+    return sum(count_in_steps(txn, name, start, end))
 
 
-def counted(txn: Txn, name: bytes, start: StreamID, end: StreamID) -> Iterator[int]:
-    """Return numbers that add up to ``count``, one for some hundreds of nodes, as of this call."""
+def count_in_steps(txn: Txn, name: bytes, start: StreamID, end: StreamID) -> Iterator[int]:
+    """Yield numbers that add up to ``count`` as of this call, one for some hundreds of nodes."""
     stream = txn.stream(name)
     return iter(()) if stream is None else nodes.live_between(txn, stream, start, end)
 
@@ -48,7 +48,7 @@ class Span(NamedTuple):
 def spans(txn: Txn, name: bytes, start: StreamID, end: StreamID, size: int) -> list[Span]:
     """Return spans that cover ``start <= id <= end``, each of about ``size`` entries.
 
-    They begin where nodes do, so only nodes are read. [] if there is no entry.
+    Each begins with a node, so no entries are read. [] if there is no entry.
     """
     stream = txn.stream(name)
     if stream is None or not stream.length:
@@ -79,7 +79,7 @@ class Ends(NamedTuple):
 
 
 def ends(txn: Txn, name: bytes) -> Ends | None:
-    """Return the ends of a stream, None if there is none; an empty one begins at its last ID."""
+    """Return the ends of a stream, None if there is none. An empty stream begins at its last ID."""
     stream = txn.stream(name)
     if stream is None:
         return None

@@ -15,11 +15,11 @@ from kvstream.storage.batch import Row
 from kvstream.types.records import AnyEntry, HistoryEntry
 
 WIRE_TIMES = 4
-"""How many times longer an entry of short fields is in a reply than in its row, at most."""
+"""The most times that a reply to an entry of short fields may be longer than its row."""
 FIRST_PAGE = 100
 """Rows of a reply that are read before their memory is measured."""
 FIRST_BYTES = 1 << 20
-"""Fewer rows are read before that if the newest entries suggest that they take more bytes."""
+"""The bytes of these rows, estimated by the newest entries, above which fewer rows are read."""
 ROW_MEMORY = 160
 """Memory of a row besides its bytes: two bytes objects, their pair, and its place in a list."""
 _CRLF = 2
@@ -78,10 +78,10 @@ def memory_of_entries(found: Sequence[AnyEntry]) -> int:
 
 
 class Room:
-    """The memory that entries of one reply may still take, if the server limits replies.
+    """The memory that is left for the entries of one reply, if the server limits replies.
 
-    Entries that do not fit are left for the next read. Few entries of few streams are not counted:
-    counting would take longer than reading them.
+    Entries that do not fit are left for the next read. If a read has few streams, few entries of a
+    stream are not counted: counting would take longer than reading them.
     """
 
     __slots__ = ("_few", "left")
@@ -92,7 +92,7 @@ class Room:
         self._few = FIRST_PAGE if streams <= FIRST_PAGE else 0
 
     @property
-    def counts_few(self) -> bool:
+    def ignores_few(self) -> bool:
         """Return whether few entries of a stream are not counted."""
         return self._few > 0
 
@@ -127,8 +127,8 @@ class Budget:
 
     MAXSIZE is soft: the first entry always passes, and another one if the reply before it leaves
     room. The size is that of the reply without the length of the outer array or map, which Redis
-    writes last. A stream that finds no room is not read. One whose key takes what is left is in the
-    reply, without entries.
+    writes last. If no room is left, a stream is not read. If its key takes all that is left, it is
+    in the reply without entries.
     """
 
     __slots__ = ("_count", "_opening", "_resp3", "_size", "_taken", "is_cut")
@@ -164,7 +164,7 @@ class Budget:
         return self._size is not None and self._size <= 0 and self._taken > 0
 
     def refuses(self) -> bool:
-        """Return whether an entry that is there may not be delivered."""
+        """Return whether the next entry may not be delivered; note if MAXSIZE is the reason."""
         if not self.exhausted:
             return False
         self.is_cut = self._count is None or self._count > 0
@@ -184,7 +184,7 @@ class Budget:
             self._size -= self._opening
 
     def close(self, shown: int | None) -> None:
-        """Count the length of a stream's entries; None: the stream is not in the reply."""
+        """Count the bytes of the number of a stream's entries; None: it is not in the reply."""
         if self._size is not None:
             self._size -= -self._opening if shown is None else _HEAD + len(str(shown))
 
@@ -212,4 +212,4 @@ class Budget:
 
 
 UNLIMITED = Budget()
-"""That of all reads without MAXCOUNT and MAXSIZE: what it counts limits nothing."""
+"""The budget of all reads without MAXCOUNT and MAXSIZE."""

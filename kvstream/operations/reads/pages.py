@@ -1,8 +1,8 @@
-"""Long reads in pages, of the store as it is at one moment.
+"""Long reads in pages, from the state of the store at one moment.
 
-A long reply is read through iterators that see the store as it was when they were opened, so that
-others may write meanwhile. Steps are those of a reply's ``Gradual``: None while nothing is known,
-then the number of items, then the items.
+A long reply is read through iterators that see the store as it was when they were opened, so other
+commands may write meanwhile. The steps are those of ``Gradual`` replies: None until the number of
+items is known, then this number, then the items.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ T = TypeVar("T")
 Steps: TypeAlias = Iterator[int | T | None]
 
 ITERATOR_BYTES = 16 << 10
-"""What an iterator of RocksDB takes besides its share of the cache."""
+"""The memory of a RocksDB iterator besides its share of the cache."""
 
 
 def read_pages(
@@ -73,7 +73,7 @@ def _count_and_read(
 def filter_pages(
     step: int, pages: Iterator[list[T]], keeps: Callable[[T], bool] | None
 ) -> Steps[list[T]]:
-    """Return the steps, of ``step`` items, of the items of pages that pass a test; None: all."""
+    """Return steps of up to ``step`` items of pages: those that ``keeps`` accepts; None: all."""
     found: list[T] = []
     for page in pages:
         found += page if keeps is None else filter(keeps, page)

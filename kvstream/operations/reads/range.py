@@ -6,8 +6,8 @@
   (``meta/reply_cache.py``) unless they are very few.
 - More entries are read whole if that is short (``types/thresholds.py``). Otherwise a ``LongRead``
   is returned, which reads nothing before it begins, and then page by page.
-- A client that takes no pages gets them whole, up to the limit of a reply. Beyond it XRANGE fails;
-  a read that goes on behind its last entry, such as XREAD, returns those that fit.
+- A caller that takes no pages gets all entries, up to the limit of a reply. Above it XRANGE fails;
+  a read that can be continued after its last entry, such as XREAD, returns those that fit.
 
 The library reads rows, whole: ``scan``.
 """
@@ -105,9 +105,9 @@ def read_entries(
 ) -> Found:
     """Decide how the entries of a range are read for a reply, and read them.
 
-    ``in_pages``: a read of more than ``rows_max`` entries (the threshold) is left unread. If the
-    entries are more than a reply may hold, those that fit are returned if ``cuts``, or
-    ReplyTooLarge is raised.
+    ``in_pages``: return a LongRead if there are more than ``rows_max`` entries (by default the
+    threshold) or they take much memory. Otherwise, if the entries are more than a reply may hold,
+    ``cuts`` returns those that fit; without it ReplyTooLarge is raised.
     """
     if count is None and start == end:
         count = 1
@@ -189,8 +189,8 @@ def read_whole(
 ) -> Rows:
     """Return the entries of a range as rows.
 
-    ``room``: the bytes of memory above which entries are left for the next read, all but the first;
-    0: no limit. None: ReplyTooLarge is raised if they are more than a reply may hold.
+    ``room``: the memory in bytes that the entries may take; others, but not the first, are left for
+    the next read. 0: no limit. None: raise ReplyTooLarge if they are more than a reply may hold.
     """
     if reverse and count == 1 and start <= stream.last <= end:
         newest = read_newest(txn, stream)

@@ -86,7 +86,7 @@ def plan_loading_streams(txn: Txn, names: Sequence[bytes]) -> Plan[bool] | None:
         for at, name in enumerate(left):
             if at and not at % txn.thresholds.loaded_together:
                 txn = yield ALWAYS_HOLDS
-            with suppress(WrongType):  # whoever reads it raises the error
+            with suppress(WrongType):  # the read raises the error
                 txn.stream(name)
         return True
 
@@ -98,9 +98,9 @@ def read_streams(
 ) -> Sequence[tuple[bytes, Found | Sequence[HistoryEntry]]] | LongRead[seeks.Steps | None]:
     """Return the name and entries of each stream that has any, for a reply; empty: nothing new.
 
-    ``in_pages``: entries of a stream that are too many for one turn are a LongRead, and so is the
-    whole read if the streams are too many; its steps are None if there are no entries. Otherwise
-    those are returned that fit into a reply.
+    ``in_pages``: entries of a stream that are too many for one turn are a LongRead. If the streams
+    are too many, the whole read is one; its steps are None if there are no entries. Without
+    ``in_pages``, the entries that fit into a reply are returned.
     """
     wanted, count = asked.wanted, asked.count
     if asked.budget is None:
@@ -129,7 +129,7 @@ def _may_be_long(txn: Txn, wanted: Sequence[tuple[bytes, StreamID]], count: int 
 def _read_or_leave(
     txn: Txn, wanted: Sequence[tuple[bytes, StreamID]], count: int | None
 ) -> Sequence[tuple[bytes, Found]] | LongRead[seeks.Steps | None]:
-    """Read streams whose reply may be long, and leave what is too long for one turn."""
+    """Read streams whose reply may be long; return reads too long for one turn as LongRead."""
     parts, sizes = seeks.find_parts(txn, wanted), txn.thresholds
     if len(parts) > 1 and len(parts) <= sizes.short_streams:
         reader = txn.batch.seeks(Family.MESSAGES)
@@ -175,10 +175,10 @@ def read(txn: Txn, asked: StreamsRead) -> Reply:
 
 
 def read_again(txn: Txn, asked: StreamsRead) -> Reply:
-    """Read for a call that has waited.
+    """Read for a call that was blocked.
 
-    A key that has become another kind is ignored unless another key has entries; then it fails the
-    command, as it does in the first attempt.
+    A key that now has another type is ignored until another key has entries. Then WrongType is
+    raised, as in the first attempt.
     """
     readable = []
     wrong: WrongType | None = None
@@ -202,7 +202,7 @@ def _read_all(
         return reply
     count, budget = asked.count, asked.budget or Budget()
     room = Room(len(streams), txn.catalog.limits.reply_left)
-    encoded = encoded and room.counts_few and not budget.limited and is_cached(txn, count)
+    encoded = encoded and room.ignores_few and not budget.limited and is_cached(txn, count)
     reader = None if encoded or len(streams) == 1 else txn.batch.seeks(Family.MESSAGES)
     for name, stream, after in streams:
         if budget.exhausted:

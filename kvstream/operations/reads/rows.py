@@ -1,6 +1,6 @@
-"""The message rows of one stream: in a range, from its end, of IDs, and the next ones of a group.
+"""Read message rows of one stream: of a range, from the end, by IDs, and the next ones of a group.
 
-These functions read what they are asked for in one go. ``range.py`` decides how much that may be.
+These functions read all the rows at once. ``range.py`` decides how many these may be.
 """
 
 from bisect import bisect_left
@@ -25,15 +25,15 @@ _ALL = 1 << 62
 PAGE_MAX = 1000
 """Rows that are read before their memory is measured again."""
 FEW = 16
-"""Up to this many rows are looked up one by one: asking whether a large one lies between them would
-take as long."""
+"""Up to this many rows are looked up one by one: to find out whether a large row lies between them
+takes as long."""
 TOGETHER = 128
 """Rows that are looked up at once."""
 
 
 def has_after(stream: StreamMeta, after: StreamID) -> bool:
     """Return whether there may be entries after an ID."""
-    return stream.length > 0 and after < stream.last and after != MAX_ID
+    return stream.length > 0 and after < stream.last
 
 
 def read_rows(
@@ -117,8 +117,8 @@ def read_until(
 ) -> tuple[list[Row], int]:
     """Return the first ``count`` rows of ``start <= id <= end``, in reverse the last ones.
 
-    The last row is the one with which their memory exceeds ``most``; 0: no limit. Also return that
-    memory; 0: it is not measured, as the rows are few or have no limit.
+    It stops after the row with which their memory exceeds ``most`` bytes (0: no limit). Also return
+    that memory; it is 0, not measured, if the rows are few or have no limit.
     """
     unmeasured = 1 if reverse else first_page(stream)  # in reverse, rows are read one by one
     if not most or (count is not None and count <= unmeasured):
@@ -151,7 +151,10 @@ def read_until(
 def _scan_back(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
 ) -> Iterator[Row]:
-    """Yield the live rows of ``start <= id <= end``, last first; of which ``count`` are wanted."""
+    """Return an iterator of the live rows of ``start <= id <= end``, the last row first.
+
+    The caller takes ``count`` of them.
+    """
     if stream.length == 0 or max(start, stream.first) > end:
         return iter(())
     upper = stream.prefix + end.packed + b"\x00"
@@ -211,8 +214,8 @@ def find_live(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[StreamI
 def _rows_of(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row | None]:
     """Return the row of each of ``ids``, ascending and distinct, or None.
 
-    If few other rows lie between them, and no large one, they are read as a page, in an eighth of
-    the time.
+    They are read as a page, in an eighth of the time, if few other rows and no large one lie
+    between them.
     """
     prefix = stream.prefix
     keys = [prefix + eid for eid in ids]

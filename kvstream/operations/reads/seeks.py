@@ -65,7 +65,7 @@ def part_of(name: bytes, stream: StreamMeta, after: StreamID) -> Part:
 
 
 def _read(seeks: Seeks, part: Part, most: int) -> list[Row]:
-    """Return the first rows, up to ``most`` or 64 KB."""
+    """Return the first rows of a part: up to ``most``, or 64 KB."""
     _, prefix, first, last, after = part
     if after >= first:
         first = after.next()
