@@ -102,7 +102,7 @@ class Engine(Unclosed):
         self._unserved: dict[bytes, Wake] = {}
         """Changed keys whose waiters were not served because of an interrupt. The next commit
         serves them; the expiry thread makes one every tenth of a second."""
-        self.database = Database.open(directory, self.options)
+        self.database = Database.open(directory, self.options, thresholds)
         self._write_guard = self.database.write_guard
         try:
             self._start_work()

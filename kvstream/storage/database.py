@@ -37,6 +37,7 @@ from kvstream.storage.stalls import LOOK_BYTES, Stalls, Stop
 from kvstream.storage.write_guard import WriteGuard, classify, is_stall
 from kvstream.types.clock import monotonic
 from kvstream.types.options import MEGABYTE, StoreOptions
+from kvstream.types.thresholds import DEFAULT, Thresholds
 
 _log = DeferredLogger(__name__)
 
@@ -50,11 +51,14 @@ LARGE_WRITE = 1 * MEGABYTE
 class Database:
     """An open RocksDB, for any number of threads; ``write`` expects one at a time."""
 
-    def __init__(self, rows: Rdict, opened: Opened, options: StoreOptions) -> None:
+    def __init__(
+        self, rows: Rdict, opened: Opened, options: StoreOptions, thresholds: Thresholds = DEFAULT
+    ) -> None:
         self.directory = opened.directory.path
         self.loss = opened.loss
         """What opening gave up; None unless ``accept_loss`` was asked for and needed."""
         self._options = options
+        self._thresholds = thresholds
         self._scans, self._ingesting = reads.Scans(), threading.RLock()
         self._families: list[Any] = []
         self.pause_s = 0.0
@@ -96,11 +100,11 @@ class Database:
         self._stalls: Any = Stalls(self._families, buffers, opened.directory)
         self._write_rows: Any = rows.write
         self._latest_sequence: Any = rows.latest_sequence_number
-        self._range_deletes: Any = maintenance.RangeDeletes(self._families)
+        self._range_deletes: Any = maintenance.RangeDeletes(self._families, self._thresholds)
         directory.register(self)
 
     @classmethod
-    def open(cls, directory: Path, options: StoreOptions) -> Self:
+    def open(cls, directory: Path, options: StoreOptions, thresholds: Thresholds = DEFAULT) -> Self:
         """Open the store in ``directory``, or create one if the options allow it.
 
         Raises StoreLocked, UnsafeDirectory, UnknownLayout, Corruption or LostWrites with the
@@ -115,7 +119,7 @@ class Database:
                 sst.clear_staging(place.own_path)
             if opened.loss is not None:
                 _log.warning("%s was opened with a loss: %s", place.path, opened.loss)
-            return cls(rows, opened, options)
+            return cls(rows, opened, options, thresholds)
         except BaseException:
             opener.close()
             if opened is not None:

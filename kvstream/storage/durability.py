@@ -54,10 +54,15 @@ class Committer:
     """Makes the writes of one database as durable as its level promises."""
 
     def __init__(
-        self, database: Database, level: Durability, entered: dict[int, bool] | None = None
+        self,
+        database: Database,
+        level: Durability,
+        entered: dict[int, bool] | None = None,
+        flush_interval_s: float = FLUSH_INTERVAL_S,
     ) -> None:
         """``entered`` has the threads that are in here: one that enters twice waits for itself."""
         self.level = level
+        self._flush_interval_s = flush_interval_s
         self._entered: dict[int, bool] = {} if entered is None else entered
         self.durable_sequence = database.sequence
         """Writes up to this one survive power loss."""
@@ -281,7 +286,7 @@ class Committer:
             deque(releases, maxlen=0)  # one call, so no interrupt comes between two of them
 
     def _flush_every_second(self) -> None:
-        while not self._ends_within(FLUSH_INTERVAL_S, Durability.EVERYSEC):
+        while not self._ends_within(self._flush_interval_s, Durability.EVERYSEC):
             if self._database.failure is None:
                 # The next writer learns of a failure from the database.
                 with contextlib.suppress(UnknownOutcome):

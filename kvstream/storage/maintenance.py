@@ -11,7 +11,7 @@ from typing import Any
 
 from kvstream.storage.batch import Family
 from kvstream.storage.write_guard import classify
-from kvstream.types.options import MEGABYTE
+from kvstream.types.thresholds import Thresholds
 
 RANGE_DELETES_IN_MEMTABLE = 512
 """The next read after a range delete sorts all of the memtable's: 0.1 ms for these, 1 ms for 5000.
@@ -38,10 +38,6 @@ _FIGURES = {
 }
 _LEVELS = 7
 
-RECLAIM_BYTES = 16 * MEGABYTE
-"""Deleted ranges with fewer bytes in tables of their own are left to RocksDB's compactions."""
-SLICE_BYTES = 64 * MEGABYTE
-"""Tables that are compacted at once: a second's work."""
 RANGES_MAX = 1000
 """More deleted ranges than these are left to RocksDB as well."""
 
@@ -51,8 +47,9 @@ Range = tuple[bytes, bytes]
 class RangeDeletes:
     """Flushes a memtable once it has many range deletes, and frees the space of large ones."""
 
-    def __init__(self, families: list[Any]) -> None:
+    def __init__(self, families: list[Any], thresholds: Thresholds) -> None:
         self._families = families
+        self._thresholds = thresholds
         self._counts = [0] * len(families)
         self._deleted: list[Range] = []
         """Ranges of MESSAGES that were deleted, and may have tables of their own."""
@@ -83,11 +80,12 @@ class RangeDeletes:
         tables = sorted(self._families[0].live_files(), key=itemgetter("start_key"))
         starts = [table["start_key"] for table in tables]
         slices: list[Range] = []
+        sizes = self._thresholds
         for lower, upper in ranges:
             among = tables[bisect_left(starts, lower) : bisect_left(starts, upper)]
             inside = [table for table in among if table["end_key"] < upper]
-            if any_size or sum(table["size"] for table in inside) >= RECLAIM_BYTES:
-                slices += _slices(lower, upper, inside)
+            if any_size or sum(table["size"] for table in inside) >= sizes.reclaim_bytes:
+                slices += _slices(lower, upper, inside, sizes.slice_bytes)
             else:
                 self._deleted.append((lower, upper))  # it may grow, and its tables come later
         return slices
@@ -117,11 +115,13 @@ def unite(ranges: list[Range]) -> list[Range]:
     return result
 
 
-def _slices(lower: bytes, upper: bytes, tables: list[dict[str, Any]]) -> Iterator[Range]:
-    """Cut a range at its tables, which are sorted, into parts of some SLICE_BYTES."""
+def _slices(
+    lower: bytes, upper: bytes, tables: list[dict[str, Any]], slice_bytes: int
+) -> Iterator[Range]:
+    """Cut a range at its tables, which are sorted, into parts of some ``slice_bytes``."""
     size = 0
     for table in tables:
-        if size >= SLICE_BYTES:
+        if size >= slice_bytes:
             yield lower, table["start_key"]
             lower, size = table["start_key"], 0
         size += table["size"]

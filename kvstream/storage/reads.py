@@ -304,10 +304,6 @@ def _row_by_row(
     return found
 
 
-_TOGETHER = 256
-"""Rows that are read at once from a whole range."""
-
-
 class Snapshot:
     """A snapshot: the rows of some families as they are when this is created.
 
@@ -356,7 +352,7 @@ class Snapshot:
         if reverse:
             yield self.page(family, lower, upper, 1 << 62, reverse)
             return
-        while page := self.page(family, lower, upper, _TOGETHER):
+        while page := self.page(family, lower, upper, PAGE_ROWS):
             yield page
             lower = page[-1][0] + b"\0"
 

@@ -86,10 +86,10 @@ _CGROUP_LIMITS = (
 
 
 @cache
-def machine_memory() -> int:
+def machine_memory(limits: tuple[Path, ...] = _CGROUP_LIMITS) -> int:
     """Return the bytes of memory that the process may use: the machine's, or the container's."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in _CGROUP_LIMITS:
+    for limit in limits:
         try:
             return min(memory, int(limit.read_text()))
         except (OSError, ValueError):  # the file says "max" if there is no limit

@@ -220,6 +220,10 @@ class Thresholds:
     """Pause before damaged timers are tried again, for the same reason."""
     reclaim_pause_s: float = 20.0
     """Pause before the space of deleted entries is freed, unless writes wait for it."""
+    reclaim_bytes: int = 16 << 20
+    """Deleted ranges with fewer bytes in tables of their own are left to RocksDB's compactions."""
+    slice_bytes: int = 64 << 20
+    """Bytes of tables that are compacted at once: a second's work."""
     recovery_s: float = 10.0
     """How long RocksDB may take to recover from a full disk: it looks at the free space every five
     seconds."""

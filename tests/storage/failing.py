@@ -171,6 +171,18 @@ def no_space_for_the_log(disk: FaultyDisk) -> None:
         assert late.wait(PATIENCE_S)
 
 
+def kept_error_of_a_write(disk: FaultyDisk) -> None:
+    """An error that is kept, with the frames of the write, does not keep RocksDB open."""
+    with opened(disk) as (database, committer):
+        disk.fail("write", errno.ENOSPC, ".log")
+        with pytest.raises(StoreFull) as kept:
+            put(database, {b"a": b"1", b"b": b"2"})
+        disk.heal()
+        recovers(database, committer)
+    Database.open(disk.root / "store", ALWAYS).close()
+    assert "No space" in str(kept.value)
+
+
 def no_space_for_a_table(disk: FaultyDisk) -> None:
     with opened(disk) as (database, committer):
         disk.fail("write", errno.ENOSPC, ".sst")
@@ -273,6 +285,7 @@ SCENARIOS: list[Callable[[FaultyDisk], None]] = [
     failed_write_of_the_watermark,
     no_space_for_the_watermark,
     no_space_for_the_log,
+    kept_error_of_a_write,
     no_space_for_a_table,
     no_space_for_a_table_while_writes_are_stopped,
     no_space_to_open,

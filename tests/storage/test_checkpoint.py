@@ -1,6 +1,7 @@
 """Checkpoints that block no writer: a copy of the files at one moment of a running RocksDB."""
 
 import errno
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -167,6 +168,15 @@ def test_a_checkpoint_has_all_writes_before_its_call(database: Database, tmp_pat
     assert database.sequence > sequence
 
 
+def refuse_links(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Make hard links fail with an error of the system."""
+
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(checkpoint, "link", refuse)
+
+
 @pytest.mark.parametrize("refusal", [errno.EXDEV, errno.EPERM, errno.EMLINK])
 def test_without_links_rocksdb_copies_itself_while_writers_wait(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
@@ -174,10 +184,7 @@ def test_without_links_rocksdb_copies_itself_while_writers_wait(
     put_one_by_one(database, range(10))
     database.flush()
 
-    def refused(source: Path, target: Path) -> None:
-        raise OSError(refusal, "no links here")
-
-    monkeypatch.setattr(checkpoint, "link", refused)
+    refuse_links(monkeypatch, refusal)
     alone = Entered()
     database.checkpoint(tmp_path / "copy", alone)
     assert alone.count == 1
@@ -201,10 +208,7 @@ def test_another_error_of_the_disk_is_raised(
     put_one_by_one(database, range(10))
     database.flush()
 
-    def refused(source: Path, target: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(checkpoint, "link", refused)
+    refuse_links(monkeypatch, errno.ENOSPC)
     with pytest.raises(StoreError, match="No space left"):
         database.checkpoint(tmp_path / "copy", never())
     assert [path.name for path in tmp_path.iterdir()] == ["store"]

@@ -86,17 +86,15 @@ def test_everysec_makes_writes_durable_within_a_second_and_an_fsync(
 
 def test_everysec_does_nothing_while_nothing_is_written(
     database: Database,
-    committer: Callable[[Durability], Committer],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(durability, "FLUSH_INTERVAL_S", 0.01)
-    everysec = committer(EVERYSEC)
+    everysec = Committer(database, EVERYSEC, flush_interval_s=0.01)
     sequence = put_one_by_one(database, range(5))
     everysec.sync()
     before = (database.directory / "WATERMARK").stat().st_mtime_ns
     time.sleep(0.2)
     assert (database.directory / "WATERMARK").stat().st_mtime_ns == before
     assert everysec.durable_sequence == sequence
+    everysec.close()
 
 
 @pytest.mark.parametrize("level", list(Durability))
@@ -156,20 +154,18 @@ def test_a_callback_that_raises_does_not_stop_the_next_one(
 
 
 def test_threads_that_wait_share_fsyncs(
-    database: Database,
-    committer: Callable[[Durability], Committer],
-    monkeypatch: pytest.MonkeyPatch,
+    directory: Path,
 ) -> None:
-    always = committer(ALWAYS)
-    flush_wal, flushes = database.flush_wal, []
+    class SlowDisk(Database):
+        def flush_wal(self) -> int:
+            sequence = super().flush_wal()
+            flushes.append(sequence)
+            time.sleep(0.005)
+            return sequence
 
-    def slow() -> int:
-        sequence = flush_wal()
-        flushes.append(sequence)
-        time.sleep(0.005)
-        return sequence
-
-    monkeypatch.setattr(database, "flush_wal", slow)
+    flushes: list[int] = []
+    database = SlowDisk.open(directory, SMALL)
+    always = Committer(database, ALWAYS)
     lock = threading.Lock()
     early: list[int] = []
 
@@ -192,6 +188,8 @@ def test_threads_that_wait_share_fsyncs(
     assert early == []
     assert len(flushes) < 160 / 2
     assert flushes == sorted(flushes)
+    always.close()
+    database.close()
 
 
 @pytest.mark.parametrize("level", list(Durability))
@@ -247,18 +245,16 @@ def test_a_change_to_always_syncs_every_later_write(
 
 
 def test_a_change_from_always_still_serves_waiting_threads(
-    database: Database,
-    committer: Callable[[Durability], Committer],
-    monkeypatch: pytest.MonkeyPatch,
+    directory: Path,
 ) -> None:
-    changed = committer(ALWAYS)
-    flush_wal, release, notified = database.flush_wal, threading.Event(), threading.Event()
+    class HeldDisk(Database):
+        def flush_wal(self) -> int:
+            assert release.wait(PATIENCE_S)
+            return super().flush_wal()
 
-    def slow() -> int:
-        assert release.wait(PATIENCE_S)
-        return flush_wal()
-
-    monkeypatch.setattr(database, "flush_wal", slow)
+    release, notified = threading.Event(), threading.Event()
+    database = HeldDisk.open(directory, SMALL)
+    changed = Committer(database, ALWAYS)
     changed.after(put_one_by_one(database, range(1)), notified.set)
     changed.change(EVERYSEC)
     assert not notified.is_set()
@@ -266,6 +262,8 @@ def test_a_change_from_always_still_serves_waiting_threads(
     assert notified.wait(PATIENCE_S)
     changed.after(put_one_by_one(database, range(1, 2)), notified.clear)
     assert not notified.is_set()
+    changed.close()
+    database.close()
 
 
 def test_each_level_has_its_own_thread_and_no_other(

@@ -15,7 +15,6 @@ import pytest
 
 from kvstream import Store
 from kvstream.errors import StoreFull
-from kvstream.storage import write_guard
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import LARGE_WRITE, Database
 from kvstream.storage.durability import Committer
@@ -94,18 +93,20 @@ def test_a_large_write_is_compared_with_the_free_space_by_its_size(
     database.close()
 
 
-def test_the_free_space_is_soon_checked_again(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(write_guard, "ADMISSION_S", 0.0)
-    database = Database.open(directory, replace(SMALL, free_space_reserve=1 << 20))
-    free = 2 << 20
-    monkeypatch.setattr(database._opened.directory, "free_bytes", lambda: free)
+def test_the_free_space_is_soon_checked_again(directory: Path) -> None:
+    database = Database.open(directory, SMALL)
+    guard = database.write_guard
+
+    def is_refused() -> bool:
+        with suppress(StoreFull):
+            put(database, {b"key": b"other"})
+            return False
+        return True
+
     put(database, {b"key": b"value"})
-    free = 0
-    with pytest.raises(StoreFull):
-        put(database, {b"key": b"other"})
-    free = 2 << 20
+    guard._reserve = ENDLESS
+    until(is_refused, "a look at the free space")
+    guard._reserve = 0
     put(database, {b"key": b"third"})
     database.close()
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -165,21 +165,32 @@ def test_a_view_of_another_user_stays(store: Path, temporary: Path) -> None:
     assert theirs.is_dir()
 
 
-def test_a_view_removed_before_it_is_locked_is_made_again(
-    store: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[str] = []
+def act_before_the_lock(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, act: Callable[[Path], None]
+) -> list[Path]:
+    """Call ``act`` with the first view once it is made; return a list that gets all views."""
+    made: list[Path] = []
 
     def make(prefix: str) -> str:
-        path = temporary / f"{prefix}{len(made)}"
+        path = folder / f"{prefix}{len(made)}"
         path.mkdir(mode=0o700)
-        made.append(str(path))
-        if len(made) == 1:  # another reader starts at the worst moment
-            views.sweep()
-            assert not path.exists()
+        made.append(path)
+        if len(made) == 1:
+            act(path)
         return str(path)
 
     monkeypatch.setattr("kvstream.storage.directory.tempfile.mkdtemp", make)
+    return made
+
+
+def test_a_view_removed_before_it_is_locked_is_made_again(
+    store: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_another_reader(path: Path) -> None:
+        views.sweep()
+        assert not path.exists()
+
+    made = act_before_the_lock(monkeypatch, temporary, start_another_reader)
     assert rows_seen(store) == 10
     assert len(made) == 2
 
@@ -196,20 +207,14 @@ def test_a_reader_waits_while_another_removes_its_view(
             go_on.wait(PATIENCE_S)
         remove(path, **options)
 
-    def make(prefix: str) -> str:
-        path = temporary / f"{prefix}{len(made)}"
-        path.mkdir(mode=0o700)
-        made.append(str(path))
-        if len(made) == 1:
-            sweeper.start()
-            assert found.wait(PATIENCE_S)
-            threading.Timer(0.05, go_on.set).start()
-        return str(path)
+    def start_sweeper(_: Path) -> None:
+        sweeper.start()
+        assert found.wait(PATIENCE_S)
+        threading.Timer(0.05, go_on.set).start()
 
-    made: list[str] = []
     sweeper = threading.Thread(target=views.sweep)
     monkeypatch.setattr(views, "shutil", SimpleNamespace(rmtree=slowly))
-    monkeypatch.setattr("kvstream.storage.directory.tempfile.mkdtemp", make)
+    made = act_before_the_lock(monkeypatch, temporary, start_sweeper)
     assert rows_seen(store) == 10
     sweeper.join(PATIENCE_S)
     assert len(made) == 2

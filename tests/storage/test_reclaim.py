@@ -9,7 +9,6 @@ import pytest
 from kvstream import Store
 from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified
-from kvstream.storage import maintenance, options
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.maintenance import unite
 from kvstream.types.thresholds import Thresholds
@@ -19,12 +18,16 @@ from tests.patience import until
 ENTRIES, VALUE = 1500, 1000
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "RECLAIM_BYTES", ENTRIES * VALUE // 2)
-    monkeypatch.setattr(maintenance, "SLICE_BYTES", ENTRIES * VALUE // 10)
-    # Compaction would merge such small streams into one table.
-    monkeypatch.setitem(options._STALLS, "set_level_zero_file_num_compaction_trigger", (100,))
+def opened(
+    directory: Path, reclaim_pause_s: float, reclaim_bytes: int = ENTRIES * VALUE // 2
+) -> Store:
+    """Open a store with small sizes, in which compaction does not merge the small tables."""
+    sizes = Thresholds(
+        reclaim_pause_s=reclaim_pause_s,
+        reclaim_bytes=reclaim_bytes,
+        slice_bytes=ENTRIES * VALUE // 10,
+    )
+    return open_with(directory, sizes, rocksdb={"level0_file_num_compaction_trigger": 32})
 
 
 def fill(store: Store, *keys: str) -> None:
@@ -41,7 +44,7 @@ def table_bytes(store: Store) -> int:
 
 @pytest.mark.parametrize("how", ["delete", "trim", "flush"])
 def test_the_space_of_deleted_entries_is_freed_in_the_background(tmp_path: Path, how: str) -> None:
-    with open_with(tmp_path, Thresholds(reclaim_pause_s=0.2)) as store:
+    with opened(tmp_path, 0.2) as store:
         fill(store, "a", "b", "c")
         full = table_bytes(store)
         if how == "delete":
@@ -59,7 +62,7 @@ def test_the_space_of_deleted_entries_is_freed_in_the_background(tmp_path: Path,
 
 
 def test_small_ranges_are_freed_in_slices_once_they_are_large(tmp_path: Path) -> None:
-    with open_with(tmp_path, Thresholds(reclaim_pause_s=0.2)) as store:
+    with opened(tmp_path, 0.2) as store:
         store.engine.expiry.stop()
         fill(store, "a")
         database, stream = store.engine.database, store.stream("a")
@@ -87,11 +90,8 @@ def test_adjacent_ranges_are_joined() -> None:
 
 
 @pytest.mark.parametrize("how", ["delete", "trim", "trim in pieces"])
-def test_small_ranges_are_freed_at_once_if_writers_need_space(
-    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(maintenance, "RECLAIM_BYTES", 1 << 40)
-    with open_with(tmp_path, Thresholds(reclaim_pause_s=1 << 40)) as store:
+def test_small_ranges_are_freed_at_once_if_writers_need_space(tmp_path: Path, how: str) -> None:
+    with opened(tmp_path, 1 << 40, reclaim_bytes=1 << 40) as store:
         fill(store, "a", "b")
         gate, full = store.engine.database.write_guard, table_bytes(store)
         gate._reserve, reserve = 1 << 60, gate._reserve

@@ -17,10 +17,8 @@ from kvstream.storage.database import Database
 from kvstream.storage.maintenance import RANGE_DELETES_IN_MEMTABLE
 from kvstream.storage.options import (
     WRITE_BUFFERS,
-    FamilySettings,
     Settings,
     database_settings,
-    family_settings,
 )
 from kvstream.storage.stalls import LEVEL0_FREE, LOOK_BYTES, MEMORY_FREE, PAUSE_MAX_S
 from kvstream.types.options import MEGABYTE, StoreOptions
@@ -77,7 +75,12 @@ def test_a_stopped_write_waits_as_long_as_compaction_makes_progress(
 ) -> None:
     """Compaction takes a multiple of the time after which a write is refused."""
     stall_seconds_max, bytes_s, tables = 0.5, MEGABYTE, 8
-    database = Database.open(directory, SMALL)
+    small = replace(
+        SMALL,
+        stall_seconds_max=stall_seconds_max,
+        rocksdb={"level0_file_num_compaction_trigger": 2 * tables},
+    )
+    database = Database.open(directory, small)
     behind(database, tables)
     database.close()
 
@@ -86,25 +89,16 @@ def test_a_stopped_write_waits_as_long_as_compaction_makes_progress(
         return settings | {"set_ratelimiter": (bytes_s, 100_000, 10)}
 
     monkeypatch.setattr(opener, "database_settings", throttled)
-    monkeypatch.setattr(opener, "family_settings", uncompacted)
-    database = Database.open(directory, replace(SMALL, stall_seconds_max=stall_seconds_max))
+    database = Database.open(directory, small)
     messages = database._families[Family.MESSAGES]
     messages.set_options(stops_at(tables // 2))
-    messages.set_options({"disable_auto_compactions": "false"})
+    messages.set_options({"level0_file_num_compaction_trigger": "4"})
     began = time.monotonic()
     put(database, {b"key": b"value"})
     assert time.monotonic() - began > 2 * stall_seconds_max
     assert database.get(0, b"key") == b"value"
     assert database.failure is None
     database.close()
-
-
-def uncompacted(options: StoreOptions) -> tuple[FamilySettings, ...]:
-    """Return the settings of the families, with compaction disabled."""
-    disabled: Settings = {"set_disable_auto_compactions": (True,)}
-    return tuple(
-        FamilySettings(each.name, each.options | disabled) for each in family_settings(options)
-    )
 
 
 def behind(database: Database, tables: int) -> None:

@@ -1,6 +1,7 @@
 """RocksDB's options by their own names, and defaults for the size of the machine."""
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,13 +133,11 @@ def test_buffers_depend_on_the_memory(
     assert 64 * MEGABYTE <= chosen.block_cache_bytes <= memory / 4
 
 
-def test_the_memory_of_a_container_is_its_limit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_memory_of_a_container_is_its_limit(tmp_path: Path) -> None:
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(options, "_CGROUP_LIMITS", (tmp_path / "missing", limit))
-    whole = options.machine_memory.__wrapped__()
+    memory = partial(options.machine_memory.__wrapped__, (tmp_path / "missing", limit))
+    whole = memory()
     limit.write_text("max\n")
-    assert options.machine_memory.__wrapped__() == whole
+    assert memory() == whole
     limit.write_text(f"{100 * MEGABYTE}\n")
-    assert options.machine_memory.__wrapped__() == 100 * MEGABYTE
+    assert memory() == 100 * MEGABYTE
