@@ -82,12 +82,6 @@ class Usage:
         if len(recent) > self._most:
             self.age(now_ms)
 
-    def note_one(self, name: bytes, now_ms: int) -> None:
-        """Record that a key is used now."""
-        self.recent[name] = now_ms
-        if len(self.recent) > self._most:
-            self.age(now_ms)
-
     def age(self, now_ms: int) -> None:
         """Begin a new generation."""
         self._before, self.recent = self.recent, {}

@@ -45,8 +45,9 @@ WHOLE_BYTES_MAX = 16 << 10
 """Up to this length a value stands in its record: a row that does not slow its neighbours."""
 PIECE_BYTES = 64 << 10
 PAGE_BYTES = 4 * MEGABYTE
-RANGE_PIECES = DEFAULT.range_rows
 """Bytes of pieces read at once: memory holds no more besides the value."""
+RANGE_PIECES = DEFAULT.range_rows
+"""From this number on, pieces are deleted as one range."""
 
 _MESSAGES, _METADATA = Family.MESSAGES, Family.METADATA
 _NUMBER = Struct(">I")
@@ -92,7 +93,8 @@ def read(batch: Batch, pieces: Pieces, start: int = 0, end: int | None = None) -
         return b""
     first = start // pieces.size
     whole = BytesIO()
-    for piece in _found(batch, pieces, first, (end - 1) // pieces.size + 1):
+    until = (end - 1) // pieces.size + 1
+    for piece in _check_pieces(pieces, first, until, _pages(batch, pieces, first, until)):
         whole.write(piece)
     skipped = start - first * pieces.size
     whole.truncate(end - first * pieces.size)
@@ -102,11 +104,7 @@ def read(batch: Batch, pieces: Pieces, start: int = 0, end: int | None = None) -
 def steps(batch: Batch, pieces: Pieces) -> Iterator[bytes]:
     """Return the value as it is now, to be read piece by piece."""
     pages = batch.snapshot(_MESSAGES, pieces.row(0), _upper(pieces, pieces.count))
-    return _sound(pieces, 0, pieces.count, pages)
-
-
-def _found(batch: Batch, pieces: Pieces, number: int, until: int) -> Iterator[bytes]:
-    return _sound(pieces, number, until, _pages(batch, pieces, number, until))
+    return _check_pieces(pieces, 0, pieces.count, pages)
 
 
 def _pages(batch: Batch, pieces: Pieces, number: int, until: int) -> Iterator[list[Row]]:
@@ -125,19 +123,21 @@ def _upper(pieces: Pieces, until: int) -> bytes:
     return pieces.row(until - 1) + b"\0"
 
 
-def _sound(pieces: Pieces, number: int, until: int, pages: Iterator[list[Row]]) -> Iterator[bytes]:
+def _check_pieces(
+    pieces: Pieces, number: int, until: int, pages: Iterator[list[Row]]
+) -> Iterator[bytes]:
     """Yield the pieces from one number to another; raise Corruption if one is missing."""
     for page in pages:
         for key, piece in page:
             if key != pieces.row(number) or len(piece) != pieces.bytes_of(number):
-                raise _lost(pieces, number)
+                raise _missing_piece(pieces, number)
             yield piece
             number += 1
     if number < until:
-        raise _lost(pieces, number)
+        raise _missing_piece(pieces, number)
 
 
-def _lost(pieces: Pieces, number: int) -> Corruption:
+def _missing_piece(pieces: Pieces, number: int) -> Corruption:
     key = key_in(pieces.prefix)
     return Corruption(f"the string first named {key!r} is damaged: piece {number} is lost")
 

@@ -506,13 +506,10 @@ class Tree(Generic[T]):
         upper, most = successor(self.prefix), self._sizes.range_rows
         self._put_changed(batch)
         if self.memory is not None:
-            some = islice(self.memory.keys, most)
-            keys = [self.prefix + suffix for suffix in some]
+            keys = [self.prefix + suffix for suffix in islice(self.memory.keys, most)]
         else:
-            keys = [
-                key for key, _ in batch.page(_TREES, self.prefix, upper, self._sizes.range_rows)
-            ]
-        if len(keys) < self._sizes.range_rows:
+            keys = [key for key, _ in batch.page(_TREES, self.prefix, upper, most)]
+        if len(keys) < most:
             batch.puts[_TREES].update(dict.fromkeys(keys))
         else:
             batch.delete_range(_TREES, self.prefix, upper)

@@ -7,6 +7,7 @@ brought: nothing is visible before it, and what a crash leaves is deleted at the
 """
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -253,24 +254,20 @@ class _Load:
         if not prepared.rewritten:
             return
         misplaced = sorted(prepared.rewritten)
-        merged = {
-            given: self._merge([at for at in misplaced if self._parts[at].given is given])
-            for given in (True, False)
-        }
         keys = {piece.key for at in misplaced for piece in self._pieces[at]}
-        try:
+        merged: dict[bool, Merged] = {}
+        with ExitStack() as opened:
+            for given in (True, False):
+                tables = [
+                    Path(self._parts[at].table)
+                    for at in misplaced
+                    if self._parts[at].given is given
+                ]
+                if tables:
+                    merged[given] = Merged(self._folder / uuid4().hex, tables)
+                    opened.callback(merged[given].close)
             prepared.places = self._engine.run(self._places, keys)
             prepared.joined += self._write(prepared.places, merged, prepared.tables)
-        finally:
-            for rows in merged.values():
-                if rows is not None:
-                    rows.close()
-
-    def _merge(self, parts: list[int]) -> Merged | None:
-        if not parts:
-            return None
-        folder = self._folder / uuid4().hex
-        return Merged(folder, [Path(self._parts[at].table) for at in parts])
 
     def _places(self, txn: Txn, keys: set[bytes]) -> list[_Place]:
         """Return where the entries of each key go, by prefix."""
@@ -288,7 +285,7 @@ class _Load:
     def _write(
         self,
         places: list[_Place],
-        merged: dict[bool, Merged | None],
+        merged: dict[bool, Merged],
         tables: list[Path],
     ) -> list[Joined]:
         limits = self._ticket
@@ -306,7 +303,7 @@ class _Load:
     def _write_key(
         self,
         place: _Place,
-        merged: dict[bool, Merged | None],
+        merged: dict[bool, Merged],
         maker: PieceMaker,
         table: TableWriter,
     ) -> Joined:
@@ -314,7 +311,7 @@ class _Load:
         pieces = []
         for given, rows in merged.items():
             expected = self._count_expected(key, given)
-            if rows is None or not expected:
+            if not expected:
                 continue
             pages = self._pages(rows, key)
             if not given:

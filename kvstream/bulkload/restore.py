@@ -171,7 +171,13 @@ class _Staged:
         if self._table is None:
             folder = self._engine.database.staging()
             self._table = TableWriter(folder / f"{uuid4().hex}.sst")
-        loading.take_node(self._scratch, self._load.stream, node, self._table)
+        try:
+            loading.take_node(self._scratch, self._load.stream, node, self._table)
+        except InvalidArgument:  # refused before anything was changed
+            raise
+        except BaseException:  # the file or the stream may lack a part of the node
+            self._failed = True
+            raise
         if self._table.size >= self._engine.thresholds.table_bytes:
             self._ingest()
 

@@ -503,6 +503,7 @@ class Engine(Unclosed):
                 is_over = deadline is not None and monotonic() >= deadline
                 if self.cancel(waiter, Wake.TIMEOUT if is_over else Wake.UNBLOCKED):
                     return None
+            while not outcomes:  # an outcome follows its fsync; an interrupt may come before it
                 arrived.wait(None)
         except BaseException:  # KeyboardInterrupt among them
             self.cancel(waiter)
@@ -550,8 +551,12 @@ class Engine(Unclosed):
             self.waiters.serve(name, reason, self._attempt, self._take, groups)
         while self._raised:  # an attempt wrote for others, such as readers of dead letters
             raised, self._raised = self._raised, {}
-            for name, reason in raised.items():
-                self.waiters.serve(name, reason, self._attempt, self._take)
+            try:
+                for name, reason in raised.items():
+                    self.waiters.serve(name, reason, self._attempt, self._take)
+            except BaseException:  # KeyboardInterrupt: the next commit serves them
+                self._unserved |= raised
+                raise
 
     def _attempt(self, waiter: Waiter) -> Outcome | None:
         """Run the attempt of a waiter as one commit; return None if it goes on waiting."""

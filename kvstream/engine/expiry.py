@@ -10,8 +10,8 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from time import thread_time
-from typing import Protocol
 
+from kvstream.engine.upkeep import Upkeep
 from kvstream.engine.waiters import Signal
 from kvstream.errors import Corruption, KVStreamError, StoreClosed
 from kvstream.meta.txn import Txn
@@ -26,26 +26,6 @@ does. Expired keys take half of one."""
 _Step = Callable[[Txn, int], int]
 
 
-class Upkeep(Protocol):
-    """The other work of the thread."""
-
-    def before_cycle(self) -> None:
-        """Do what is due; raise StoreClosed to end the thread."""
-        ...
-
-    def needs_space(self) -> bool:
-        """Whether space is to be freed at once."""
-        ...
-
-    def reclaim(self) -> None:
-        """Free space; this may take seconds."""
-        ...
-
-    def stop(self) -> None:
-        """Do nothing more that takes long."""
-        ...
-
-
 class Expiry(threading.Thread):
     """Runs from ``start`` until ``stop``."""
 
@@ -55,7 +35,7 @@ class Expiry(threading.Thread):
         upkeep: Upkeep | None = None,
         sizes: Thresholds = DEFAULT,
     ) -> None:
-        """``commit`` runs a step as one commit."""
+        """``commit`` runs a step as one commit; ``upkeep`` is the other work of the thread."""
         super().__init__(name="kvstream-expiry", daemon=True)
         self.active = True
         """Delete expired keys (DEBUG SET-ACTIVE-EXPIRE)."""

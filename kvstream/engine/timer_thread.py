@@ -17,6 +17,7 @@ from kvstream.errors import Corruption, KVStreamError, quoted
 from kvstream.layout.keys import key_of
 from kvstream.logs import Throttle
 from kvstream.meta import timers
+from kvstream.meta.keyspace import NEVER
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
@@ -32,8 +33,6 @@ STEP_TIMERS = 500
 """Timers of one commit: 500 messages are added in some milliseconds."""
 CLOCK_PAUSE_S = 0.1
 """Longest sleep before the clock is read again: it may be set forward."""
-_NEVER = 1 << 63
-"""Later than the time of every timer."""
 
 Fire = Callable[[Txn, bytes, StreamMeta, list[Timer]], None]
 """Does what timers of one kind of a stream, given by its name, are for; they are taken already."""
@@ -173,7 +172,7 @@ class TimerThread(threading.Thread):
         left = next_ms - self._now_ms()
         if left <= 0:
             return 0.0
-        return None if next_ms >= _NEVER else min(left / 1000, CLOCK_PAUSE_S)
+        return None if next_ms >= NEVER else min(left / 1000, CLOCK_PAUSE_S)
 
     def stop(self) -> None:
         """End the thread, if it was started."""

@@ -55,7 +55,7 @@ class Interrupt:
         self._event.set()
         self._end()
 
-    def on_set(self, end: Callable[[], object] = lambda: None) -> None:
+    def on_set(self, end: Callable[[], object]) -> None:
         """Call ``end`` in each call of ``set``, and at once if it is set already."""
         self._end = end
         if self.is_set():

@@ -223,9 +223,9 @@ class Batch:
         stored = self._rows.seeks(family)
         if not self:
             return stored
-        merge_changes = self._merge_seeks(family, stored)
-        next(merge_changes)
-        return merge_changes
+        merged = self._merge_seeks(family, stored)
+        next(merged)
+        return merged
 
     def _merge_seeks(self, family: int, stored: Seeks) -> Seeks:
         page: list[Row] = []

@@ -145,7 +145,7 @@ def walk_pages(family: Any, bounds: Any, lower: bytes, upper: bytes) -> Pages:
         rows = family.iter(bounds)
         rows.seek(lower)
         page: list[Row] = []
-        begin = False  # whether the row at the iterator was returned
+        is_returned = False  # whether the row at the iterator was returned
         while True:
             try:
                 count = yield page
@@ -155,12 +155,12 @@ def walk_pages(family: Any, bounds: Any, lower: bytes, upper: bytes) -> Pages:
                 raise StoreClosed("the store is closed") from None
             page = []
             while len(page) < count:
-                if begin and rows.valid():  # RocksDB aborts the process for next() at the end
+                if is_returned and rows.valid():  # RocksDB aborts the process for next() at the end
                     rows.next()
                 if not rows.valid():
                     rows.status()
                     break
-                begin = True
+                is_returned = True
                 page.append((rows.key(), rows.value()))
     except Exception as error:
         raise classify(error) from None

@@ -144,10 +144,14 @@ class Merged:
         options.create_if_missing(True)
         try:
             self._rows: Any = Rdict(str(folder), options)
-            for path in paths:
-                self._rows.ingest_external_file([str(path)], IngestExternalFileOptions())
         except Exception as error:
             raise classify(error) from None
+        try:
+            for path in paths:
+                self._rows.ingest_external_file([str(path)], IngestExternalFileOptions())
+        except BaseException as error:
+            self.close()
+            raise (classify(error) if isinstance(error, Exception) else error) from None
 
     def page(self, lower: bytes, upper: bytes, limit: int) -> list[Row]:
         """Return the first ``limit`` rows of ``lower <= key < upper``."""
