@@ -125,7 +125,7 @@ def _requests(folder: Path, clock: ManualClock) -> Iterator[Step]:
     def send(words: str, size: int = 1) -> None:
         for _ in range(size):
             each = words.format(next(numbers)).split()
-            executor.received(client, framed(*each))
+            executor.receive(client, framed(*each))
 
     def turn(_: object = None) -> None:
         while executor.run():

@@ -160,9 +160,9 @@ class Catalog:
         """The streams in memory, by the names that callers use."""
         self.strings: dict[bytes, StringMeta] = {}
         """The strings in memory, likewise; their rows are written at each change."""
-        self.crowded = False
+        self.over_key_limit = False
         """More keys are in memory than may be: evict some once no change is unwritten."""
-        self.scarce = False
+        self.disk_full = False
         """Writes wait for disk space: trims delete their rows at once."""
         self.uncounted: set[bytes] = set()
         """Prefixes that may have uncounted rows above their last entry (``unfinished_loads``)."""
@@ -252,7 +252,7 @@ class Catalog:
         if stream.queue_tree:
             self.retained[name] = None
         if len(self.streams) > self.thresholds.streams_cached:
-            self.crowded = True
+            self.over_key_limit = True
 
     def _keep_string(self, name: bytes, string: StringMeta) -> None:
         most = self.thresholds.strings_cached
@@ -260,7 +260,7 @@ class Catalog:
         if is_short and len(self.strings) < 2 * most:
             self.strings[name] = string
             if len(self.strings) > most:
-                self.crowded = True  # one commit may add many before it evicts some
+                self.over_key_limit = True  # one commit may add many before it evicts some
 
     def peek(self, txn: Changeset, name: bytes) -> Key | None:
         """Return what ``key`` does, but load and delete nothing; its counts may lag behind."""
@@ -634,4 +634,4 @@ class Catalog:
             if len(known) > most:
                 for name in list(islice(known, len(known) - most * 9 // 10)):
                     del known[name]
-        self.crowded = False
+        self.over_key_limit = False

@@ -149,7 +149,14 @@ def test_plugins_that_other_packages_bring_are_not_loaded(tmp_path: Path) -> Non
 
 
 PARTS: dict[str, Iterable[str]] = {
-    "catalog": {"expired", "expired_unasked", "libraries", "scarce", "uncounted", "wanted_events"},
+    "catalog": {
+        "expired",
+        "expired_unasked",
+        "libraries",
+        "disk_full",
+        "uncounted",
+        "wanted_events",
+    },
     "dispatcher": {"ended", "over_maxmemory", "paused"},
     "expiry": {"active", "paused"},
     "timers": {"paused"},

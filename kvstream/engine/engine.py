@@ -276,7 +276,7 @@ class Engine(Unclosed):
             batch.clear()
         if txn.events and self._publish is not None:
             self._publish(txn.events)
-        if self.catalog.crowded:
+        if self.catalog.over_key_limit:
             if self.catalog.seen:  # seen times have no write that takes them along
                 self._write_seen()
             self.catalog.evict()

@@ -57,8 +57,8 @@ class Upkeep:
 
     def needs_space(self) -> bool:
         """Return whether writes wait for disk space, and note it for the catalog."""
-        self._catalog.scarce = self._database.needs_space
-        return self._catalog.scarce
+        self._catalog.disk_full = self._database.needs_space
+        return self._catalog.disk_full
 
     def before_cycle(self) -> None:
         """Serve requests for snapshots, and once a second the retention of changed streams.

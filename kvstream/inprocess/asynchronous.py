@@ -103,7 +103,7 @@ class Writer:
 
     def _receive(self, data: bytes) -> None:
         if self._client is not None:
-            self._host.executor.received(self._client, data)
+            self._host.executor.receive(self._client, data)
 
     def _leave(self) -> None:
         if self._client is not None:

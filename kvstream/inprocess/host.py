@@ -121,7 +121,7 @@ class Host(NoLoop):
         with self._working():
             try:
                 self._refuse_ended()
-                self.executor.received(client, data)
+                self.executor.receive(client, data)
                 self._settle()
             except StoreClosed:
                 self.end(CLOSED)
@@ -183,7 +183,7 @@ class Host(NoLoop):
 
     def _forget(self, client: Client) -> None:
         self._ends.pop(client, None)
-        self.executor.gone(client)
+        self.executor.forget(client)
 
     def _send(self, client: Client, end: Endpoint, data: bytes) -> None:
         """Send replies; drop a client that reads too slowly."""
@@ -272,7 +272,7 @@ class Host(NoLoop):
                 return
             self.ended = reason
             for client, end in list(self._ends.items()):
-                self.executor.gone(client)
+                self.executor.forget(client)
                 if not quietly:
                     end.fail(reason)
             self._ends.clear()

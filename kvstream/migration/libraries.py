@@ -126,7 +126,7 @@ class _Host:
     def command(self, *argv: Any) -> Any:
         return None
 
-    def permitted(self, *argv: Any) -> bool | None:
+    def may_run(self, *argv: Any) -> bool | None:
         return None
 
     def sha1hex(self, data: bytes) -> bytes | None:

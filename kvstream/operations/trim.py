@@ -117,7 +117,7 @@ def trim(txn: Txn, name: bytes, trimming: Trim) -> int:
         return 0
     txn.frees = True
     removed = trim_stream(txn, stream, trimming)
-    if txn.catalog.scarce and stream.unswept:  # by earlier trims
+    if txn.catalog.disk_full and stream.unswept:  # by earlier trims
         sweep(txn, stream)
         txn.counters_changed(stream)
     return removed
@@ -311,7 +311,7 @@ def sweep(txn: Txn, stream: StreamMeta, every: int = SWEEP_ENTRIES) -> None:
 
     If space is scarce, one is enough.
     """
-    if stream.unswept < (1 if txn.catalog.scarce else every):
+    if stream.unswept < (1 if txn.catalog.disk_full else every):
         return
     if stream.length == 0 and stream.last == MAX_ID:  # no ID can bound the range
         return sweep_emptied(txn, stream)

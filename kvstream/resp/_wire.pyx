@@ -253,7 +253,7 @@ cdef class XaddBatch:
         self.trims = trims
         self.replies = self.prefix = b""
 
-    def encoded(self):
+    def encode(self):
         return self.replies
 
     def memory(self):
@@ -514,7 +514,7 @@ cdef class Channel:
 
     def data_received(self, data):
         if self.client is not None:
-            self.executor.received(self.client, data)
+            self.executor.receive(self.client, data)
             if not self.turns.scheduled:
                 self.turns.schedule()
 
@@ -612,14 +612,14 @@ cdef class Poller:
             taken += 1
             try:
                 if size == 0:
-                    channel.ended()
+                    channel.end_input()
                 elif size < 0:
                     channel.abort()
                 elif channel.client is not None:
                     data = PyBytes_FromStringAndSize(self.buffer, size)
-                    channel.executor.received(channel.client, data)
+                    channel.executor.receive(channel.client, data)
             except Exception as error:
-                channel.failed(error)
+                channel.report(error)
         return taken
 
 
@@ -679,7 +679,7 @@ def write_replies(list replies not None, object begin_pages, Py_ssize_t most):
         if client.lost:
             continue
         if reply is None:
-            reply = pending.encoded()
+            reply = pending.encode()
         if not reply:
             if client.reply_unfinished:
                 begin_pages(pending)

@@ -29,7 +29,7 @@ WRONG_LINES_SHOWN = 5
 TOGETHER_MS = 60_000
 """A refusal that is repeated within this time counts in the same entry, as in Redis."""
 COMPARED = 10
-"""The newest entries: a refusal is a repetition of one of them only, as in Redis."""
+"""How many of the newest entries a refusal may repeat, as in Redis."""
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class Refusal(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Of several refusals the one with the highest rank is reported."""
+        """The rank of this refusal: among several, the one with the highest rank is reported."""
         return _KINDS.index(self.kind), self.at
 
 
@@ -153,7 +153,7 @@ class Rights:
     free: bool = False
     """Every command and every key is allowed; channels are checked apart from that."""
     _first: dict[str, set[bytes]] = field(default_factory=dict)
-    """First arguments that are allowed of commands that are not, as in ``+select|0``."""
+    """Commands of which only some first arguments are allowed, as in ``+select|0``."""
     _every_key: bool = False
     _tests: list[tuple[KeyRule, Callable[[bytes], bool]]] = field(default_factory=list)
     _channel_tests: list[Callable[[bytes], bool]] = field(default_factory=list)

@@ -25,7 +25,7 @@ from kvstream.resp.requests import request_bytes
 from kvstream.types.clock import monotonic, perf_counter
 
 KEYS_MAX: Final = 10_000
-"""Keys of which the sums are kept at least, at most twice as many: some 3 MB for each metric."""
+"""Keys kept for each metric. Twice as many, 3 MB, are held before the smallest are dropped."""
 _MS: Final = 1000
 
 
@@ -52,12 +52,12 @@ class Totals:
 
 
 class HotKeys:
-    """One time of tracking."""
+    """One run of the tracking."""
 
     def __init__(
         self, *, cpu: bool, net: bool, count: int = 10, seconds: float = inf, ratio: int = 1
     ) -> None:
-        """Track until ``seconds`` have passed; of ``ratio`` calls one is counted, by chance.
+        """Track for ``seconds``; count one of ``ratio`` calls, at random.
 
         ``count`` is the number of keys that are shown.
         """
@@ -71,7 +71,7 @@ class HotKeys:
         """When it was stopped, in seconds since its start."""
         self._usage = resource.getrusage(resource.RUSAGE_SELF)
         self.seconds = 0.0
-        """The time of all calls with keys, counted or not."""
+        """The time of all calls with keys, whether counted or not."""
         self.bytes = 0
 
     @property
@@ -96,14 +96,14 @@ class HotKeys:
         now, then = resource.getrusage(resource.RUSAGE_SELF), self._usage
         return int((now.ru_utime - then.ru_utime) * _MS), int((now.ru_stime - then.ru_stime) * _MS)
 
-    def shown(self, totals: Totals, unit: int = 1) -> list[Reply]:
-        """Return keys and their sums in turn, each sum times ``unit``; none that is 0."""
+    def list_largest(self, totals: Totals, unit: int = 1) -> list[Reply]:
+        """Return the largest keys, each followed by its sum times ``unit``; leave out zeros."""
         largest = [(key, int(amount * unit)) for key, amount in totals.largest(self._count)]
         return [part for pair in largest if pair[1] for part in pair]
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def ran(
+    def add_call(
         self, command: Command, argv: Argv, reply: Answer, seconds: float, protocol: int
     ) -> None:
         """Add a call to its keys, unless the tracking has ended."""
@@ -122,16 +122,16 @@ class HotKeys:
                 self.net.add(key, size / len(keys))
 
     def attempt_of(self, command: Command, argv: Argv, attempt: Attempt, protocol: int) -> Attempt:
-        """Return the attempt of a blocked call that adds the one that succeeds to its keys."""
+        """Wrap the attempt of a blocked call: the one that succeeds is added to its keys."""
 
-        def counted(txn: Txn) -> Reply:
+        def count_call(txn: Txn) -> Reply:
             begun = perf_counter()
             reply = attempt(txn)
             if reply is not None:
-                self.ran(command, argv, reply, perf_counter() - begun, protocol)
+                self.add_call(command, argv, reply, perf_counter() - begun, protocol)
             return reply
 
-        return counted
+        return count_call
 
 
 def _reply_bytes(reply: Answer, protocol: int) -> int:

@@ -54,7 +54,7 @@ class ConfigFile:
         path = self.path.resolve()
         try:
             mode = path.stat().st_mode & 0o777
-            text = rewritten(path.read_text(), changed, self.options)
+            text = rewrite_text(path.read_text(), changed, self.options)
             files.write(path, text.encode())
             path.chmod(mode)
         except OSError as error:
@@ -63,7 +63,7 @@ class ConfigFile:
             raise RewriteFailed("Rewriting config file: not UTF-8") from None
 
 
-def rewritten(text: str, changed: Mapping[str, str], options: frozenset[str]) -> str:
+def rewrite_text(text: str, changed: Mapping[str, str], options: frozenset[str]) -> str:
     """Return a TOML text with changed settings; RewriteFailed if that is not possible."""
     lines = text.splitlines()
     wanted: dict[str, Any] = _parse(text)

@@ -64,7 +64,7 @@ SYNC_S = 5.0
 LOG_S = 1.0
 """Seconds for the last line of the log."""
 FREE_S = 0.001
-"""Seconds for which the thread that reads signals lets go of the interpreter."""
+"""Seconds for which the thread that reads signals releases the interpreter."""
 LAST_S = 1.0
 """Seconds to close the connections after the deadline: one iteration of the loop is enough."""
 
@@ -122,7 +122,7 @@ async def hand_over(executor: Executor, seconds: float) -> None:
 
 
 def _has_work(executor: Executor) -> bool:
-    """Run and write what is possible now; return whether more is left."""
+    """Run a turn and write pages; return whether work is left."""
     streaming = executor.streaming
     return executor.run() or streaming.write() or executor.pending or bool(streaming.under_way)
 
@@ -143,7 +143,7 @@ cycles; objects of a turn are no garbage, and searching them more often took an 
 The second number starts a search of older objects, which stops all clients: 70 ms for 500,000
 objects. The third starts a search of all."""
 _ENDING = (signal.SIGTERM, signal.SIGINT)
-_HEEDED = (*_ENDING, signal.SIGHUP)
+_HANDLED = (*_ENDING, signal.SIGHUP)
 HARD_END = 1
 """The exit code of a server that could not stop in good order."""
 
@@ -192,7 +192,7 @@ async def serve(
     executor = listener.executor
     _apply_settings(executor, options)
     asyncio.get_running_loop().set_exception_handler(_log_error)
-    with _signals_heeded(listener, stop), metered(listener) as metrics_url:
+    with _handle_signals(listener, stop), metered(listener) as metrics_url:
         servers = await _listen(listener)
         socket_status = None if options.unixsocket is None else options.unixsocket.stat()
         name = servers[0].sockets[0].getsockname()
@@ -309,10 +309,10 @@ async def _listen(listener: Listener) -> list[asyncio.Server | SecuredServer]:
 
 
 @contextmanager
-def _signals_heeded(listener: Listener, stop: asyncio.Event) -> Iterator[None]:
-    """Act on signals within the block, in a thread of their own.
+def _handle_signals(listener: Listener, stop: asyncio.Event) -> Iterator[None]:
+    """Handle signals within the block, in a thread of their own.
 
-    The event loop may be held for long by a script: one call of ``string.find`` may take hours.
+    A script may hold the event loop for long: one call of ``string.find`` may take hours.
     Python runs its handlers only after that. But its handler in C writes the signal into a pipe at
     once, and Lua releases the interpreter, so that the thread runs.
     """
@@ -323,7 +323,7 @@ def _signals_heeded(listener: Listener, stop: asyncio.Event) -> Iterator[None]:
         _log.log(NOTICE, "%s has come", number.name)
         stop.set()
 
-    def heed(number: signal.Signals) -> None:
+    def handle(number: signal.Signals) -> None:
         nonlocal asked
         if number == signal.SIGHUP:
             loop.call_soon_threadsafe(_read_certificates, listener)
@@ -333,17 +333,17 @@ def _signals_heeded(listener: Listener, stop: asyncio.Event) -> Iterator[None]:
             asked = True
             loop.call_soon_threadsafe(end, number)
 
-    with _signals_read(heed):
+    with _read_signals(handle):
         yield
 
 
 @contextmanager
-def _signals_read(heed: Callable[[signal.Signals], None]) -> Iterator[None]:
+def _read_signals(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Call a function in a thread for each signal; restore the caller's handlers at the end.
 
-    Nothing but the system can end a process while a call holds the interpreter, as those of the
-    store do while the disk hangs. So after a SIGTERM or SIGINT the next one has its default action,
-    unless the thread has found the interpreter free.
+    Only the system can end a process while a call holds the interpreter, as calls of the store do
+    while the disk hangs. So after a SIGTERM or SIGINT the next one has its default action, unless
+    the thread has found the interpreter free.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -351,16 +351,16 @@ def _signals_read(heed: Callable[[signal.Signals], None]) -> Iterator[None]:
 
     def read() -> None:
         while numbers := os.read(reader, 1):
-            if numbers[0] in _HEEDED:
+            if numbers[0] in _HANDLED:
                 time.sleep(FREE_S)  # it returns once the interpreter is free
                 again.get(numbers[0], bool)()
-                heed(signal.Signals(numbers[0]))
+                handle(signal.Signals(numbers[0]))
 
     thread = Thread(target=read, name="kvstream-signals", daemon=True)
-    before = {number: signal.getsignal(number) for number in _HEEDED}
+    before = {number: signal.getsignal(number) for number in _HANDLED}
     former = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
-        for number in _HEEDED:
+        for number in _HANDLED:
             signal.signal(number, _ignore)  # with a handler, Python writes to the pipe
         again = {number: _handle_once(number) for number in _ENDING}
         thread.start()
@@ -394,8 +394,8 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 def _end_hard(reason: str, code: int = HARD_END) -> None:
     """End this process as a kill would: acknowledged writes survive.
 
-    It does not wait long for the log, whose lock another thread may hold for ever, nor for the
-    interpreter, which logging lets go of: the watchdog of ``faulthandler`` needs neither.
+    Another thread may hold the log's lock for ever, or the interpreter, which logging releases. The
+    watchdog of ``faulthandler`` needs neither and ends the process after LOG_S.
     """
     with open(os.devnull, "wb") as nowhere:
         faulthandler.dump_traceback_later(LOG_S, exit=True, file=nowhere)

@@ -1,4 +1,4 @@
-"""What a server looks at before it opens its store, and what it warns of when it starts.
+"""The checks of a server before it opens its store, and its warnings when it starts.
 
 A file that the settings name and that cannot be used is an error: a server that goes on without it
 would run with other users, other certificates or no checkpoints, and nobody would notice.
@@ -35,7 +35,9 @@ def check(options: ServerOptions) -> SSLContext | None:
     if options.unixsocket is not None:
         _check_folder("unixsocket", options.unixsocket, options.unixsocket.parent)
     if options.checkpoint_dir is not None:
-        _check_folder("checkpoint-dir", options.checkpoint_dir, _existing(options.checkpoint_dir))
+        _check_folder(
+            "checkpoint-dir", options.checkpoint_dir, _find_existing(options.checkpoint_dir)
+        )
     return context
 
 
@@ -63,18 +65,18 @@ def _check_folder(option: str, path: Path, folder: Path) -> None:
     raise InvalidArgument(f"{option} {path}: the folder {folder}: {os.strerror(reason or 0)}")
 
 
-def _existing(path: Path) -> Path:
+def _find_existing(path: Path) -> Path:
     """Return the path itself if it exists, else the lowest folder above it that does."""
     path = path.absolute()
     return next(each for each in (path, *path.parents) if os.path.lexists(each))
 
 
 def warn_of_access(executor: Executor, hosts: Iterable[str]) -> None:
-    """Warn if others can connect than the settings seem to say. ``hosts``: the addresses served."""
+    """Warn if more clients can connect to ``hosts``, the served addresses, than it seems."""
     options, default = executor.options, executor.acl.default
     if options.aclfile is not None and options.requirepass:
         _log.warning("requirepass is without effect: the users are those of %s", options.aclfile)
-    if options.tls_port == 0 and tls.named_files(options):
+    if options.tls_port == 0 and tls.list_files(options):
         _log.warning("tls-port is 0: no connection uses TLS, though certificates are named")
     if not executor.acl.is_open:
         return

@@ -48,7 +48,7 @@ class Durations:
         self.recent.clear()
         at = 0
         while at < len(recent):
-            low, high = _rounded(recent[at])
+            low, high = _bucket_of(recent[at])
             end = bisect_left(recent, high, at)
             counts[low] = counts.get(low, 0) + end - at
             at = end
@@ -86,7 +86,7 @@ class Durations:
             yield _bound(bits) // 1000, seen
 
 
-def _rounded(seconds: float) -> tuple[float, float]:
+def _bucket_of(seconds: float) -> tuple[float, float]:
     """Return the bounds of the bucket of a time."""
     share, power = frexp(max(seconds, 1 / _NS))
     low = int(ldexp(share, _DIGITS))
@@ -126,11 +126,11 @@ class CommandStatistics:
     rejected: int = 0
     failed: int = 0
     idle: int = 0
-    """Calls of a write command that changed nothing, as far as the reply or the turn shows."""
+    """Calls of a write command that changed nothing, judged by the reply or the turn."""
     durations: Durations = field(default_factory=Durations)
     slow: SlowCalls = field(default_factory=SlowCalls)
 
-    def ran(self, seconds: float) -> None:
+    def count(self, seconds: float) -> None:
         """Count a call."""
         self.calls += 1
         self.seconds += seconds
@@ -175,14 +175,14 @@ class Statistics:
             statistics = self.commands[name] = CommandStatistics()
         return statistics
 
-    def ran(self, name: str, seconds: float, calls: int = 1) -> None:
+    def count(self, name: str, seconds: float, calls: int = 1) -> None:
         """Count calls that took ``seconds`` together."""
         row = self.of(name)
         row.calls += calls
         row.seconds += seconds
         row.durations.add(seconds / calls, calls)
 
-    def ran_each(self, name: str, times: list[float], idle: int) -> None:
+    def count_each(self, name: str, times: list[float], idle: int) -> None:
         """Count calls by the seconds that each took; ``idle`` of them have changed nothing."""
         row = self.commands.get(name) or self.of(name)
         row.idle += idle
@@ -193,23 +193,23 @@ class Statistics:
         if len(recent) >= RECENT:
             row.durations.count()
 
-    def slow(self, name: str, microseconds: int) -> None:
+    def count_slow(self, name: str, microseconds: int) -> None:
         """Count a slow call, which is counted already as a call."""
         self.of(name).slow.add(microseconds)
         self.slow_calls.add(microseconds)
 
-    def failed(self, name: str, code: str) -> None:
+    def count_failure(self, name: str, code: str) -> None:
         """Count the error of a call that is counted already."""
         self.of(name).failed += 1
         self.count_error(code)
 
-    def rejected(self, code: str, name: str = "") -> None:
+    def count_rejection(self, code: str, name: str = "") -> None:
         """Count a request that was refused before it ran."""
         if name:
             self.of(name).rejected += 1
         self.count_error(code)
 
-    def deny(self, kind: str) -> None:
+    def count_denial(self, kind: str) -> None:
         """Count an ACL refusal."""
         self.denied[kind] = self.denied.get(kind, 0) + 1
 
@@ -229,7 +229,7 @@ class Statistics:
 
     @property
     def changes(self) -> int:
-        """Write commands since the start that have, or may have, changed something."""
+        """The number of calls since the start that changed, or may have changed, something."""
         rows = (self.commands[name] for name in self._writes if name in self.commands)
         return self._changes_before + sum(row.calls - row.failed - row.idle for row in rows)
 
@@ -242,13 +242,13 @@ class Statistics:
         counters = (self.calls, self.bytes_in, self.bytes_out, self.turns, self.turn_seconds)
         self._samples.append((now, *counters))
 
-    def peaked(self, peak: int) -> int:
+    def note_peak(self, peak: int) -> int:
         """Return the Unix time at which a peak of memory was first seen."""
         if peak > self._peak[0]:
             self._peak = peak, int(time.time())
         return self._peak[1]
 
-    def turned(self, requests: int, seconds: float) -> None:
+    def count_turn(self, requests: int, seconds: float) -> None:
         """Count a turn and its requests."""
         self.requests += requests
         self.turns += 1
@@ -312,15 +312,15 @@ class Latency:
         return len(gone)
 
     def watch(self, engine: Engine, threshold_ms: int) -> None:
-        """Set the threshold, and watch commits and fsyncs of the store too."""
+        """Set the threshold; also watch commits and fsyncs of the store from now on."""
         self.threshold_ms = threshold_ms
         if not threshold_ms or self._engine is engine:
             return
         self._engine = engine
         engine.watch_commits(partial(self.add, "aof-write"))
-        engine.committer.watch_fsyncs(self._fsynced)
+        engine.committer.watch_fsyncs(self._note_fsync)
 
-    def _fsynced(self, seconds: float) -> None:
+    def _note_fsync(self, seconds: float) -> None:
         if self._engine is not None and self._engine.durability is Durability.ALWAYS:
             self.add("aof-fsync-always", seconds)  # at other levels no client waits for it
 

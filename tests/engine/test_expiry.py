@@ -26,7 +26,7 @@ def few(store: Store) -> Iterator[dict[bytes, object]]:
     """The streams in memory, limited to ten."""
     change_thresholds(store.engine, streams_cached=STREAMS_MAX)
     yield store.engine.catalog.streams  # type: ignore[misc]
-    store.engine.catalog.crowded = False
+    store.engine.catalog.over_key_limit = False
 
 
 def key(number: int) -> bytes:

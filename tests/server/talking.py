@@ -55,7 +55,7 @@ class Talker:
         self.send_bytes(request(*words))
 
     def send_bytes(self, data: bytes) -> None:
-        self.server.executor.received(self.client, data)
+        self.server.executor.receive(self.client, data)
 
     @property
     def has_heard(self) -> bool:
@@ -74,7 +74,7 @@ class Talker:
         return self.heard()
 
     def leave(self) -> None:
-        self.server.executor.gone(self.client)
+        self.server.executor.forget(self.client)
 
 
 class Server(NoLoop):

@@ -225,7 +225,7 @@ def acl_load(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 @COMMANDS.command("acl|log", "[count|RESET]", OPERATE, since="6.0.0")
 def acl_log(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Return what was refused last, ten entries by default.
+    """Return the last refusals, ten by default.
 
     RESET: Clear the log.
     """

@@ -62,9 +62,9 @@ _COMPACTING = "Background append only file rewriting already in progress"
 
 
 def _own(job: Job | None, request: Argv, busy: str) -> Job | None:
-    """Return a running job that this request has started: its turn is run again.
+    """Return the running job that this request started before its turn was rolled back.
 
-    RequestError with the text ``busy`` for a running job of another request.
+    Raises RequestError with the text ``busy`` if another request's job is running.
     """
     if job is None or job.done:
         return None

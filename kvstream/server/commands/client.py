@@ -64,7 +64,7 @@ def client_tracking(txn: Txn, client: Client, argv: Argv) -> Reply:
     newer value. SWAPDB, DEBUG RELOAD and a DEL of very many keys notify that all keys have changed.
     In a program's own process ON is refused.
     """
-    wanted = _wanted(client, Args(argv, 3))
+    wanted = _parse_options(client, Args(argv, 3))
     word, trackers = argv[2].lower(), server_of(client).trackers
     if word == b"off":
         trackers.end(client)
@@ -81,7 +81,7 @@ def client_tracking(txn: Txn, client: Client, argv: Argv) -> Reply:
     return OK
 
 
-def _wanted(client: Client, args: Args) -> _Wanted:
+def _parse_options(client: Client, args: Args) -> _Wanted:
     wanted = _Wanted()
     while args:
         word = args.option()
@@ -101,7 +101,7 @@ def _wanted(client: Client, args: Args) -> _Wanted:
 
 
 def _check(wanted: _Wanted, before: Tracking | None) -> None:
-    """Refuse modes that exclude each other, or the present ones."""
+    """Refuse modes that exclude each other or the modes set before."""
     modes = wanted.modes
     present = modes if before is None else before.modes
     for is_so, reason in (

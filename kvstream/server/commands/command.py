@@ -96,7 +96,7 @@ def _set(words: list[str]) -> SetReply:
 
 
 def _positions(row: Command) -> tuple[int, int, int]:
-    """Return the first key, the last one and the step; zeros without keys, or if they move."""
+    """Return the places of the first and the last key, and the step; zeros if they vary."""
     keys = find_key_places(row)
     return (0, 0, 0) if keys is None or not keys.first else (keys.first, keys.last, keys.step)
 

@@ -7,7 +7,7 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.logs import NOTICE, DeferredLogger
 from kvstream.meta.txn import Txn
 from kvstream.server.inert_settings import ALIASES, HIDDEN
-from kvstream.server.runtime.call_text import Shown, redacted
+from kvstream.server.runtime.call_text import Shown, redact
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import server_of
 from kvstream.server.settings import SERVER_SETTINGS, change_of, failure
@@ -114,5 +114,5 @@ def config_rewrite(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def _log_change(client: Client, argv: Argv) -> None:
     """Log a change of settings, without passwords."""
-    user, words = Shown([client.user.name]), Shown(redacted(list(argv)))
+    user, words = Shown([client.user.name]), Shown(redact(list(argv)))
     _log.log(NOTICE, "%s, user %s: %s", client.address, user, words)

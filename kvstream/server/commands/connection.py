@@ -90,7 +90,7 @@ def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
         client.name = name
     client.protocol = protocol
     if client.subscriptions is not None:
-        server_of(client).pubsub.switched()
+        server_of(client).pubsub.encode_anew()
     return Map(
         [
             (b"server", b"redis"),
@@ -226,7 +226,7 @@ def guard(txn: Txn, client: Client, argv: Argv) -> Reply:
 
     The lease is held while the entry is pending with the consumer and was not delivered again: its
     delivery count is the given one. Returns the error LEASELOST if it is lost already. UNWATCH,
-    EXEC and DISCARD end the guard, as that of WATCH.
+    EXEC and DISCARD end the guard, as they end WATCH.
     """
     if client.queue is not None:
         raise RequestError("KVSTREAM.GUARD inside MULTI is not allowed")

@@ -105,10 +105,10 @@ def hotkeys_stop(txn: Txn, client: Client, argv: Argv) -> Reply:
     tips=f"nondeterministic_output {_TIPS} response_policy:special",
 )
 def hotkeys_get(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Return what the last tracking has found, or finds now; null without one.
+    """Return the results of the current or last tracking; null if there was none.
 
-    It is one map in an array, as Redis's clusters have one of each node. The keys come from the
-    hottest one on, each with microseconds or bytes after it.
+    The result is an array of one map, since clusters of Redis have a map for each node. The hottest
+    key comes first; microseconds or bytes follow each key.
     """
     hot = server_of(client).recorder.hot_keys
     if hot is None:
@@ -127,15 +127,15 @@ def hotkeys_get(txn: Txn, client: Client, argv: Argv) -> Reply:
     if hot.net is not None:
         fields["total-net-bytes"] = int(hot.net.all)
     if hot.cpu is not None:
-        fields["by-cpu-time-us"] = hot.shown(hot.cpu, 1_000_000)
+        fields["by-cpu-time-us"] = hot.list_largest(hot.cpu, 1_000_000)
     if hot.net is not None:
-        fields["by-net-bytes"] = hot.shown(hot.net)
+        fields["by-net-bytes"] = hot.list_largest(hot.net)
     return [Map([(name.encode(), value) for name, value in fields.items()])]
 
 
 @COMMANDS.command("hotkeys|reset", "", _FLAGS, since="8.6.0", tips=_TIPS)
 def hotkeys_reset(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Forget what the last tracking has found; an error while it runs."""
+    """Forget the results of the last tracking; an error while it runs."""
     recorder = server_of(client).recorder
     if recorder.counts_hot_keys:
         raise RequestError("hotkey tracking session in progress, stop tracking first")

@@ -100,8 +100,8 @@ def info(txn: Txn, client: Client, argv: Argv) -> Reply:
 
     `redis_version` is 8.10.0, since clients choose by it what they send; `kvstream_version` is
     beside it. `used_memory` is the memory of the whole process. `rdb_changes_since_last_save`
-    counts commands that may write, not keys. The first INFO counts `expires` and `avg_ttl` of
-    10,000 keys, each further one those of 10,000 more, until all are counted.
+    counts commands that may write, not keys. Each INFO counts `expires` and `avg_ttl` over 10,000
+    more keys, until all are counted.
 
     System calls are not counted. Fields of missing features (replicas, forks, eviction)
     are 0; those of the allocator and of copy-on-write are left out. A cycle of the event loop is a
@@ -197,7 +197,7 @@ def _memory(server: Executor, txn: Txn) -> Fields:
         ("used_memory_rss_human", _human(used)),
         ("used_memory_peak", peak),
         ("used_memory_peak_human", _human(peak)),
-        ("used_memory_peak_time", server.statistics.peaked(peak)),
+        ("used_memory_peak_time", server.statistics.note_peak(peak)),
         ("used_memory_peak_perc", f"{100 * used / peak:.2f}%"),
         ("used_memory_overhead", overhead),
         ("used_memory_startup", server.memory_at_start),

@@ -52,7 +52,7 @@ def load_put(txn: Txn, client: Client, argv: Argv) -> Reply:
     since=OURS,
 )
 def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Append the entries of all files at once, or none; return how many: 0 if MARK was there.
+    """Append the entries of all files, or none; return their number, 0 if MARK was reached before.
 
     MARK: Only if the key, a plain string, does not exist or is a lower number. The number is set
         with the entries, so that a batch that is sent again is skipped.

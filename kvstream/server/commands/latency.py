@@ -97,8 +97,8 @@ def _age(seconds: int) -> str:
 def latency_histogram(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the cumulative histogram of the latencies of commands, in microseconds.
 
-    Here and in INFO latencystats the time of a command is without the commit that it shares with
-    others; XADDs that were run together count with their mean. `latency-tracking no` hides them.
+    Here and in INFO latencystats the time of a command excludes the commit, which it shares with
+    others. XADDs that ran together count with their mean time. `latency-tracking no` hides them.
     """
     rows = server_of(client).statistics.commands
     names = _resolve_names(client, argv[2:]) if len(argv) > 2 else sorted(rows)

@@ -42,7 +42,7 @@ def memory_stats(txn: Txn, client: Client, argv: Argv) -> Reply:
     """
     server = server_of(client)
     now = memory_of(server)
-    server.statistics.peaked(now.peak)
+    server.statistics.note_peak(now.peak)
     databases = range(server.engine.options.databases)
     keys = {db: size for db in databases if (size := keyspace.size(txn, db))}
     count = sum(keys.values())

@@ -7,7 +7,7 @@ from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.runtime.client import ChannelKind, Client
 from kvstream.server.runtime.executor import server_of
-from kvstream.server.runtime.pubsub import names_of, subscribed
+from kvstream.server.runtime.pubsub import count_subscriptions, names_of
 from kvstream.types.glob import matcher
 
 COMMANDS = Family("pubsub")
@@ -25,7 +25,7 @@ def _subscribe(client: Client, kind: ChannelKind, argv: Argv) -> Reply:
     pushes = []
     for name in argv[1:]:
         pubsub.subscribe(client, kind, name)
-        pushes.append(Push([word, name, subscribed(client, kind)]))
+        pushes.append(Push([word, name, count_subscriptions(client, kind)]))
     return Pushes(pushes)
 
 
@@ -34,8 +34,8 @@ def _unsubscribe(client: Client, kind: ChannelKind, argv: Argv) -> Reply:
     pushes = []
     for name in argv[1:] or names_of(client, kind):
         pubsub.unsubscribe(client, kind, name)
-        pushes.append(Push([word, name, subscribed(client, kind)]))
-    return Pushes(pushes or [Push([word, None, subscribed(client, kind)])])
+        pushes.append(Push([word, name, count_subscriptions(client, kind)]))
+    return Pushes(pushes or [Push([word, None, count_subscriptions(client, kind)])])
 
 
 @COMMANDS.command("subscribe", "channel [channel ...]", _SUBSCRIBE, since="2.0.0", channels=_EVERY)

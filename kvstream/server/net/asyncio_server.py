@@ -51,7 +51,7 @@ class PythonChannel:
 
     def data_received(self, data: bytes) -> None:
         if self.client is not None:
-            self._executor.received(self.client, data)
+            self._executor.receive(self.client, data)
             if not self._listener.scheduled:
                 self._listener.schedule()
 
@@ -102,7 +102,7 @@ class EpollReader:
         self._poller.add(descriptor, channel)
 
     def discard(self, descriptor: int) -> None:
-        """Read a socket no more; call it before the socket is closed and its number used again."""
+        """Stop reading a socket; call it before closing it, since its number is used again."""
         if self._poller.discard(descriptor):
             self._epoll.unregister(descriptor)
 
@@ -150,21 +150,21 @@ class Connection(Channel, asyncio.Protocol):
             self._listener.soon(self._join)  # the transport begins to read in the next iteration
 
     def eof_received(self) -> bool:
-        return self.client is not None and self._listener.ended(self.client)
+        return self.client is not None and self._listener.end_input(self.client)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._leave()
         if self.client is not None:
-            self._listener.executor.gone(self.client)
+            self._listener.executor.forget(self.client)
         self.transport = self.client = None  # leaves no reference cycle
 
-    def ended(self) -> None:
+    def end_input(self) -> None:
         """Note the end of input, as a transport does."""
         self._leave(closes=False)
         if not self.eof_received():
             self.close()
 
-    def failed(self, error: Exception) -> None:
+    def report(self, error: Exception) -> None:
         """Report an unexpected error of reading, and close."""
         context = {"message": "a client could not be read", "exception": error}
         asyncio.get_running_loop().call_exception_handler(context)
@@ -297,9 +297,9 @@ class Listener:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def ended(self, client: Client) -> bool:
+    def end_input(self, client: Client) -> bool:
         """Note the end of a client's input; return whether replies are still due."""
-        answers = self.executor.ended(client)
+        answers = self.executor.end_input(client)
         self.schedule()
         return answers
 
@@ -321,15 +321,15 @@ class Listener:
             function()
         else:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._posted, function)
+                self._loop.call_soon_threadsafe(self._call_and_write, function)
 
-    def _posted(self, function: Callable[[], None]) -> None:
+    def _call_and_write(self, function: Callable[[], None]) -> None:
         """Call a function that may send replies, and write the first pages of streamed ones."""
         function()
         self.write_pages()
 
     def after_reads(self, function: Callable[[], None]) -> None:
-        self._loop.call_soon(self._posted, function)
+        self._loop.call_soon(self._call_and_write, function)
 
     def schedule(self) -> None:
         """Run a turn after all reads of this iteration of the loop, if there is work for it."""
@@ -383,7 +383,7 @@ class Listener:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._posted(self.executor.expire)
+        self._call_and_write(self.executor.expire)
         self._set_timer()
 
 

@@ -45,8 +45,8 @@ def load(options: ServerOptions) -> ssl.SSLContext:
     return context
 
 
-def named_files(options: ServerOptions) -> list[tuple[str, Path, str, str]]:
-    """Return the files that the options name: the option, the path, its mark, and what it holds."""
+def list_files(options: ServerOptions) -> list[tuple[str, Path, str, str]]:
+    """List the files that the options name: option, path, mark of the content, and its name."""
     possible = (
         ("tls-cert-file", options.tls_cert_file, _CERTIFICATE, "certificate"),
         ("tls-key-file", options.tls_key_file, _KEY, "private key"),
@@ -57,7 +57,7 @@ def named_files(options: ServerOptions) -> list[tuple[str, Path, str, str]]:
 
 def check_files(options: ServerOptions) -> None:
     """Raise BadCertificate if a file that the options name does not hold what it should."""
-    for option, path, mark, what in named_files(options):
+    for option, path, mark, what in list_files(options):
         _read(option, path, mark, what)
 
 
@@ -119,7 +119,7 @@ def _reason(error: ssl.SSLError) -> str:
 SHUTDOWN_S = 5.0
 """Seconds for the other side to take the last bytes of a connection."""
 SENT_PAUSE_S = 0.005
-"""Seconds between two looks at whether it has."""
+"""Seconds between two checks whether it has them."""
 CHUNK = 64 << 10
 """Bytes that are encrypted together. More would enter the socket's buffer as one piece, where the
 limits on unread replies do not see it."""
@@ -139,17 +139,17 @@ class SecuredConnection(Connection):
         return False
 
     def close(self) -> None:
-        """Close once the other side has the written bytes: an idle client confirms no end."""
+        """Close once the other side has the written bytes; an idle client confirms no end."""
         if self.transport is not None and not self.transport.is_closing():
             super().close()  # a second close() would take asyncio's transport from its socket
             self._close_when_sent(was_sent=False)
 
     def _close_when_sent(self, *, was_sent: bool) -> None:
-        """Close if two looks find all sent: between them the transport writes what it holds."""
+        """Close if two checks find all bytes sent: between them the transport writes the rest."""
         connection = None if self.transport is None else self.transport.get_extra_info("socket")
         if connection is None or connection.fileno() < 0:
             return
-        sent = not (self.pending_output() or _unconfirmed(connection.fileno()))
+        sent = not (self.pending_output() or _count_unconfirmed(connection.fileno()))
         if sent and was_sent:
             self.abort()
             return
@@ -161,8 +161,8 @@ class SecuredConnection(Connection):
             super().send(data[at : at + CHUNK])
 
 
-def _unconfirmed(descriptor: int) -> int:
-    """Return the bytes of a socket that the other side has not confirmed yet."""
+def _count_unconfirmed(descriptor: int) -> int:
+    """Return how many sent bytes the other side has not confirmed yet."""
     count = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
     return int.from_bytes(count, sys.byteorder)
 

@@ -40,7 +40,7 @@ class Deadlines:
     """
 
     def __init__(self, blocked: Sized) -> None:
-        """``blocked`` is the collection of blocked clients; its size tells how many have ended."""
+        """``blocked`` holds the clients that wait now; other waits in the heap have ended."""
         self._blocked = blocked
         self._heap: list[Entry] = []
         self._numbers = count()
@@ -49,7 +49,7 @@ class Deadlines:
         return len(self._heap)
 
     def add(self, client: Client, block: Block, when: float | None) -> None:
-        """Add a time of a wait; None: never."""
+        """Add a time of a wait; do nothing if it is None."""
         if when is None:
             return
         heappush(self._heap, (when, next(self._numbers), client, block))
@@ -120,9 +120,9 @@ class BlockedClients:
             share_key = (client.user, first, share_key) if attempt is wait.attempt else None
         if call is not None:
             attempt = partial(_attempt_if_permitted, client, call, attempt)
-        delivered = partial(self._delivered, client, wait)
+        deliver = partial(self._deliver, client, wait)
         waiter = Waiter(
-            wait.names, attempt, delivered, share_key, before_fsync=True, group=wait.group
+            wait.names, attempt, deliver, share_key, before_fsync=True, group=wait.group
         )
         now = self._server.clock()
         until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
@@ -147,7 +147,7 @@ class BlockedClients:
             block.retry = (now // POLL_S + 1) * POLL_S
         self._deadlines.add(client, block, block.retry)
 
-    def _delivered(self, client: Client, wait: Blocked, outcome: Outcome) -> None:
+    def _deliver(self, client: Client, wait: Blocked, outcome: Outcome) -> None:
         """Answer a blocked client, in the executor's thread."""
         if self._server.in_turn:
             self._answer(client, wait, outcome)

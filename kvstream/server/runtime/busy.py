@@ -1,4 +1,4 @@
-"""Scripts that run for long: in slices, and between them other clients get BUSY.
+"""Long scripts: they run in slices, and between two slices other clients get BUSY errors.
 
 A turn that may run scripts runs in a greenlet. When its script has run for ``busy-reply-threshold``
 milliseconds, the hook of the interpreter switches back to the event loop. The loop answers the
@@ -64,7 +64,7 @@ class Stopped(Exception):
 
 
 class Busy:
-    """The script of one server that runs for long, if there is one."""
+    """The long script of one server, if one runs."""
 
     def __init__(self, threshold_ms: Callable[[], int], suspends_turns: bool) -> None:
         """``threshold_ms`` returns the time after which others get BUSY; 0: never."""
@@ -86,7 +86,7 @@ class Busy:
         self.has_written = False
         """The script has run a command that writes."""
         self.awaits_first = suspends_turns
-        """An event loop runs the turns, so that one may be suspended, and no script was sent."""
+        """No script was sent yet, and the event loop can suspend turns."""
         self.takes_turns = False
         """The next turn runs in a greenlet: a script was sent. False inside of the greenlet."""
         self.is_on = False
@@ -97,7 +97,7 @@ class Busy:
     # --- the event loop's side ------------------------------------------------------------------
 
     def prepare(self) -> bool:
-        """Make turns suspendable; return whether the current one is not, though it could be."""
+        """Make the next turns suspendable; return False if they are already, or cannot be."""
         if not self.awaits_first:
             return False
         self.awaits_first, self.takes_turns = False, True
@@ -114,7 +114,7 @@ class Busy:
         return self._switch()
 
     def resume(self) -> bool:
-        """Run the next slice of the script, and its turn to the end if that comes."""
+        """Run the next slice of the script, and the rest of its turn if the script ends."""
         self._pause_at = monotonic() + SLICE_S
         return self._switch()
 
@@ -148,7 +148,7 @@ class Busy:
 
     @property
     def function(self) -> tuple[bytes, int] | None:
-        """The function that runs, and since how many milliseconds; BusyError for a script."""
+        """The long function and its milliseconds so far; BusyError if a script runs instead."""
         if not self.is_on:
             return None
         if self._kill == SCRIPT_KILL:
@@ -164,7 +164,7 @@ class Busy:
     def begin(self, name: bytes, kill: str) -> None:
         """Note the start of a script, which the command ``kill`` ends.
 
-        Its time counts from its first look at the clock: most scripts end before.
+        Its time counts from its first look at the clock; most scripts end before that.
         """
         self._name, self._kill, self._end, self._pause_at = name, kill, None, 0.0
         self.has_written = self.is_slow = False

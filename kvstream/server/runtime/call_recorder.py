@@ -1,7 +1,7 @@
-"""What is recorded of calls: statistics, keyspace hits, last uses, SLOWLOG, LATENCY and MONITOR.
+"""The record of calls: statistics, keyspace hits, last uses, SLOWLOG, LATENCY and MONITOR.
 
-A call on the general path is recorded on its own. Of plain calls in a row the times, keys and
-changes are collected, by ``Pipelines``, and recorded together; so are batched XADDs.
+Each call on the general path is recorded by itself. ``Pipelines`` collects the times, keys and
+changes of plain calls, which are recorded together, as batched XADDs are.
 """
 
 import time
@@ -15,7 +15,7 @@ from kvstream.meta.keyspace import Usage
 from kvstream.meta.txn import Txn
 from kvstream.server.hotkeys import HotKeys
 from kvstream.server.options import ServerOptions
-from kvstream.server.runtime.call_text import Request, monitor_line, redacted
+from kvstream.server.runtime.call_text import Request, monitor_line, redact
 from kvstream.server.runtime.client import Argv, Client
 from kvstream.server.runtime.pubsub import Notifications, PubSub
 from kvstream.server.runtime.tracking import Trackers
@@ -51,10 +51,10 @@ class CallRecorder:
         self.hot_keys: HotKeys | None = None
         """What HOTKEYS GET shows."""
         self.in_script = False
-        """The calls are those of a script."""
+        """A script makes the calls."""
         # Plain calls that are still to be recorded. Pipelines adds to these with each call.
         self.command: Command | None = None
-        """The command of the last of them in a row; None when a turn begins."""
+        """The command of the last plain call; None when a turn begins."""
         self.times: list[float] = []
         """The seconds that each call of this command took."""
         self.idle = 0
@@ -64,12 +64,12 @@ class CallRecorder:
         self.names: list[bytes] = []
         """The keys that calls of any command used."""
         self.lookups = [0, 0]
-        """How many keys they have found, and missed."""
+        """How many keys they found, and how many they missed."""
         self.set_slow()
 
     @property
     def counts_hot_keys(self) -> bool:
-        """Whether HOTKEYS has started a tracking that goes on."""
+        """Whether HOTKEYS tracks keys now."""
         return self.hot_keys is not None and self.hot_keys.is_active
 
     # --- calls on the general path --------------------------------------------------------------
@@ -87,27 +87,27 @@ class CallRecorder:
             client.commands_run -= 1
             row.seconds += spent
             if self._trackers.clients:
-                self._trackers.began(client, command, keys)
+                self._trackers.begin_call(client, command, keys)
             return
         if self._monitors and not command.is_admin and not command.runs_scripts:
             self.show(client, argv)  # after the call: RESET ends MONITOR
         if command.keys is not None:
             if txn.wanted_events:
-                missed = _missed(client, command, argv, keys, txn)
-                self._notifications.ran(txn, missed)
+                missed = _find_missed(client, command, argv, keys, txn)
+                self._notifications.publish_call(txn, missed)
             self._record_use(client, command, keys, txn)
             if self.hot_keys is not None and not self.in_script:
-                self.hot_keys.ran(command, argv, reply, spent, client.protocol)
+                self.hot_keys.add_call(command, argv, reply, spent, client.protocol)
         if command.writes or self._trackers.clients:
             changed = txn.dirty and not txn.only_redelivered
             if changed and (type(reply) is ErrorReply or (not reply and command.shows_change)):
                 changed = False  # an earlier call of the turn made the changes
             if self._trackers.clients:
-                self._trackers.ran(client, command, keys, changed)
+                self._trackers.note_call(client, command, keys, changed)
             if command.writes and not changed and type(reply) is not ErrorReply:
                 row.idle += 1
         txn.only_redelivered = False
-        row.ran(spent)
+        row.count(spent)
         if spent >= self.noted_s:
             self.note_slow(client, command, argv, spent)
 
@@ -119,7 +119,7 @@ class CallRecorder:
     def _record_use(self, client: Client, command: Command, keys: list[bytes], txn: Txn) -> None:
         """Record the last use of a finished call's keys, and its hits and misses.
 
-        Of an incremental command only the keys of the last step can count as misses.
+        For an incremental command, only keys that its last step missed count as misses.
         """
         prefix, missing = client.prefix, txn.missing
         names = [prefix + keys[0]] if len(keys) == 1 else [prefix + key for key in keys]
@@ -150,9 +150,9 @@ class CallRecorder:
         if spent < self._slow_s or Flag.SKIP_SLOWLOG in command.flags:
             return
         if not self.slowlog.is_off:
-            microseconds, words = round(spent * _US), redacted(argv)
+            microseconds, words = round(spent * _US), redact(argv)
             self.slowlog.add(int(time.time()), microseconds, words, client.address, client.name)
-            self.statistics.slow(command.name, microseconds)
+            self.statistics.count_slow(command.name, microseconds)
         text = "a request of %s took %.3f ms: %s"
         self._slow.log(_log, NOTICE, text, client.address, 1000 * spent, Request(command, argv))
 
@@ -187,7 +187,7 @@ class CallRecorder:
     def record_times(self) -> None:
         """Record the times of the collected calls of one command."""
         assert self.command is not None
-        self.statistics.ran_each(self.command.name, self.times, self.idle)
+        self.statistics.count_each(self.command.name, self.times, self.idle)
         self.times.clear()
         self.idle = 0
 
@@ -202,10 +202,10 @@ class CallRecorder:
         """Record batched XADDs to some streams."""
         self._usage.record_use(names, txn.now_ms)
         txn.missing.clear()
-        self.statistics.ran("xadd", seconds, count)
+        self.statistics.count("xadd", seconds, count)
 
 
-def _missed(
+def _find_missed(
     client: Client, command: Command, argv: Argv, keys: list[bytes], txn: Txn
 ) -> list[bytes]:
     """Return the keys of a finished call that ``keymiss`` events name, in order.

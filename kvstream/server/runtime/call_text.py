@@ -12,23 +12,23 @@ _US = 1_000_000
 _SIGNS = {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t", 7: "\\a", 8: "\\b"}
 _SIGNS |= {ord('"'): '\\"', ord("\\"): "\\\\"}
 _SHOWN_WORDS = {b"ACL": 2, b"AUTH": 1}
-"""Words of commands whose others may be passwords."""
+"""How many words of a command are shown; the others may be passwords."""
 _SECRET = re.compile(rb".*pas.*|.*auth|(?:master|primary)user", re.IGNORECASE | re.DOTALL)
-"""Settings whose values are passwords or names of users, misspelt ones too, and those of Valkey."""
+"""Settings of Redis and Valkey that hold passwords or user names; misspelt names match too."""
 _REDACTED = b"(redacted)"
 
 
 def monitor_line(client: Client, argv: Argv, in_script: bool) -> bytes:
     """Return the line of MONITOR for a client's request, or for a call of its script."""
     seconds, microseconds = divmod(time.time_ns() // 1000, _US)
-    shown = " ".join(quoted(word) for word in redacted(argv))
+    shown = " ".join(quote(word) for word in redact(argv))
     source = f"unix:{client.address.removesuffix(':0')}" if client.is_unix else client.address
     source = "lua" if in_script else source
     line = f"+{seconds}.{microseconds:06} [{client.db} {source}] {shown}\r\n"
     return line.encode("utf-8", "surrogateescape")
 
 
-def redacted(argv: Argv) -> Argv:
+def redact(argv: Argv) -> Argv:
     """Return a request with its passwords replaced."""
     word = argv[0].upper()
     shown = _SHOWN_WORDS.get(word)
@@ -55,7 +55,7 @@ def _of_hello(argv: Argv) -> Argv:
     return argv[:at] + [_REDACTED] * len(hidden) + argv[at + 2 :]
 
 
-def quoted(word: bytes) -> str:
+def quote(word: bytes) -> str:
     """Return a word in quotes, escaped as Redis does."""
     return '"' + word.decode("latin-1").translate(_QUOTED) + '"'
 
@@ -76,7 +76,7 @@ class Request:
 
     def __str__(self) -> str:
         keys = cut([b"", *self._command.keys_of(self._argv)])[1:]
-        words = [self._command.name.upper().replace("|", " "), *map(quoted, keys)]
+        words = [self._command.name.upper().replace("|", " "), *map(quote, keys)]
         size = sum(map(len, self._argv))
         return f"{' '.join(words)} (arguments: {len(self._argv) - 1}, bytes: {size})"
 
@@ -88,4 +88,4 @@ class Shown:
         self._argv = argv
 
     def __str__(self) -> str:
-        return " ".join(map(quoted, cut(self._argv)))
+        return " ".join(map(quote, cut(self._argv)))

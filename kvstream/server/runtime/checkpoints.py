@@ -70,7 +70,7 @@ class Job:
     def wait(
         self, reply: Reply = OK, timeout_ms: int | None = None, expired: Reply = None
     ) -> Blocked:
-        """Return the block that makes a client wait for the end, or for some time."""
+        """Return the answer that blocks a client until the job or the timeout ends."""
 
         def attempt(txn: Txn) -> Any:
             if not self.done:

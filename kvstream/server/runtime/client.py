@@ -131,7 +131,7 @@ class ChannelKind(Enum):
 
 
 Subscriptions = dict[ChannelKind, dict[bytes, None]]
-"""What one client is subscribed to, in the order of its requests."""
+"""The channels and patterns of one client, in the order of its requests."""
 
 
 class Server(Protocol):
@@ -241,13 +241,13 @@ class Client(Session):
         self.created = self.last_used = now
         self.address = self.local_address = ""
         self.is_unix = False
-        """It is connected by a Unix socket, whose path is its address."""
+        """The connection is a Unix socket; the address is the socket's path."""
         self.name = self.lib_name = self.lib_version = b""
         self.descriptor = -1
         self.pending_output: Callable[[], int] = lambda: 0
         """Return the bytes of replies that the client has not read yet."""
         self.output_over_since: float | None = None
-        """Since when they exceed the soft limit."""
+        """When these bytes last rose above the soft limit; None: they are below."""
         self.bytes_in = self.bytes_out = 0
         self.abort: Callable[[], None] = close
         """Close the connection and discard unsent bytes."""
@@ -258,12 +258,12 @@ class Client(Session):
         self.look_at = READ_AHEAD if server.acl.is_open else STRANGER_AHEAD
         """The value of ``bytes_in`` at which the read-ahead limit is checked next."""
         self.is_local = False
-        """It is on this machine."""
+        """The client runs on this machine."""
         self.become(server.acl.default, server.acl.is_open)
         self.requests: deque[Argv] = deque()
         """Whole requests that have not run."""
         self.unread = Unread()
-        """Bytes behind them that are not parsed yet."""
+        """Bytes received after these requests and not parsed yet."""
         self.queue: MultiQueue | None = None
         """The open MULTI."""
         self.watched = Watched()
@@ -277,11 +277,11 @@ class Client(Session):
         self.state, self.connection = _RUNNABLE, _OPEN
         self.block: Block | None = None
         """What it waits for while it is BLOCKED."""
-        # What follows from the two states, for those who ask for it with every request.
+        # Derived from the two states by ``handle``, since every request reads them.
         self.may_run = True
         """Its next request may run."""
         self.reply_unfinished = False
-        """Its command is put off, in steps, or has a streamed reply: its other requests wait."""
+        """Its command is put off, runs in steps, or has a streamed reply; later requests wait."""
         self.closing = False
         """Nothing more is read or run; the connection closes after the last reply."""
         self.lost = False
@@ -314,8 +314,8 @@ class Client(Session):
     def update_path(self) -> None:
         """Decide anew whether the client's requests may take the short path.
 
-        Called after each of its requests on the general path, which alone change its session, after
-        a change of users, and by each event.
+        Called by each event, after a change of users, and after each request on the general path:
+        no other request changes the session.
         """
         self.is_plain = is_plain = (
             self.reply_mode is _ON
@@ -334,8 +334,8 @@ class Client(Session):
             and not self.unread.size
             and self.reader.is_empty
         )
-        """Besides, all received bytes are in ``requests``: the next bytes may be an XADD batch, and
-        nothing is to be done after the requests."""
+        """It is plain, and all received bytes are in ``requests``: the next bytes may be an XADD
+        batch, and no work is left after the requests."""
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -384,7 +384,7 @@ class Client(Session):
 
     @property
     def parsed_bytes(self) -> int:
-        """Bytes of memory that its whole requests take which have not run."""
+        """Bytes of memory that its parsed requests take."""
         return sum([sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES for argv in self.requests])
 
     def become(self, user: User, authenticated: bool = True) -> None:
@@ -429,7 +429,7 @@ class PendingReplies(Protocol):
     @property
     def client(self) -> Client: ...
 
-    def encoded(self) -> bytes: ...
+    def encode(self) -> bytes: ...
 
     def memory(self) -> int: ...
 

@@ -8,13 +8,13 @@ The rules of the tables:
 
 - Requests run while a client is RUNNABLE and its connection OPEN or HALF_CLOSED. So a command makes
   its client wait in a RUNNABLE state, and RESUME is the only way back.
-- A turn runs requests of RUNNABLE clients alone. If it is rolled back, ROLL_BACK restores that one
-  state, whatever the turn has made of it.
+- A turn runs requests of RUNNABLE clients only. If it is rolled back, ROLL_BACK makes its clients
+  RUNNABLE again.
 - A client BLOCKs only while its connection is OPEN: nobody would read the reply of another one. A
   blocked client that ends its input is closed.
 - A connection never goes back: OPEN, HALF_CLOSED, CLOSING, CUT_OFF, GONE.
-- Nothing of a client that is GONE waits. But if its turn is rolled back afterwards, its requests
-  run again: they were received. So they may be put off, run in steps, and have pages.
+- A client that is GONE waits for nothing. But if its turn is rolled back afterwards, its requests
+  run again, since they were received. So they may be put off, run in steps, and have pages.
 
 ``blocked_clients.py`` blocks clients, ``incremental_commands.py`` runs their steps,
 ``reply_queue.py`` streams their replies, and the executor puts commands off.
@@ -61,7 +61,7 @@ class Event(Enum):
     STEP = auto()
     """A command returned its next step."""
     STREAM = auto()
-    """A reply that is written is made page by page."""
+    """A command returned a reply that is sent page by page."""
     RESUME = auto()
     """What the client waited for has happened, or is given up."""
     ROLL_BACK = auto()
@@ -105,10 +105,10 @@ CONNECTION_TRANSITIONS: Final = {
     Event.CUT_OFF: {**dict.fromkeys(ConnectionState, _CUT_OFF), _GONE: _GONE},
     Event.DISCONNECT: dict.fromkeys(ConnectionState, _GONE),
 }
-"""The same of the connection."""
+"""The connection's state after an event, by its state before."""
 
 UNFINISHED: Final = frozenset({_PUT_OFF, _STEPPED, _STREAMED})
-"""The states in which a reply is due that needs no other client: it is put off, made or sent."""
+"""The states in which a reply is due that does not depend on other clients."""
 CLOSED: Final = frozenset({_CLOSING, _CUT_OFF, _GONE})
 """The states in which no more is read or run."""
 UNWRITTEN: Final = frozenset({_CUT_OFF, _GONE})

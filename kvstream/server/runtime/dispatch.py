@@ -81,8 +81,8 @@ class Dispatcher:
         """Every request takes the general path: MONITOR, HOTKEYS, tracking, notifications, a pause,
         maxmemory or a failed store."""
         self.batches_xadds = True
-        """XADDs may be batched: as above, but tracking matters only for its keys, and a low
-        threshold of the slow log times each call."""
+        """XADDs may be batched. The same features prevent it, except that tracking concerns only
+        tracked keys. A low threshold of the slow log prevents it too: each call is timed."""
         self.update_path()
 
     def update_path(self) -> None:
@@ -142,13 +142,13 @@ class Dispatcher:
         if refusal is None:
             return OOM if self.over_maxmemory and Flag.DENYOOM in command.flags else None
         error = ErrorReply("NOPERM", _CHANGED.format(_WITHDRAWN[refusal.kind]))
-        self.statistics.rejected(error.code)
+        self.statistics.count_rejection(error.code)
         return error
 
     def refuse(self, client: Client, name: str, error: ErrorReply) -> ErrorReply:
         """Count a refused or invalid request and return its reply.
 
-        It makes the client's MULTI fail; a refused EXEC ends it at once.
+        A refused request makes the client's MULTI fail; a refused EXEC ends the MULTI at once.
         """
         if name == "exec":
             client.end_queue()
@@ -156,13 +156,13 @@ class Dispatcher:
             error = ErrorReply("EXECABORT", f"Transaction discarded because of: {reason}")
         elif client.queue is not None:
             client.queue.failed = True
-        self.statistics.rejected(error.code, name)
+        self.statistics.count_rejection(error.code, name)
         return error
 
     def fail(self, name: str, error: ErrorReply) -> ErrorReply:
         """Count a call that failed at once, and return its reply."""
-        self.statistics.ran(name, 0.0)
-        self.statistics.failed(name, error.code)
+        self.statistics.count(name, 0.0)
+        self.statistics.count_failure(name, error.code)
         return error
 
     def answer_later(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
@@ -183,7 +183,7 @@ class Dispatcher:
             if type(reply) in UNREAD:
                 reply = read_reply(txn, client, reply)  # type: ignore[arg-type]
         except RequestError as error:
-            self.statistics.failed(name, error.code)
+            self.statistics.count_failure(name, error.code)
             reply = ErrorReply.of(error)
         self.ended = ended = clock()
         self.recorder.record(client, command, argv, txn, reply, ended - begun)
@@ -206,7 +206,7 @@ class Dispatcher:
 
     def deny(self, client: Client, kind: str, what: bytes, user: bytes) -> None:
         """Count and log a refusal of kind ``auth``, ``cmd``, ``key`` or ``channel``."""
-        self.statistics.deny(kind)
+        self.statistics.count_denial(kind)
         if kind == "auth":
             text = "%s has no right to be user %s: wrong name or password"
             self._logins.log(_log, logging.WARNING, text, client.address, Shown([user]))

@@ -64,7 +64,7 @@ _log = DeferredLogger(__name__)
 TURN_REQUESTS: Final = 2000
 """The most requests of a turn: their replies wait for the commit."""
 CLIENT_REQUESTS: Final = 32
-"""Requests of one client that run while others wait."""
+"""The most requests of one client that run in a row while others wait."""
 
 
 class Executor:
@@ -128,7 +128,7 @@ class Executor:
 
         self._turn: Turn | None = None
         self._until = 0.0
-        """When the turn takes no new request any more."""
+        """The time after which the turn takes no new request."""
         self._runner = 0
         self._replies: list[PendingReplies] = []
         self._pipelines = Pipelines(dispatcher, commands)
@@ -154,7 +154,7 @@ class Executor:
         for client in self.clients.values():
             client.update_path()
 
-    def received(self, client: Client, data: bytes) -> None:
+    def receive(self, client: Client, data: bytes) -> None:
         """Take bytes from a client; whole requests run in the next turn."""
         self.statistics.bytes_in += len(data)
         client.bytes_in += len(data)
@@ -190,11 +190,11 @@ class Executor:
         self.trackers.end(client)
         self.pubsub.leave(client)
 
-    def ended(self, client: Client) -> bool:
+    def end_input(self, client: Client) -> bool:
         """Note the end of a client's input; return False if the connection may close at once.
 
-        Otherwise it closes after the last reply. A blocked client's reply would never be read: what
-        the next turn adds must not be delivered to it.
+        Otherwise it closes after the last reply. A blocked client leaves its queue at once: it
+        would not read an entry that the next turn delivers.
         """
         asked = client.has_work or any(each.client is client for each in self.xadd_batches)
         if client.state is ClientState.BLOCKED:
@@ -207,7 +207,7 @@ class Executor:
         self.ready[client] = None
         return True
 
-    def gone(self, client: Client) -> None:
+    def forget(self, client: Client) -> None:
         """Forget a client whose connection has ended."""
         if client.id in self.clients:
             _log.debug("client %d of %s is gone", client.id, client.address)
@@ -226,7 +226,7 @@ class Executor:
 
     def drop(self, client: Client) -> None:
         """Close a client's connection at once, and discard its unread replies."""
-        self.gone(client)
+        self.forget(client)
         client.abort()
 
     # --- between turns --------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class Executor:
     def run(self) -> bool:
         """Run one turn; return whether requests are left for the next one.
 
-        Under an event loop a turn whose script runs for long is suspended, and goes on in slices.
+        Under an event loop, a turn with a long script is suspended and continues in slices.
         """
         if self.busy.takes_turns:
             return self._run_in_slices()
@@ -307,7 +307,7 @@ class Executor:
             raise
         finally:
             self._turn = None
-            self.statistics.turned(TURN_REQUESTS - left, perf_counter() - begun)
+            self.statistics.count_turn(TURN_REQUESTS - left, perf_counter() - begun)
         self._work_between_turns()
         return self.pending
 
@@ -407,7 +407,7 @@ class Executor:
         return count
 
     def _run_batches(self, most: int) -> int:
-        """Take batches, which run at the end of the turn, or queue their requests one by one."""
+        """Take batches for the end of the turn, or queue their requests; count the entries."""
         taken, others, entries = self._xadds.take_batches(self.xadd_batches, most)
         self._replies += taken
         if others:
@@ -500,7 +500,7 @@ class Executor:
         return count, True
 
     def _attempt(self, turn: Turn, client: Client, argv: Argv) -> None:
-        """Run one request; one that meets a defect before its call gets an error."""
+        """Run one request; answer with an error if a defect shows before its call."""
         before = len(self._replies)
         try:
             self._request(turn, client, argv)
@@ -651,7 +651,7 @@ class Executor:
             self.reply_queue.send(sequence, replies)
 
     def _run_requeued(self, turn: Turn, client: Client, pending: PendingReply) -> None:
-        """Run a unit of a failed turn that had to wait for the one before it."""
+        """Run a unit that was put off, or had to wait after its turn failed."""
         self._replies.append(pending)
         if pending.unit is None:
             return
@@ -710,7 +710,7 @@ class Executor:
         return PendingReply(client, reply, None, 0, protocol, depends, is_sent)
 
     def _deliver(self, replies: PendingReplies) -> None:
-        """Send a message or reply with those of this thread's turn, or else at once."""
+        """Send a message or reply at the end of this thread's turn, or else at once."""
         if self.in_turn:
             self._replies.append(replies)
         else:
@@ -756,7 +756,7 @@ class Executor:
     def answer_blocked(self, client: Client, reply: Reply) -> None:
         """Answer a client that was blocked: at the end of this thread's turn, or else at once."""
         if isinstance(reply, ErrorReply):
-            self.statistics.failed(client.last_command, reply.code)
+            self.statistics.count_failure(client.last_command, reply.code)
         self._deliver(self._reply_to(client, reply, depends=True))
 
 
@@ -770,7 +770,7 @@ def server_of(client: Client) -> Executor:
 
 
 def disconnect(client: Client, other: Client) -> None:
-    """Close a connection for the command of a client: its own one after the reply."""
+    """Close the connection of ``other`` for a client's command; its own closes after the reply."""
     if other is client:
         client.handle(Event.CLOSE)
     else:

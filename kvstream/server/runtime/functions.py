@@ -1,9 +1,9 @@
 """The functions of one server: the libraries of its store, compiled.
 
-The store has the text of each library. A turn that needs functions compares the texts with those
-that are compiled, so a turn that fails takes nothing back here. Functions have an interpreter of
-their own, as in Redis: what a library keeps in local variables lives until FUNCTION FLUSH, a change
-of the library, or the end of the server.
+The store has the text of each library. A turn that needs functions compares the texts with the
+compiled ones, so nothing is undone here when a turn is rolled back. Functions have an interpreter
+of their own, as in Redis: what a library keeps in local variables lives until FUNCTION FLUSH, a
+change of the library, or the end of the server.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -39,9 +39,9 @@ class Functions:
         self._texts: Libraries = {}
         """The libraries that are compiled, or cannot be."""
         self._functions: dict[bytes, Function] = {}
-        """By name."""
+        """The functions by name."""
         self._names: dict[bytes, bytes] = {}
-        """Their names by those in small letters; of a library's two the first."""
+        """Names of functions by their lower-case form; the first one if several have the same."""
 
     @property
     def memory(self) -> int:
@@ -73,7 +73,7 @@ class Functions:
         name = parse(source).name
         if not replace and name in self._texts:
             raise RequestError(f"Library '{text(name)}' already exists")
-        with self._compiled([source], {name}):
+        with self._replace_libraries([source], {name}):
             functions.load(txn, source, replace=True)
         self._texts = functions.libraries(txn)
         return name
@@ -84,7 +84,7 @@ class Functions:
         added = functions.restored(payload)
         functions.merged(txn, added, policy)  # as in Redis, before the names of functions
         gone = self._texts.keys() if policy is Policy.FLUSH else added.keys()
-        with self._compiled(added.values(), gone):
+        with self._replace_libraries(added.values(), gone):
             functions.restore(txn, payload, policy)
         self._texts = functions.libraries(txn)
 
@@ -104,13 +104,13 @@ class Functions:
         self._texts = texts
         for name in sorted(name for name in texts if known.get(name) != texts[name]):
             try:
-                with self._compiled([texts[name]], (), START_S):
+                with self._replace_libraries([texts[name]], (), START_S):
                     pass
             except RequestError as error:
                 _log.warning("the functions of %s cannot be used: %s", text(name), error)
 
     @contextmanager
-    def _compiled(
+    def _replace_libraries(
         self, sources: Iterable[bytes], gone: Collection[bytes], seconds: float = LOAD_S
     ) -> Iterator[None]:
         """Compile libraries; after the block their functions replace those of the libraries gone.
@@ -187,7 +187,9 @@ class Functions:
         assert interpreter is not None
         interpreter.make_room(2 * sum(map(len, argv[3:])))
         if not interpreter.has(function.name):  # its Lua state ran out of memory, and is a new one
-            with self._compiled([self._texts[function.library]], {function.library}, START_S):
+            with self._replace_libraries(
+                [self._texts[function.library]], {function.library}, START_S
+            ):
                 pass
         scripts.busy.request = argv
         return scripts.call(

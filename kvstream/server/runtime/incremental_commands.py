@@ -47,7 +47,7 @@ class IncrementalCommands:
         self._run_step = run_step
         self._under_way: dict[Client, IncrementalCommand] = {}
         self._abandoned: list[Stepped[Any]] = []
-        """Those that have staged something."""
+        """Plans of ended commands whose staged rows are still to be removed."""
 
     @property
     def is_busy(self) -> bool:

@@ -119,8 +119,8 @@ of a connection is noticed only after the bytes before it are read."""
 STRANGER_UNREAD = 64 << 10
 """Bytes of unread replies of an unauthenticated client: only errors, and few."""
 OTHER_FILES = 64
-"""File descriptors that are no clients and no open tables of the store: logs, tables that are being
-written, listening sockets, checkpoints. A server at rest has 27."""
+"""File descriptors of neither clients nor open tables: logs, tables that are being written,
+listening sockets, checkpoints. A server at rest has 27."""
 DESCRIPTORS = OPEN_FILES_MAX + OTHER_FILES
 """File descriptors reserved for the store and the server, beside those of clients."""
 CLIENTS_LEAST = 8
@@ -131,11 +131,11 @@ tables of the store."""
 FIRST_BYTES_A_SECOND = 1024
 """A client whose first request arrives more slowly than this is not a Redis client."""
 LOOKS_AT_CLIENTS = 16
-"""How often the memory of clients is summed while ``maxmemory-clients`` bytes come and go."""
+"""How often the memory of clients is summed per ``maxmemory-clients`` bytes of traffic."""
 WARN_S = 60.0
 """Seconds between two warnings of the same kind."""
 MONITORS = OutputLimit(OUTPUT_MAX)
-"""The limit for MONITOR clients where there is none for others."""
+"""The limit of MONITOR clients if their class has none."""
 _HTTP = frozenset({b"post", b"host:"})
 """The first words of HTTP lines: a browser was made to talk to this port."""
 FULL = ErrorReply("ERR", "max number of clients reached")
@@ -164,7 +164,7 @@ class Limits:
         self._moved = 0
         """Bytes received and sent when the memory of clients was last summed."""
         self.recent_input = self.recent_output = 0
-        """The most bytes of unrun requests and of unread replies of a client, as last measured."""
+        """The most bytes of unrun requests, and of unread replies, of a client at the last sum."""
         self.near = 0
         """Bytes of unread replies below which no limit can be exceeded."""
         self.paused: dict[Client, None] = {}
@@ -212,9 +212,9 @@ class Limits:
         return True
 
     def _output_limit(self, client: Client) -> OutputLimit:
-        """Return the limit on unread replies of a client's class.
+        """Return the limit on a client's unread replies, by its class.
 
-        A MONITOR client has one in any case: its replies have no end, and it may stand still.
+        A MONITOR client always has one: its replies have no end, and it may stop reading.
         """
         limits = self._server.options.output_limits
         limit = limits[b"normal" if client.subscriptions is None else b"pubsub"]
@@ -279,7 +279,7 @@ class Limits:
         if not look and (not most or 0 <= moved - self._moved < most // LOOKS_AT_CLIENTS):
             return
         self._moved = moved
-        sizes = self._measured()
+        sizes = self._measure_clients()
         total = sum(sizes.values())
         if not most or total <= most:
             return
@@ -292,7 +292,7 @@ class Limits:
             if total <= most:
                 return
 
-    def _measured(self) -> dict[Client, int]:
+    def _measure_clients(self) -> dict[Client, int]:
         """Return the bytes that each client takes, and note the largest buffers for INFO."""
         clients = self._server.clients.values()
         of_reply, of_channels = self._server.streaming.memory_of, self._server.pubsub.memory_of

@@ -2,9 +2,9 @@
 
 Most requests name a command of keys and come from a client in no special state. They need one
 lookup by the word as it was sent, the handler, and a reply; ``CallRecorder`` records equal commands
-in a row, of all clients, together. Any other request, and any unusual state of the client or the
-server, takes the executor's general path from that request on, and so does a handler's answer that
-is no reply yet.
+in a row, of all clients, together. The executor's general path takes over at the first request that
+is not plain, in any unusual state of the client or the server, and if a handler's answer is no
+reply yet.
 
 If the turn fails, each request of a pipeline runs again in a turn of its own.
 """
@@ -53,14 +53,14 @@ class Pipeline:
         self.requests: list[Argv] = []
         self.replies: list[Reply] = []
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Return the encoded replies."""
         try:
             return encode_all(self.replies, self.protocol)
         except KVStreamError:  # damaged rows are found when they are encoded
-            return b"".join(map(self._encoded, self.replies))
+            return b"".join(map(self._encode_one, self.replies))
 
-    def _encoded(self, reply: Reply) -> bytes:
+    def _encode_one(self, reply: Reply) -> bytes:
         try:
             return encode(reply, self.protocol)
         except KVStreamError as error:
@@ -102,10 +102,10 @@ class Pipelines:
         self._unchecked = {
             word: plain for word, plain in self._by_word.items() if word not in publishing
         }
-        """The commands of a user that is not allowed every channel."""
+        """``_by_word`` without publishing commands, for users who may not use every channel."""
 
     def _find(self, argv: Argv, all_channels: bool = True) -> Command | None:
-        """Return the command of a request that is plain."""
+        """Return the command of a request, or None if the request is not plain."""
         by_word = self._by_word if all_channels else self._unchecked
         plain = by_word.get(argv[0]) if argv else None  # a Requeued is empty
         if type(plain) is dict:
@@ -151,7 +151,7 @@ class Pipelines:
                     reply = read_reply(txn, client, reply)  # type: ignore[arg-type]
             except RequestError as error:
                 reply = ErrorReply.of(error)
-                recorder.statistics.failed(plain.name, error.code)
+                recorder.statistics.count_failure(plain.name, error.code)
             except BaseException as error:
                 turn.fail(error)
             ended, kind = clock(), type(reply)
@@ -213,7 +213,7 @@ class Pipelines:
 
 
 def _by_words(commands: Iterable[Command]) -> dict[bytes, Command]:
-    """Return the plain ones of some commands, or subcommands, by their words."""
+    """Return the plain commands among commands or subcommands, by their words."""
     return {
         word: command
         for command in commands

@@ -28,13 +28,13 @@ from kvstream.types.glob import matcher
 SLICE_S: Final = 0.001
 """Time for messages between two turns."""
 SENT_TOGETHER: Final = 16
-"""Clients that are sent to before the clock is looked at."""
+"""Clients that get messages between two looks at the clock."""
 NAME_BYTES: Final = 200
 """Memory of a subscription beside the bytes of its name."""
 ROUTES_MAX: Final = 1024
-"""Channels whose receivers are kept ready; beyond that all are looked up again."""
+"""Channels whose receivers are cached; the cache is cleared when it is full."""
 ROUTE_NAME_MAX: Final = 1024
-"""Bytes of the name of such a channel."""
+"""The longest name, in bytes, of a channel whose receivers are cached."""
 UNSENT_MAX: Final = 64 << 20
 """Bytes to be sent above which a slice takes longer, so that publishers wait."""
 
@@ -66,7 +66,7 @@ class Message:
         self.parts = parts
         """The encoded message."""
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         return b""
 
     def memory(self) -> int:
@@ -133,7 +133,7 @@ class PubSub:
         self.names[kind].setdefault(name, {})[client] = None
         if kind is ChannelKind.PATTERN and name not in self._tests:
             self._tests[name] = matcher(name)
-        self._changed(kind, name)
+        self._drop_routes(kind, name)
 
     def unsubscribe(self, client: Client, kind: ChannelKind, name: bytes) -> None:
         """Unsubscribe a client, if it is subscribed."""
@@ -148,7 +148,7 @@ class PubSub:
             del self.names[kind][name]
             if kind is ChannelKind.PATTERN:
                 del self._tests[name]
-        self._changed(kind, name)
+        self._drop_routes(kind, name)
         if not any(subscriptions.values()):
             client.subscriptions = None
             del self.clients[client]
@@ -165,13 +165,13 @@ class PubSub:
         self._take(client)
         self.behind.pop(client, None)
 
-    def switched(self) -> None:
-        """Note that a subscriber has switched its protocol."""
+    def encode_anew(self) -> None:
+        """Encode the next messages anew: a subscriber has switched its protocol."""
         self._groups.clear()
         for routes in self._routes.values():
             routes.clear()
 
-    def _changed(self, kind: ChannelKind, name: bytes) -> None:
+    def _drop_routes(self, kind: ChannelKind, name: bytes) -> None:
         self._groups.pop((kind, name), None)
         if kind is ChannelKind.PATTERN:
             self._routes[ChannelKind.CHANNEL].clear()
@@ -202,7 +202,7 @@ class PubSub:
         self._deliver(Message([(line, tuple(self.monitors))]))
 
     def _find(self, kind: ChannelKind, channel: bytes) -> Route:
-        """Find the receivers of a channel, and keep them ready."""
+        """Find and cache the receivers of a channel."""
         begin = _begin(b"%bmessage" % kind.value.encode(), channel)
         heads = self._heads(kind, channel, begin)
         if kind is ChannelKind.CHANNEL:
@@ -236,7 +236,7 @@ class PubSub:
     # --- sending --------------------------------------------------------------------------------
 
     def has_messages(self, replies: Sequence[PendingReplies]) -> bool:
-        """Return whether messages are among the replies of a turn, or before them."""
+        """Return whether messages are among the replies of a turn, or wait from earlier ones."""
         if self._unsent or self.behind:
             return True
         self.is_used = bool(self.clients or self.monitors)
@@ -246,7 +246,7 @@ class PubSub:
         return False
 
     def append(self, messages: list[Message]) -> None:
-        """Append messages to what their receivers have not been sent yet.
+        """Append messages to the unsent ones of their receivers.
 
         Messages in a row to the same receivers are joined first.
         """
@@ -277,7 +277,7 @@ class PubSub:
         self._unsent_bytes += len(reply)
 
     def send(self, client: Client) -> None:
-        """Send what is unsent of a client."""
+        """Send a client its unsent messages and replies."""
         data = self._take(client)
         if not data or client.lost:
             return
@@ -289,7 +289,7 @@ class PubSub:
         client.send(data)
 
     def _take(self, client: Client) -> bytes:
-        """Remove and return what is unsent of a client."""
+        """Remove and return a client's unsent messages and replies."""
         parts = self._unsent.pop(client, None)
         if parts is None:
             return b""
@@ -322,12 +322,12 @@ class PubSub:
 
 
 def names_of(client: Client, kind: ChannelKind) -> list[bytes]:
-    """Return what a client is subscribed to."""
+    """Return the channels or patterns of a client's subscriptions of a kind."""
     return [] if client.subscriptions is None else list(client.subscriptions[kind])
 
 
 def has_forbidden(client: Client) -> bool:
-    """Return whether a client is subscribed to something that its user may not use."""
+    """Return whether a client has a subscription that its user may not use."""
     return any(
         not client.user.allows_channel(name, kind is ChannelKind.PATTERN)
         for kind in ChannelKind
@@ -335,7 +335,7 @@ def has_forbidden(client: Client) -> bool:
     )
 
 
-def subscribed(client: Client, kind: ChannelKind) -> int:
+def count_subscriptions(client: Client, kind: ChannelKind) -> int:
     """Return the number of subscriptions that the reply to a SUBSCRIBE of a kind shows.
 
     Channels and patterns count together, shard channels on their own.
@@ -365,23 +365,23 @@ class Notifications:
         """``publish`` sends a message to the subscribers of a channel."""
         self._server, self._send = server, publish
         self.of_calls = False
-        """Whether events are wanted that calls cause, rather than the time."""
+        """Whether events of calls are wanted, not only those of expiry."""
         self.configure()
 
     def configure(self) -> None:
         """Note the classes of events that the options name from now on."""
         flags = self._server.options.notify_keyspace_events
         wanted = flags & ~CHANNELS if flags & CHANNELS else 0
-        self._server.engine.publish_events(wanted, self._committed)
+        self._server.engine.publish_events(wanted, self._publish_committed)
         self.of_calls = bool(wanted & ~EXPIRED.bit)
 
     def end(self) -> None:
         """Note no more events: the server has ended, and the store goes on."""
-        self._server.engine.publish_events(0, self._committed)
+        self._server.engine.publish_events(0, self._publish_committed)
         self.of_calls = False
 
-    def ran(self, txn: Txn, missed: list[bytes]) -> None:
-        """Publish the events of a call; ``missed``: the keys that it has looked up in vain."""
+    def publish_call(self, txn: Txn, missed: list[bytes]) -> None:
+        """Publish the events of a call; ``missed`` are keys that it did not find."""
         if missed and txn.wanted_events & KEYMISS.bit:
             at = 0
             while at < len(txn.events) and txn.events[at][0] is EXPIRED:
@@ -395,8 +395,8 @@ class Notifications:
         events, txn.events = txn.events, []
         self._publish(events)
 
-    def _committed(self, events: list[Noted]) -> None:
-        """Publish the events of a commit, whatever thread has made it."""
+    def _publish_committed(self, events: list[Noted]) -> None:
+        """Publish the events of a commit of any thread."""
         self._server.post(partial(self._publish, events))
 
     def _publish(self, events: Iterable[Noted]) -> None:

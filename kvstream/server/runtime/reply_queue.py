@@ -39,11 +39,11 @@ from kvstream.storage.durability import Committer
 from kvstream.types.clock import monotonic
 
 LINGER_S = 0.001
-"""The longest wait for others."""
+"""The longest wait for replies to other clients."""
 QUICK_S = 0.002
 """The longest mean time of an fsync of a quick disk."""
 SLOWEST_S = 0.05
-"""A longer fsync moves the mean as this one: ten to twenty quick ones make up for it."""
+"""A longer fsync counts as this time, so that ten to twenty quick ones restore the mean."""
 SHARE = 8
 """The mean moves by this part of the way towards the time of the last fsync."""
 
@@ -53,7 +53,7 @@ class WaitingReplies(Protocol):
 
     @property
     def waiting(self) -> int:
-        """Their number."""
+        """The number of waiting replies."""
         ...
 
     def ask(self) -> None:
@@ -61,7 +61,7 @@ class WaitingReplies(Protocol):
         ...
 
     def wait(self) -> None:
-        """Do that fsync in this thread, and call ``GroupFsync.done``."""
+        """Fsync in this thread, and call ``GroupFsync.end``."""
         ...
 
 
@@ -86,14 +86,14 @@ class GroupFsync:
         self._under_way = self._asked = False
 
     def begin(self) -> None:
-        """Note that replies wait; while an fsync is under way nothing is asked for."""
+        """Note that replies wait; ask for nothing while an fsync is under way."""
         if not self._under_way:
             self._under_way = True
             self._until = self._clock() + min(self._mean_s / 2, LINGER_S)
             self._soon(self._ask_if_due)
 
-    def done(self) -> None:
-        """Note the end of an fsync; the replies that it has answered are expected again."""
+    def end(self) -> None:
+        """Note the end of an fsync; expect requests again from the clients that it answered."""
         if not self._asked:
             return
         self._asked = self._under_way = False
@@ -140,10 +140,10 @@ class PendingReply:
     client: Client
     reply: Answer = None
     unit: Operation | None = None
-    """Makes the reply; None: it does not depend on the store."""
+    """The function that makes the reply; None: the reply does not depend on the store."""
     db: int = 0
     protocol: int = 0
-    """That of the request; 0: that of the client when the reply is written."""
+    """The version of RESP; 0: that of the client when the reply is written."""
     depends: bool = True
     """It depends on the store: if the fsync fails it is replaced by an error."""
     is_sent: bool | None = None
@@ -151,7 +151,7 @@ class PendingReply:
     reads: bool = False
     """The unit does not write, but may delete what has expired."""
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Return the encoded reply; empty if nothing is written."""
         reply = self.reply
         if self.is_sent is False or type(reply) in HOLDING:
@@ -200,7 +200,7 @@ IDLE_S = 60.0
 
 @dataclass(slots=True)
 class StreamedReply:
-    """One reply being streamed."""
+    """A reply that is streamed."""
 
     pages: Iterator[bytes]
     command: str
@@ -281,7 +281,7 @@ class ReplyStreaming:
     def _fail(self, client: Client, reply: StreamedReply, error: Exception) -> None:
         """Close a connection in the middle of a reply, where no error can be sent."""
         code = error.code if isinstance(error, KVStreamError) else "ERR"
-        self._server.statistics.failed(reply.command, code)
+        self._server.statistics.count_failure(reply.command, code)
         _log.error("%s: a reply of %s broke off: %s", client.address, reply.command, str(error))
         self._server.drop(client)
 
@@ -382,7 +382,7 @@ class ReplyQueue:
         if self._pubsub.queue:
             self._pubsub.send_some()
         if self.group_fsync is not None:
-            self.group_fsync.done()
+            self.group_fsync.end()
 
     def _write(self, replies: list[PendingReplies], closing: list[Client]) -> None:
         pubsub = self._pubsub
@@ -409,7 +409,7 @@ class ReplyQueue:
                 pubsub.append(messages)
                 messages = []
             client = pending.client
-            reply = b"" if client.lost else pending.encoded()
+            reply = b"" if client.lost else pending.encode()
             if reply:
                 pubsub.append_reply(client, reply)
                 answered[client] = None
@@ -433,7 +433,7 @@ class ReplyQueue:
 def write_in_python(
     replies: list[PendingReplies], begin_pages: Callable[[PendingReplies], None], most: int
 ) -> None:
-    """Send replies, those of one client together; one above ``most`` bytes as soon as encoded.
+    """Send replies, those of one client together; send one above ``most`` bytes once it is encoded.
 
     ``begin_pages`` is called for a reply without bytes whose client has an unfinished reply.
     """
@@ -442,7 +442,7 @@ def write_in_python(
         client = pending.client
         if client.lost:
             continue
-        reply = pending.encoded()
+        reply = pending.encode()
         if not reply:
             if client.reply_unfinished:
                 begin_pages(pending)
@@ -475,9 +475,9 @@ def _send(client: Client, replies: bytes | list[bytes]) -> None:
 
 
 def error_of(failure: Exception) -> ErrorReply:
-    """Return the error reply for a failed unit, given a TurnFailed or what has made it fail.
+    """Return the error reply of a failed unit, from a TurnFailed or its cause.
 
-    It raises the failure if its cause is no Exception.
+    Raises the failure if its cause is not an Exception.
     """
     cause = failure.__cause__ if isinstance(failure, TurnFailed) else failure
     if isinstance(cause, DataError):

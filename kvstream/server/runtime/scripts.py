@@ -64,12 +64,12 @@ REDIS_VERSION: Final = b"8.10.0"
 _VERSION_NUMBER: Final = 0x00080A00
 _LEVELS = (logging.DEBUG, logging.INFO, NOTICE, logging.WARNING)
 _ENCODED, _FAILED, _REFUSED, _DEAD = 1, 2, 3, 4
-"""What the second value of a command's result says, as ``calls.lua`` has it."""
+"""The second value of a command's result: the same numbers as in ``calls.lua``."""
 _NO_LIMIT: Final = 1 << 40
 QUICK_MAX: Final = 10_000
-"""Scripts of which it is known that they end soon; forgetting one costs a turn of its own."""
-_FEW = {b"%d" % count: count for count in range(10)}
-"""Counts of keys as nearly all scripts have them."""
+"""Scripts that are known to end soon; a forgotten one runs in a turn of its own again."""
+_SMALL_COUNTS = {b"%d" % count: count for count in range(10)}
+"""The counts of keys that nearly all scripts have, as words."""
 _UNKNOWN = "ERR Unknown Redis command called from script"
 _WRONG_NUMBER = b"ERR Wrong number of args calling Redis command from script", _REFUSED
 _NOT_ALLOWED = b"ERR This Redis command is not allowed from script", _REFUSED
@@ -111,11 +111,11 @@ class Scripts:
         self.load_until: float | None = None
         """The monotonic time at which the library that is loaded must have run."""
         self._failure: BaseException | None = None
-        """What has failed inside a command: the turn fails with it."""
+        """The exception that a command raised: the turn fails with it."""
 
     @property
     def interpreter(self) -> Interpreter:
-        """The interpreter of scripts, made by the first of them."""
+        """The interpreter of scripts; the first script creates it."""
         if self._interpreter is None:
             self._interpreter = self.new_interpreter()
         return self._interpreter
@@ -197,8 +197,8 @@ class Scripts:
     def waits(self, client: Client, name: bytes) -> bool:
         """Whether a script or function must wait for the next turn.
 
-        One that may run for long begins a turn: clients whose requests have run before it in the
-        same turn would wait for their replies as long as it runs.
+        A script that may run for long begins a turn of its own. Otherwise clients whose requests
+        ran before it in the turn would wait for their replies until it ends.
         """
         busy = self.busy
         if busy.awaits_first:
@@ -314,10 +314,10 @@ class Scripts:
             return FULL
         command = self._find(argv)
         if isinstance(command, tuple):
-            return self._refused(argv, command)
+            return self._count_refusal(argv, command)
         refusal = self._refusal(client, command, argv, txn)
         if refusal is not None:
-            return self._refused(argv, refusal)
+            return self._count_refusal(argv, refusal)
         if command.writes:
             self.busy.has_written = True
         return self._result(self.dispatcher.answer(client, command, argv, txn), interpreter)
@@ -356,10 +356,10 @@ class Scripts:
             dispatcher.trackers.clients[client].caching = self._caching
         return None
 
-    def _refused(self, argv: list[bytes], refusal: tuple[bytes, int]) -> tuple[bytes, int]:
+    def _count_refusal(self, argv: list[bytes], refusal: tuple[bytes, int]) -> tuple[bytes, int]:
         """Count a refusal; the error of the script does not count again."""
         message = refusal[0]
-        self.dispatcher.statistics.rejected(_code(message), name_of(argv, self._commands))
+        self.dispatcher.statistics.count_rejection(_code(message), name_of(argv, self._commands))
         return message, _FAILED
 
     def _result(self, reply: Any, interpreter: Interpreter) -> Any:
@@ -386,8 +386,8 @@ class Scripts:
             return FULL
         return wire, _ENCODED
 
-    def permitted(self, *argv: Any) -> bool | None:
-        """Return whether the user may run a command; None: there is none."""
+    def may_run(self, *argv: Any) -> bool | None:
+        """Return whether the user may run a command; None if there is no such command."""
         client = self._client
         assert client is not None
         container = self._commands.get(argv[0].lower())
@@ -432,7 +432,7 @@ def _may(user: User, command: Command, argv: Sequence[bytes]) -> bool:
 def key_count(argv: Argv, not_a_number: str = NOT_AN_INTEGER) -> int:
     """Return how many of the arguments of a script or function are keys."""
     count = argv[2]
-    keys = _FEW[count] if count in _FEW else integer(count, not_a_number)
+    keys = _SMALL_COUNTS[count] if count in _SMALL_COUNTS else integer(count, not_a_number)
     if keys > len(argv) - 3:
         raise RequestError("Number of keys can't be greater than number of args")
     if keys < 0:

@@ -3,9 +3,9 @@
 A key that a tracking client reads is remembered until its invalidation is sent; in broadcast mode a
 client gets every change of keys with its prefixes. Changes come from the index of keys and, for
 changes inside a stream, from the command. Messages are sent after the replies of the turn: their
-changes are committed by then, and no reply with older content follows them. REDIRECT
-names a client that gets them instead: one that is subscribed and speaks RESP2 gets them in
-``__redis__:invalidate``.
+changes are committed by then, and no reply with older content follows them. REDIRECT names another
+client that gets them instead; if that one speaks RESP2 it must be subscribed, and gets them as
+messages of ``__redis__:invalidate``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,8 +64,7 @@ class Trackers:
         self._lengths: set[int] = set()
         """The lengths of the prefixes."""
         self._broadcasts: dict[bytes, dict[bytes, Client | None]] = {}
-        """Keys to invalidate, by prefix, and the only client that has changed each; None: others
-        have, too."""
+        """Keys to invalidate, by prefix, with the client that changed them; None if several did."""
 
     def begin(self, client: Client, tracking: Tracking) -> None:
         """Begin tracking for a client."""
@@ -92,18 +91,18 @@ class Trackers:
             self.known.clear()
 
     def is_tracked(self, key: bytes) -> bool:
-        """Return whether a change of a key is sent to anybody."""
+        """Return whether any client is notified of changes of a key."""
         return key in self.known or bool(self._prefixes_of(key))
 
     def _prefixes_of(self, key: bytes) -> list[bytes]:
-        """Return the prefixes of clients in broadcast mode that a key has."""
+        """Return the prefixes of broadcast mode with which a key begins."""
         prefixes = [key[:length] for length in self._lengths if length <= len(key)]
         return [prefix for prefix in prefixes if prefix in self.prefixes]
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def ran(self, client: Client, command: Command, keys: list[bytes], changed: bool) -> None:
-        """Note the keys that a call has read and changed; ``changed``: it may have changed some."""
+    def note_call(self, client: Client, command: Command, keys: list[bytes], changed: bool) -> None:
+        """Note the keys that a call read; ``changed``: it may have changed them."""
         invalidates = Flag.INVALIDATES in command.flags
         if invalidates and command.keys is None:
             self._change_all()
@@ -114,11 +113,11 @@ class Trackers:
         tracking = self.clients.get(client)
         if tracking is None:
             return
-        self.began(client, command, keys)
+        self.begin_call(client, command, keys)
         if client.queue is None and not command.name.startswith("client|"):
             tracking.caching = False
 
-    def began(self, client: Client, command: Command, keys: list[bytes]) -> None:
+    def begin_call(self, client: Client, command: Command, keys: list[bytes]) -> None:
         """Remember the keys that a call reads; an incremental one reads them as it begins."""
         tracking = self.clients.get(client)
         if tracking is None or command.runs_scripts:
@@ -147,7 +146,7 @@ class Trackers:
         return attempt
 
     def notice(self, client: Client | None = None, own: Sequence[bytes] = ()) -> None:
-        """Note the changes of the index of keys; those of ``own`` are made by ``client``."""
+        """Note the changes of the index of keys; ``client`` made those of the keys ``own``."""
         watch = self._watch
         if watch is None:
             return
@@ -244,7 +243,7 @@ class Trackers:
 
 
 def _invalidation(protocol: int, names: Sequence[bytes] | None) -> Shared:
-    """Return the message of invalid keys, None for all, as a protocol has it."""
+    """Return the invalidation message in a protocol; ``names`` is None for all keys."""
     keys: Reply = None if names is None else [*names]
     if protocol == RESP3:
         return Shared(Push([b"invalidate", keys]))

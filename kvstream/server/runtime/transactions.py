@@ -46,7 +46,7 @@ _EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous 
 
 
 class ExecReplies:
-    """The memory that the replies of one EXEC may take: together as much as one reply."""
+    """The memory that the replies of one EXEC may take together: as much as one other reply."""
 
     def __init__(self, limits: Limits, short_bytes: int) -> None:
         self._limits, self._short_bytes = limits, short_bytes
@@ -160,7 +160,7 @@ def run_queue(
         client.last_command = "exec"
     if client.reply_mode is ReplyMode.SKIP_NEXT:  # EXEC has one reply
         client.reply_mode = ReplyMode.SKIP
-    dispatcher.statistics.ran("exec", dispatcher.clock() - begun)
+    dispatcher.statistics.count("exec", dispatcher.clock() - begun)
     return given_up(replies, room.size) if client.pages and room.is_long else replies
 
 
@@ -173,7 +173,7 @@ def _is_xadd(queued: Queued) -> bool:
 
 
 def _runs(commands: list[Queued]) -> list[list[Queued]]:
-    """Split commands where XADDs to one key without options begin and end."""
+    """Split commands into runs: XADDs without options to one key, and all between these."""
     if not any(map(_is_xadd, commands)):
         return [commands] if commands else []
     return [
@@ -187,7 +187,7 @@ def _add_together(
 ) -> list[bytes]:
     """Run XADDs to one key as one operation, and return the IDs.
 
-    None are returned, and nothing is added, if they have to run one by one.
+    If they must run one by one, nothing is added and the list is empty.
     """
     dispatcher.update_path()  # commands before them in the queue may change it
     if not (client.user.free and dispatcher.batches_xadds) or dispatcher.trackers.clients:

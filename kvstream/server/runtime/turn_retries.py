@@ -1,7 +1,7 @@
 """Retries of a failed turn: each of its requests runs again, in a turn of its own.
 
-The failure, damage or a full disk, is so reported to the client whose request meets it. A turn that
-was rolled back has blocked clients, put requests off and begun replies: that is undone first.
+So the failure, such as damage or a full disk, is reported to the client whose request meets it. The
+rolled back turn has blocked clients, put requests off and begun replies: this is undone first.
 """
 
 from typing import Protocol
@@ -96,7 +96,7 @@ class Retries:
         return [replies] if isinstance(replies, PendingReply) else []
 
     def _take_back(self, client: Client) -> PendingReply:
-        """Return the request of a client that was to run first in the next turn."""
+        """Roll back a client whose request was put off to the next turn; return that request."""
         self._roll_back(client)
         again = client.requests.popleft()
         assert isinstance(again, Requeued)
@@ -112,9 +112,9 @@ class Retries:
         self._roll_back(pending.client)
 
     def _roll_back(self, client: Client) -> None:
-        """Restore the state in which a client began its turn: RUNNABLE.
+        """Make a client RUNNABLE, as it was when the turn began.
 
-        A request that was put off or held, or runs in steps, becomes its next one.
+        A request that was put off or held, or that runs in steps, becomes its next request.
         """
         server, state = self._server, client.state
         if state is ClientState.BLOCKED:

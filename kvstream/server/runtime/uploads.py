@@ -39,7 +39,7 @@ from kvstream.storage import files
 from kvstream.storage.files import DIRECTORY_MODE, FILE_MODE
 
 LEFT_S = 24 * 3600
-"""A load to which nothing was sent for so long counts as given up."""
+"""A load that receives nothing for so long is removed."""
 PART_WORDS = 3
 """The words of COMMIT that name one file: name, digest, GIVEN or ALLOTTED."""
 _ID = re.compile(rb"[0-9a-f]{32}")
@@ -77,7 +77,7 @@ class Uploads:
         folder = folder_of(self._engine.database.own_path) / load.decode()
         folder.mkdir(DIRECTORY_MODE)
         packed = pack_ticket(ticket)
-        with _written(folder / _TICKET) as file:
+        with _open_to_append(folder / _TICKET) as file:
             os.write(file, packed)
         return load, packed
 
@@ -86,7 +86,7 @@ class Uploads:
         folder = self._folder(load)
         self._refuse_busy(load)
         self._refuse_full()
-        with _written(_file_of(name, folder)) as file:
+        with _open_to_append(_file_of(name, folder)) as file:
             size = os.fstat(file).st_size
             if size != offset:
                 raise InvalidArgument(f"the file has {size} bytes: what comes next belongs there")
@@ -185,7 +185,7 @@ def _last_change(folder: Path) -> float:
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[int]:
+def _open_to_append(path: Path) -> Iterator[int]:
     """Open or create a file for appending; a failed write leaves it as it was."""
     file = os.open(path, _HOW, FILE_MODE)
     before = os.fstat(file).st_size

@@ -71,7 +71,7 @@ class PythonXaddBatch:
         self.prefix = b""
         """The packed number of the client's database when the batch was taken."""
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Return the encoded replies."""
         return self.replies
 
@@ -367,4 +367,4 @@ def _plain(argv: Argv, most: int) -> tuple[Packed, Trim | None] | None:
 def _run_alone(turn: Turn, pending: PendingReply) -> bytes:
     assert pending.unit is not None
     pending.reply = turn.run(pending.unit)
-    return pending.encoded()
+    return pending.encode()

@@ -17,7 +17,7 @@ from kvstream.server.scripting.script import ScriptFlag, script_flags
 LOAD_S: Final = 0.5
 """Time in which FUNCTION LOAD must have run a library: Redis's."""
 START_S: Final = 10.0
-"""The same for libraries of a store: they have been loaded before."""
+"""The same limit for libraries of the store, which were loaded before."""
 
 
 class Function(NamedTuple):

@@ -25,8 +25,8 @@ SPARE: Final = 1 << 20
 """Bytes below the limit of memory: with less left, a script gets no more replies."""
 SMALL: Final = 1 << 16
 """Bytes of a reply that always fit into ``SPARE``."""
-FEW: Final = 8
-"""Arguments whose size is not looked at, as there is room for that of a few."""
+UNCHECKED_MAX: Final = 8
+"""The most arguments whose size is not checked: ``SPARE`` has room for so few."""
 ARGUMENTS_MAX: Final = 4000
 """Values that go over to Lua in one call: its stack has room for 8000."""
 FULL: Final = (False, 5)
@@ -38,8 +38,8 @@ _SINGLE = (
 )
 """Calls of functions that return one value."""
 SPARE_REFERENCES: Final = 16
-"""Places for references to Lua objects that are made and freed first. Freeing a reference then
-needs no memory, of which a state that was filled has none."""
+"""References to Lua objects that are made and freed at the start, so that Lua needs no memory to
+free a reference later: a full state has none."""
 KILLED: Final = 1
 STOPPED: Final = 2
 INTERNAL_ERROR: Final = 3
@@ -86,8 +86,8 @@ class Host(Protocol):
         """Run a command; return its reply as the sandbox takes it."""
         ...
 
-    def permitted(self, *argv: Any) -> bool | None:
-        """Return whether the user may run a command; None: there is none."""
+    def may_run(self, *argv: Any) -> bool | None:
+        """Return whether the user may run a command; None if there is no such command."""
         ...
 
     def sha1hex(self, data: bytes) -> bytes | None:
@@ -108,7 +108,7 @@ class Failure(NamedTuple):
 
     message: bytes
     counted: bool = False
-    """The statistics of errors have it already."""
+    """The statistics of errors include it already."""
     position: bytes | None = None
     """``@user_script:1``; None: the error has no position."""
 
@@ -133,7 +133,7 @@ class Function(NamedTuple):
 
 
 class Imitated(NamedTuple):
-    """The server whose members of ``redis`` and ``server`` libraries see while they are loaded."""
+    """The server that libraries see while they are loaded, in ``redis`` and ``server``."""
 
     valkey_version: bytes | None = None
     """None: Redis, which has no ``server``."""
@@ -189,7 +189,7 @@ class Interpreter:
             unpack_returned_tuples=True,
             max_memory=self._memory_max,
         )
-        functions = host.tick, host.command, host.permitted, host.sha1hex, host.log, host.set_resp
+        functions = host.tick, host.command, host.may_run, host.sha1hex, host.log, host.set_resp
         install_libraries(runtime)
         spare = [runtime.table() for _ in range(SPARE_REFERENCES)]
         first, *parts = [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.server.options import ConfigFile, RewriteFailed, rewritten
+from kvstream.server.options import ConfigFile, RewriteFailed, rewrite_text
 from tests.server.asking import Failure
 from tests.server.conftest import Serve, Served
 
@@ -45,8 +45,8 @@ OPTIONS = frozenset({"port", "requirepass", "timeout", "protected-mode"})
 def test_a_setting_is_changed_in_its_line_or_added(
     before: str, changed: dict[str, str], after: str
 ) -> None:
-    assert rewritten(before, changed, OPTIONS) == after
-    assert rewritten(after, changed, OPTIONS) == after
+    assert rewrite_text(before, changed, OPTIONS) == after
+    assert rewrite_text(after, changed, OPTIONS) == after
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_setting_is_changed_in_its_line_or_added(
 )
 def test_unknown_lines_are_kept(before: str) -> None:
     with pytest.raises(RewriteFailed):
-        rewritten(before, {"requirepass": "new", "hz": "9"}, OPTIONS)
+        rewrite_text(before, {"requirepass": "new", "hz": "9"}, OPTIONS)
 
 
 def test_a_value_that_toml_cannot_hold_is_refused(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_percentiles_are_right_to_within_a_hundredth() -> None:
     row = CommandStatistics()
     durations = row.durations
     for each in times:
-        row.ran(each)
+        row.count(each)
     durations.add(0.5, calls=8000)
     times = sorted([*times, *[0.5] * 8000])
     ranks = [0.0, 1.0, 10.0, 19.0, 50.0, 100.0]

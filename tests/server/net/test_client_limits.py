@@ -296,7 +296,7 @@ def test_a_client_with_a_partial_request_is_not_idle(quiet: Server) -> None:
     for part in (b"*2\r\n$4\r\nECHO\r\n", b"$2\r\n", b"h", b"i", b"\r\n"):
         quiet.now += 9
         quiet.executor.tick()
-        quiet.executor.received(talker.client, part)
+        quiet.executor.receive(talker.client, part)
     quiet.turn()
     assert not talker.closed
     assert talker.heard() == b"$2\r\nhi\r\n"

@@ -55,7 +55,7 @@ class Ends:
         executor = SimpleNamespace(
             statistics=self.statistics,
             limits=limits,
-            received=lambda client, data: self.received.append(data),
+            receive=lambda client, data: self.received.append(data),
         )
         self.turns = 0
         self.functions: list[Callable[[], None]] = []
@@ -157,7 +157,7 @@ def test_replies_of_a_client_are_sent_together_and_long_ones_at_once(write: Any)
             batch = XaddBatch(client, b"", [], b"")
             batch.replies = reply
             return batch
-        return SimpleNamespace(client=client, encoded=lambda: reply)
+        return SimpleNamespace(client=client, encode=lambda: reply)
 
     slots = [slot(a, b"1"), slot(b, b"2"), slot(a, b"3"), slot(lost, b"4"), slot(unfinished, b"")]
     slots += [slot(b, b"long"), slot(a, b"5"), slot(b, b""), slot(b, b"6")]
@@ -210,7 +210,7 @@ def test_an_internal_error_is_logged_and_ends_only_one_connection(
     with Asker(served.port, 2) as one, Asker(served.port, 2) as other:
         assert (one.ask("PING"), other.ask("PING")) == (b"PONG", b"PONG")
         with monkeypatch.context() as patch:
-            patch.setattr(served.executor, "received", break_down)
+            patch.setattr(served.executor, "receive", break_down)
             one.send_bytes(PING)
             with pytest.raises((EOFError, ConnectionResetError)):
                 one.read()

@@ -29,10 +29,10 @@ class Ending(Channel):
         self.client: Any = object()
         self.events: list[object] = []
 
-    def ended(self) -> None:
-        self.events.append("ended")
+    def end_input(self) -> None:
+        self.events.append("end_input")
 
-    def failed(self, error: Exception) -> None:
+    def report(self, error: Exception) -> None:
         self.events.append(error)
 
     def abort(self) -> None:
@@ -47,7 +47,7 @@ class Pairs:
         self.executor = SimpleNamespace(
             statistics=None,
             limits=None,
-            received=lambda client, data: self.received.append((client, data)),
+            receive=lambda client, data: self.received.append((client, data)),
         )
         self.pairs = [socket.socketpair() for _ in range(count)]
         self.channels = [Ending(self.executor) for _ in range(count)]
@@ -111,12 +111,12 @@ def test_each_channel_is_notified_of_its_end_or_failure(pairs: Pairs) -> None:
 
     def run(reader: EpollReader) -> None:
         pairs.join(reader)
-        pairs.executor.received = receive
+        pairs.executor.receive = receive
         pairs.pairs[0][1].sendall(b"first")
         pairs.pairs[1][1].close()
         pairs.pairs[2][1].sendall(b"third")
         assert reader.receive() == 3
-        assert [channel.events for channel in pairs.channels] == [[error], ["ended"], []]
+        assert [channel.events for channel in pairs.channels] == [[error], ["end_input"], []]
 
     in_loop(run)
 

@@ -50,10 +50,10 @@ def quiet(tmp_path: Path) -> Iterator[Server]:
 
 def test_a_client_that_sends_its_first_request_slowly_is_closed(quiet: Server) -> None:
     slow = quiet.client()
-    quiet.executor.received(slow.client, b"*2\r\n$4\r\nECHO\r\n$100\r\n")
+    quiet.executor.receive(slow.client, b"*2\r\n$4\r\nECHO\r\n$100\r\n")
     for _ in range(59):
         quiet.now += 1
-        quiet.executor.received(slow.client, b"x")
+        quiet.executor.receive(slow.client, b"x")
         quiet.executor.tick()
     assert not slow.closed
     quiet.now += 1
@@ -63,10 +63,10 @@ def test_a_client_that_sends_its_first_request_slowly_is_closed(quiet: Server) -
 
 def test_a_large_first_request_may_take_longer(quiet: Server) -> None:
     slow = quiet.client()
-    quiet.executor.received(slow.client, b"*2\r\n$4\r\nECHO\r\n$4000000\r\n")
+    quiet.executor.receive(slow.client, b"*2\r\n$4\r\nECHO\r\n$4000000\r\n")
     for _ in range(100):
         quiet.now += 1
-        quiet.executor.received(slow.client, b"x" * 2000)
+        quiet.executor.receive(slow.client, b"x" * 2000)
         quiet.executor.tick()
     assert not slow.closed
 
@@ -74,7 +74,7 @@ def test_a_large_first_request_may_take_longer(quiet: Server) -> None:
 def test_a_silent_connection_is_kept_as_it_may_belong_to_a_pool(quiet: Server) -> None:
     waiting, known = quiet.client(), quiet.client()
     known.ask("PING")
-    quiet.executor.received(known.client, b"*2\r\n")
+    quiet.executor.receive(known.client, b"*2\r\n")
     quiet.now += 100_000
     quiet.executor.tick()
     assert not waiting.closed

@@ -91,7 +91,7 @@ def test_a_half_closed_client_that_would_block_gets_its_replies(
         bob.ask("CLIENT", "PAUSE", "1000", "WRITE")
     last = ("SET", "k", "v") if paused else ("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     ann.send_bytes(request("PING") + request(*last))
-    assert server.executor.ended(ann.client)
+    assert server.executor.end_input(ann.client)
     server.turn()
     assert (ann.heard(), ann.closed) == (b"+PONG\r\n", True)
     assert not server.executor.blocked
@@ -203,7 +203,7 @@ class Clients(RuleBasedStateMachine):
     def send(self, number: int, words: list[tuple[str, ...]]) -> None:
         client = self.talkers[number].client
         if client.id in self.server.executor.clients and words:
-            self.server.executor.received(client, b"".join(request(*each) for each in words))
+            self.server.executor.receive(client, b"".join(request(*each) for each in words))
 
     @rule(
         number=st.sampled_from([1, 2, 3]), data=st.sampled_from([b"*1\r\n$4", b"*x\r\n", b"\r\n"])
@@ -211,13 +211,13 @@ class Clients(RuleBasedStateMachine):
     def send_bytes(self, number: int, data: bytes) -> None:
         client = self.talkers[number].client
         if client.id in self.server.executor.clients:
-            self.server.executor.received(client, data)
+            self.server.executor.receive(client, data)
 
     @rule(number=st.sampled_from([1, 2, 3]))
     def end_input(self, number: int) -> None:
         client = self.talkers[number].client
-        if client.connection is OPEN and not self.server.executor.ended(client):
-            self.server.executor.gone(client)
+        if client.connection is OPEN and not self.server.executor.end_input(client):
+            self.server.executor.forget(client)
 
     @rule(number=st.sampled_from([1, 2, 3]), event=st.sampled_from(["gone", "drop", "cut off"]))
     def end(self, number: int, event: str) -> None:
@@ -227,7 +227,7 @@ class Clients(RuleBasedStateMachine):
         elif event == "drop":
             self.server.executor.drop(client)
         else:
-            self.server.executor.gone(client)
+            self.server.executor.forget(client)
 
     @rule(number=st.sampled_from([1, 2, 3]))
     def connect_again(self, number: int) -> None:

@@ -297,7 +297,7 @@ def test_readers_are_served_after_exec_not_within(server: Server, ann: Talker, b
 
 def test_a_protocol_error_follows_the_replies_and_closes(server: Server, ann: Talker) -> None:
     ann.send("PING")
-    server.executor.received(ann.client, b"*1\r\n!4\r\n")
+    server.executor.receive(ann.client, b"*1\r\n!4\r\n")
     server.turn()
     assert ann.heard() == b"+PONG\r\n-ERR Protocol error: expected '$', got '!'\r\n"
     assert ann.closed

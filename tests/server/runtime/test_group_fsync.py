@@ -47,7 +47,7 @@ class Loop:
         """End an fsync of this duration."""
         self.now += seconds
         self.waiting -= answered
-        self.group_fsync.done()
+        self.group_fsync.end()
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_thread_waits_for_a_disk_that_became_slow_until_it_is_fast(
 def test_replies_already_written_request_no_fsync(loop: Loop) -> None:
     loop.turn(2)
     loop.waiting = 0
-    loop.group_fsync.done()
+    loop.group_fsync.end()
     loop.round()
     loop.turn(1)
     loop.round()

@@ -89,7 +89,7 @@ def taken_apart(argv: list[bytes]) -> tuple[list[bytes], list[bytes]]:
 
 
 def send(server: Server, talker: Talker, data: bytes) -> None:
-    server.executor.received(talker.client, data)
+    server.executor.receive(talker.client, data)
 
 
 def ids(said: bytes) -> list[bytes]:
@@ -286,10 +286,10 @@ def test_each_request_of_a_batch_gets_the_error_of_the_fsync(
     batch = kind(ann.client, b"s", [encode_flat([b"f", b"v"])] * 2, b"")
     batch.replies = b"$3\r\n1-1\r\n"
     batch.fail(ErrorReply("ERR", "lost", UnknownOutcome))
-    assert batch.encoded() == b"-ERR lost\r\n" * 2
+    assert batch.encode() == b"-ERR lost\r\n" * 2
     ann.ask("KVSTREAM.ERRORS", "ON")
     batch.fail(ErrorReply("ERR", "lost", UnknownOutcome))
-    assert batch.encoded() == b"-ERR UnknownOutcome: lost\r\n" * 2
+    assert batch.encode() == b"-ERR UnknownOutcome: lost\r\n" * 2
 
 
 @compiled
@@ -322,7 +322,7 @@ def test_both_twins_gather_and_answer_alike(server: Server, clients: int) -> Non
         answer(together, [StreamID(7, n) for n in range(len(entries))], 12.5)
         others = [made.index(batch) for batch in gathered[1]]
         found.append((gathered[0], others, gathered[2], gathered[3], entries, trims))
-        found[-1] += tuple(batch.encoded() for batch in made)
+        found[-1] += tuple(batch.encode() for batch in made)
         found[-1] += tuple((c.last_used, c.last_command) for c in talkers)
     assert found[0] == found[1]
 
