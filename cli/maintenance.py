@@ -133,7 +133,7 @@ def _compacting(session: Session, before: int, wanted: bool | None) -> Iterator[
     known = {path.name for path in session.path.glob("*.sst")}
     most = 0
 
-    def written() -> int:
+    def count_written() -> int:
         nonlocal most
         total = 0
         for path in session.path.glob("*.sst"):
@@ -143,7 +143,7 @@ def _compacting(session: Session, before: int, wanted: bool | None) -> Iterator[
         most = max(most, total)
         return most
 
-    with polled_progress("compact", before, wanted, written, size, " written"):
+    with polled_progress("compact", before, wanted, count_written, size, " written"):
         yield
 
 

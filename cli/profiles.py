@@ -75,7 +75,7 @@ def apply_profile(ctx: click.Context) -> None:
     options = {option.name: option for option in ctx.command.params}
     key = ""
     try:
-        values = _checked_profile(profiles[name], path)
+        values = _check_profile(profiles[name], path)
         ctx.params |= dict.fromkeys(PLACES)
         for key, value in values.items():
             if ctx.get_parameter_source(key) is not ParameterSource.COMMANDLINE:
@@ -110,7 +110,7 @@ def _profiles(path: Path) -> dict[str, Any]:
     return profiles
 
 
-def _checked_profile(profile: object, path: Path) -> Mapping[str, Any]:
+def _check_profile(profile: object, path: Path) -> Mapping[str, Any]:
     """Return the options of a profile; ValueError if they make no sense."""
     if not isinstance(profile, dict):
         raise ValueError("it must be a table")

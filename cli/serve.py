@@ -425,7 +425,7 @@ def serve(
     directory = dir or session.path
     level = Durability(durability)
 
-    def started(places: Places) -> None:
+    def report_start(places: Places) -> None:
         host, port, tls_port, unixsocket, metrics_url = places
         shown = f"[{host}]" if ":" in host else host
         served = [f"{shown}:{port}"] if port else []
@@ -447,7 +447,7 @@ def serve(
         rocksdb=rocksdb,
         trust_group=trust_group or ctx.find_root().params["trust_group"],
     )
-    run(directory, store, options, started, partial(wait_for_store, directory, session.wait_s))
+    run(directory, store, options, report_start, partial(wait_for_store, directory, session.wait_s))
     atexit.register(_ignore_signals)
 
 

@@ -22,7 +22,7 @@ from kvstream.cli.parameters import (
     stream_argument,
 )
 from kvstream.cli.queues.delayed import fields_text
-from kvstream.cli.queues.policy import Rate, chosen_group, group_option
+from kvstream.cli.queues.policy import Rate, choose_group, group_option
 from kvstream.cli.queues.queue import is_of_dead_letters, is_queue, queue_of
 from kvstream.cli.session import Session
 from kvstream.cli.tables import (
@@ -78,12 +78,12 @@ def _key_of(store: Store, stream: bytes, group: bytes | None) -> bytes:
         return stream
     key = stream + DEAD_SUFFIX
     if there and (group is not None or store.stream(stream).info().groups):
-        rules = chosen_group(store, stream, group).policy()
+        rules = choose_group(store, stream, group).policy()
         key = key if rules is None else rules.dead_key(stream)
     return key
 
 
-def _listed_key(store: Store, stream: bytes, group: bytes | None) -> bytes:
+def _key_for_list(store: Store, stream: bytes, group: bytes | None) -> bytes:
     """Return the key of dead letters, which need not exist if a queue may have some there.
 
     A priority has those of its queue, also before a message has come with it.
@@ -96,7 +96,7 @@ def _listed_key(store: Store, stream: bytes, group: bytes | None) -> bytes:
     if is_of_dead_letters(store, stream):
         return stream
     if not store.exists(stream) and last.decode("utf-8", "replace") in PRIORITIES:
-        return _listed_key(store, queue, group)
+        return _key_for_list(store, queue, group)
     return _dead_key(store, stream, group)
 
 
@@ -188,7 +188,7 @@ def list_dead(
     The exit code is 1 if --where selects none.
     """
     with session.reading() as store:
-        key = _listed_key(store, stream, group)
+        key = _key_for_list(store, stream, group)
         letters = map(_row, store.stream(key).scan())
         chosen = islice((row for row in letters if row and _matches(row, where)), count)
         rows = map(_json, chosen) if out.for_programs else chosen

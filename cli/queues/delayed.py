@@ -82,12 +82,12 @@ def delayed() -> None:
 def list_delayed(session: Session, out: Output, /, stream: bytes, count: int | None) -> None:
     """List the delayed messages of a stream, the next one first."""
     with session.reading() as store:
-        messages = islice(delayed_of(existing_stream(store, stream)), count)
+        messages = islice(read_delayed(existing_stream(store, stream)), count)
         rows = (_json(each) if out.for_programs else each._asdict() for each in messages)
         out.table(_LS, rows, nothing="no delayed messages")
 
 
-def delayed_of(stream: "Stream") -> Iterator[DelayedMessage]:
+def read_delayed(stream: "Stream") -> Iterator[DelayedMessage]:
     """Yield the delayed messages of a stream, read in pages."""
     start = None
     while page := stream.delayed(start, _PAGE):

@@ -1,7 +1,7 @@
 """``queue policy``: the rules of a queue, as options and as text.
 
 A queue is a stream with a consumer group, whose policy the store enforces for every client. The
-commands of queues take the name of the stream; ``chosen_group`` finds the group.
+commands of queues take the name of the stream; ``choose_group`` finds the group.
 """
 
 import re
@@ -149,7 +149,7 @@ def rules_given(options: dict[str, Any]) -> dict[str, Any]:
 # --- the group of a queue -------------------------------------------------------------------------
 
 
-def chosen_group(store: "Store", stream: bytes, name: bytes | None) -> "Group":
+def choose_group(store: "Store", stream: bytes, name: bytes | None) -> "Group":
     """Return the group of a queue; an error that says what to do if it cannot be told."""
     if name is not None:
         return existing_group(store, stream, name)
@@ -249,12 +249,12 @@ def policy(
         raise click.UsageError("--drop removes all rules: it goes with no other option")
     if not (rules or drop or create):
         with session.reading() as store:
-            found = chosen_group(store, stream, group)
+            found = choose_group(store, stream, group)
             _show(out, stream, found.name, found.policy())
         return
     with session.writing(create=create) as store:
         chosen = (
-            _create_group(store, stream, group) if create else chosen_group(store, stream, group)
+            _create_group(store, stream, group) if create else choose_group(store, stream, group)
         )
         if drop:
             chosen.drop_policy()

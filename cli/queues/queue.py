@@ -22,7 +22,7 @@ from kvstream.cli.parameters import (
     stream_argument,
 )
 from kvstream.cli.queues.policy import (
-    chosen_group,
+    choose_group,
     group_option,
     policy,
     policy_rows,
@@ -165,7 +165,7 @@ def _choose(store: Store, stream: bytes, name: bytes | None) -> tuple[Queue, Gro
     stored = existing_stream(store, stream)
     if name is None and not stored.groups() and _was_put_into(stored):
         return queue_of(store, stream), None
-    group = chosen_group(store, stream, name)
+    group = choose_group(store, stream, name)
     return queue_of(store, stream, group=group.name), group
 
 
@@ -294,7 +294,7 @@ def pause(session: Session, out: Output, /, stream: bytes, group: bytes | None) 
     Messages are still taken, and those that are leased may be finished.
     """
     with session.writing() as store:
-        chosen = chosen_group(store, stream, group)
+        chosen = choose_group(store, stream, group)
         chosen.pause()
     out.result(f"group {printable(chosen.name)} is paused", group=chosen.name, paused=True)
 
@@ -307,7 +307,7 @@ def pause(session: Session, out: Output, /, stream: bytes, group: bytes | None) 
 def resume(session: Session, out: Output, /, stream: bytes, group: bytes | None) -> None:
     """Deliver from a paused queue again."""
     with session.writing() as store:
-        chosen = chosen_group(store, stream, group)
+        chosen = choose_group(store, stream, group)
         chosen.resume()
     out.result(f"group {printable(chosen.name)} delivers", group=chosen.name, paused=False)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.cli.json_values import dumps, jsonable
-from kvstream.cli.queues.delayed import delayed_of
+from kvstream.cli.queues.delayed import read_delayed
 from kvstream.cli.tables import printable
 from kvstream.errors import InvalidArgument, NoGroup, RequestError, WrongType
 from kvstream.jobs import Jobs
@@ -130,7 +130,7 @@ def jobs_of(jobs: StoredJobs) -> Iterator[dict[str, Any]]:
 
 
 def _waiting(stream: Stream) -> Iterator[dict[str, Any]]:
-    for message in delayed_of(stream):
+    for message in read_delayed(stream):
         yield from _readable(message.fields, message.ticket, "scheduled", stream.key)
 
 

@@ -161,25 +161,25 @@ def live(sample: Sample, screen: Screen, width: int, height: int, problem: str =
     """Return a frame for a terminal of this size; ``problem``: why there is no newer sample."""
     from rich.text import Text  # imported here: JSON does not need it
 
-    def styled(lines: Iterable[str], style: str = "") -> list[Text]:
+    def style_lines(lines: Iterable[str], style: str = "") -> list[Text]:
         return [Text(line, style) for line in lines]
 
-    above = styled(fold(problem, width) if problem else [], "bold red")
+    above = style_lines(fold(problem, width) if problem else [], "bold red")
     if screen.help:
         keys, meanings = zip(*HELP, strict=True)
-        return Text("\n").join([*above, *styled(block(keys, meanings, width)[:height])])
+        return Text("\n").join([*above, *style_lines(block(keys, meanings, width)[:height])])
     lines, columns = screen.lines(sample), columns_of(sample)
     table = sheet(columns, [_cells(line, columns) for line in lines], width)
-    above = styled(head(sample, width)) + above + styled(table.head, "bold")
-    above += styled(["─" * table.width] if table.head else [])
+    above = style_lines(head(sample, width)) + above + style_lines(table.head, "bold")
+    above += style_lines(["─" * table.width] if table.head else [])
     foot = [*left_out_lines(table.left_out, width), "", *fold(_foot(screen), width)]
-    below = styled(foot, "dim")
+    below = style_lines(foot, "dim")
     rows = [line for row in table.rows for line in row]
     shown = screen.scroll(len(rows), height - len(above) - len(below) - 1)
     left = len(rows) - len(rows[shown])
     if left:
         below.insert(0, Text(plural(left, "more line"), "dim"))
-    return Text("\n").join([*above, *styled(rows[shown]), *below])
+    return Text("\n").join([*above, *style_lines(rows[shown]), *below])
 
 
 def _foot(screen: Screen) -> str:

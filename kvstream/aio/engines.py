@@ -37,7 +37,7 @@ from kvstream.remote.connection import (
     REPLY_S,
     Connection,
     Link,
-    known_by_ours,
+    ignore_unknown_command,
     mark_unsent,
 )
 from kvstream.remote.engine import RemoteEngine
@@ -472,7 +472,7 @@ async def _begin(connection: Any) -> None:
     """Log in on a new connection, and make errors name their class."""
     await connection.on_connect()
     await connection.send_command(*NAME_CLASSES)
-    with known_by_ours():
+    with ignore_unknown_command():
         await connection.read_response()
 
 

@@ -110,7 +110,7 @@ def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XCLAIM")
     if len(argv) > txn.thresholds.long_rows and are_many(txn, session, len(argv) - 5):
         return run_on_ids(argv[5:], partial(_plan, session, argv, min_idle_ms), _show_parts, True)
-    ids = _claimed_ids(argv[5:])
+    ids = _leading_ids(argv[5:])
     asked: ClaimOptions = {}
     if len(argv) > 5 + len(ids):
         asked = _claim_options(txn, Args(argv, 5 + len(ids)))
@@ -151,7 +151,7 @@ def _show_entries(claimed: ClaimedParts) -> Gradual:
     return Gradual(chain(total, claimed.parts))
 
 
-def _claimed_ids(words: Argv) -> list[StreamID]:
+def _leading_ids(words: Argv) -> list[StreamID]:
     """Return the IDs before the first word that is not one."""
     letters = (at for at, word in enumerate(words) if word[:1].isalpha())  # those of options
     try:

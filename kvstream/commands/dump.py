@@ -99,15 +99,15 @@ def restore(txn: Txn, session: Session, argv: Argv) -> Answer:
     if expire_at > I64_MAX:
         raise InvalidArgument("invalid expire time in 'restore' command")
 
-    def done(txn: Txn, session: Session) -> Reply:
+    def record_use(txn: Txn, session: Session) -> Reply:
         txn.catalog.index.usage.record_use([name], txn.now_ms, max(options.idle_s, 0))
         return OK
 
     arguments = name, argv[3], options.replace, expire_at
     if session.steps and len(argv[3]) > txn.thresholds.long_payload:
-        return run_before(dump.plan_restore(*arguments), done)
+        return run_before(dump.plan_restore(*arguments), record_use)
     dump.restore(txn, *arguments)
-    return done(txn, session)
+    return record_use(txn, session)
 
 
 def _idletime(args: Args, options: _Options) -> None:

@@ -235,7 +235,7 @@ def _expire(
         raise InvalidArgument(f"invalid expire time in '{command}' command")
     name = session.prefix + argv[1]
     current = keyspace.expiry(txn, name)
-    if current is None or not _allowed(conditions, current, at_ms):
+    if current is None or not _may_replace(conditions, current, at_ms):
         return 0
     return int(keyspace.expire_at(txn, name, at_ms))
 
@@ -254,7 +254,7 @@ def _conditions(words: Argv) -> set[bytes]:
     return conditions
 
 
-def _allowed(conditions: set[bytes], current_ms: int, at_ms: int) -> bool:
+def _may_replace(conditions: set[bytes], current_ms: int, at_ms: int) -> bool:
     """Return whether the conditions allow to replace an expiry; 0 is none."""
     if (b"NX" in conditions and current_ms) or (b"XX" in conditions and not current_ms):
         return False

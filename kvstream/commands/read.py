@@ -118,23 +118,21 @@ def _plain_read(session: Session, argv: Argv) -> ReadStreams | None:
         wanted,
         count,
         None,
-        lambda: _blocked(session, wanted, ReadOptions(count, timeout_ms=timeout(timeout_ms))),
+        lambda: _block(session, wanted, ReadOptions(count, timeout_ms=timeout(timeout_ms))),
     )
 
 
 def _read(
     names: list[bytes], ids: list[bytes], options: ReadOptions, txn: Txn, session: Session
 ) -> ReadStreams:
-    wanted = list(zip(names, _fixed(txn, names, ids), strict=True))
+    wanted = list(zip(names, _resolve_ids(txn, names, ids), strict=True))
     asked = ReadStreams(wanted, options.count, options.budget(session))
     if options.blocks:
-        asked.nothing = partial(_blocked, session, wanted, options)
+        asked.nothing = partial(_block, session, wanted, options)
     return asked
 
 
-def _blocked(
-    session: Session, wanted: list[tuple[bytes, StreamID]], options: ReadOptions
-) -> Blocked:
+def _block(session: Session, wanted: list[tuple[bytes, StreamID]], options: ReadOptions) -> Blocked:
     def attempt(txn: Txn) -> Shared | None:
         asked = StreamsRead(wanted, options.count, options.budget(session))
         found = streams_of(read.read_again(txn, asked))
@@ -225,7 +223,7 @@ def take_streams(
     return names, list(args.take(half))
 
 
-def _fixed(txn: Txn, names: list[bytes], ids: list[bytes]) -> Iterator[StreamID]:
+def _resolve_ids(txn: Txn, names: list[bytes], ids: list[bytes]) -> Iterator[StreamID]:
     """Yield the ID after which to read each stream.
 
     Keys and IDs are checked in turn, so that the error is that of the first fault.

@@ -105,7 +105,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     attempt = partial(_attempt, session, group, wanted, options)
 
     def nothing() -> Answer:
-        return _blocked(names, group, options, attempt) if options.blocks else NULL_ARRAY
+        return _block(names, group, options, attempt) if options.blocks else NULL_ARRAY
 
     may_be_long = session.steps and options.is_plain and wanted == [(names[0], readgroup.NEW)]
     if may_be_long and readgroup.delivers_many(txn, names[0], group, options.count):
@@ -130,7 +130,7 @@ def _attempt(
     return reply_of_delivery(txn, session, found)
 
 
-def _blocked(names: list[bytes], group: bytes, options: _Options, attempt: Attempt) -> Blocked:
+def _block(names: list[bytes], group: bytes, options: _Options, attempt: Attempt) -> Blocked:
     idle_ms, retry_at = options.claim_min_idle_ms, None
     if idle_ms is not None and idle_ms < readgroup.GIVEN_BACK_MS:
         retry_at = partial(_claimable_at, names, group, idle_ms)

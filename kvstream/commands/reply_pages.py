@@ -70,7 +70,7 @@ def read_reply(txn: Txn, session: Session, wanted: Unread) -> Answer:
         pairs: list[Pair] = []
         for name, entries in streams:
             if type(entries) is LongRead:
-                return _begin_pages(txn, session, partial(_streams_begun, streams))
+                return _begin_pages(txn, session, partial(_begin_streams, streams))
             pairs.append((key_of(name), entries))
         return Streams(pairs) if pairs else wanted.nothing()
     assert isinstance(wanted, LongReply)
@@ -87,7 +87,7 @@ def _begin_pages(
     return None if reply is None else page(reply)
 
 
-def _streams_begun(found: Sequence[tuple[bytes, Any]]) -> Streams:
+def _begin_streams(found: Sequence[tuple[bytes, Any]]) -> Streams:
     return Streams(_pairs(found))
 
 
@@ -100,10 +100,10 @@ def _streams_in_steps(read: LongRead[seeks.Steps | None]) -> Streams | None:
 
 def _pairs(found: Sequence[tuple[bytes, Any]]) -> list[Pair]:
     """Return keys and entries; those that are not read yet come in steps."""
-    return [(key_of(name), _begun(entries)) for name, entries in found]
+    return [(key_of(name), _begin(entries)) for name, entries in found]
 
 
-def _begun(entries: Any) -> Any:
+def _begin(entries: Any) -> Any:
     if isinstance(entries, LongRead):
         return Gradual(entries.begin())
     return Gradual(entries) if isinstance(entries, Iterator) else entries
@@ -183,7 +183,7 @@ _MEMORY: dict[type, Callable[[Any], int]] = {
 }
 
 
-def given_up(replies: list[Reply], memory: int) -> Paged:
+def free_when_written(replies: list[Reply], memory: int) -> Paged:
     """Return an array of replies that frees each one once it is written.
 
     ``memory``: the bytes of all of them.

@@ -47,7 +47,7 @@ class SharedStore:
 
     def set_options(self, options: Mapping[str, Any]) -> None:
         """Set the options to open with; InvalidArgument if the store is open with other ones."""
-        with self._held():
+        with self._hold_lock():
             if self._borrowed is not None and options:
                 raise InvalidArgument(
                     f"the store is open already, its options are set: {', '.join(sorted(options))}"
@@ -68,7 +68,7 @@ class SharedStore:
         """
         if self._lock.is_held_here():
             raise ReentrantCall
-        with self._held():
+        with self._hold_lock():
             self._handles.add(handle)
             try:
                 if self._host is None or self._host.ended:
@@ -128,7 +128,7 @@ class SharedStore:
                 self._close()
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         try:
             with self._lock:
                 yield

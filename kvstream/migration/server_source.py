@@ -37,7 +37,7 @@ from kvstream.migration.server import Server, is_refused, memory_of
 from kvstream.rdb.payload import restore, restore_functions
 from kvstream.rdb.streams import StreamReading
 from kvstream.rdb.versions import Loss
-from kvstream.remote.connection import PAGE_MIN, Connection, Words, checked, next_page
+from kvstream.remote.connection import PAGE_MIN, Connection, Words, next_page, raise_first_error
 from kvstream.remote.replies import id_or_none, members, unix_ms
 from kvstream.types.ids import MAX_ID, StreamID
 from kvstream.types.images import (
@@ -88,7 +88,7 @@ class PendingPages:
         while len(page) == PAGE:
             last = page[-1]
             words = page_words(self._key, self._group, last[0])
-            page, time = checked(self._connection.ask_all([words, ("TIME",)]))
+            page, time = raise_first_error(self._connection.ask_all([words, ("TIME",)]))
             now_ms = unix_ms(time)
             above = page[1:] if page and page[0][0] == last[0] else page
             yield from self._images(page, now_ms, above)
@@ -420,7 +420,8 @@ class ServerSource:
     def _lengths(self, db: int, selection: Selection) -> Iterator[int]:
         connection = self._server.connection(db)
         for keys in self._pages(db, selection):
-            kinds = checked(connection.ask_all([("TYPE", key) for key in keys])) if keys else []
+            commands = [("TYPE", key) for key in keys]
+            kinds = raise_first_error(connection.ask_all(commands)) if keys else []
             streams = [key for key, kind in zip(keys, kinds, strict=True) if kind == b"stream"]
             if streams:
                 replies = connection.ask_all([("XLEN", key) for key in streams])
@@ -450,7 +451,7 @@ class ServerSource:
         commands: list[Words] = [("TIME",)]
         for key in keys:
             commands += [("TYPE", key), (word, key)]
-        now_ms, *replies = checked(connection.ask_all(commands)) if keys else [None]
+        now_ms, *replies = raise_first_error(connection.ask_all(commands)) if keys else [None]
         base_ms = 0 if exact or now_ms is None else unix_ms(now_ms)
         for key, kind, left_ms in zip(keys, replies[::2], replies[1::2], strict=True):
             if kind == b"none":

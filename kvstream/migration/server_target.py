@@ -42,7 +42,7 @@ from kvstream.rdb.versions import (
     queue_losses,
     reduce,
 )
-from kvstream.remote.connection import Connection, Word, Words, translated
+from kvstream.remote.connection import Connection, Word, Words, translate_errors
 from kvstream.remote.replies import members
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.images import (
@@ -512,7 +512,7 @@ def _restore(
     if ttl:
         options.append(b"ABSTTL")
     count = len(words) + 1 + len(options)
-    with translated(writing=True):
+    with translate_errors(writing=True):
         connection = server.socket_connection(item.db)
         try:
             connection.send_packed_command(_frame(count, words, file, options))

@@ -109,7 +109,7 @@ def plain(*command: str, result: Callable[[Any], Any] = same) -> Callable[..., C
     return call
 
 
-def known(result: Any) -> Call:
+def answer(result: Any) -> Call:
     """Return the call of an operation that needs no command."""
     return Call(None, (), (), lambda replies: result)
 

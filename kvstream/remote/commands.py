@@ -29,10 +29,10 @@ from kvstream.remote.call import (
     Call,
     Effect,
     Words,
+    answer,
     count_option,
     count_word,
     flag,
-    known,
     nothing,
     option,
     plain,
@@ -129,7 +129,7 @@ def xtrim(name: bytes, trimming: Trim) -> Call:
 
 
 def xdel(name: bytes, ids: Sequence[StreamID]) -> Call:
-    return say(name, "XDEL", key_of(name), *_ids(ids)) if ids else known(0)
+    return say(name, "XDEL", key_of(name), *_ids(ids)) if ids else answer(0)
 
 
 def _outcomes(reply: list[int]) -> list[Outcome]:
@@ -138,7 +138,7 @@ def _outcomes(reply: list[int]) -> list[Outcome]:
 
 def xdelex(name: bytes, ids: Sequence[StreamID], policy: RefPolicy) -> Call:
     if not ids:
-        return known([])
+        return answer([])
     words = ("XDELEX", key_of(name), str(policy), *_id_block(ids))
     return say(name, *words, result=_outcomes)
 
@@ -211,7 +211,7 @@ def xinfo_stream_full(name: bytes, count: int) -> Call:
 def resolve(name: bytes, after: StreamID | Position) -> Call:
     """Return the call of the position of a read, which stays while the read blocks."""
     if isinstance(after, StreamID):
-        return known(after)
+        return answer(after)
 
     def position(found: StreamInfo) -> StreamID:
         newest = found.last_entry if after is Position.NEWEST else None
@@ -313,12 +313,12 @@ def xinfo_group(name: bytes, group: bytes) -> Call:
 
 
 def xack(name: bytes, group: bytes, ids: Sequence[StreamID]) -> Call:
-    return say(name, "XACK", key_of(name), group, *_ids(ids)) if ids else known(0)
+    return say(name, "XACK", key_of(name), group, *_ids(ids)) if ids else answer(0)
 
 
 def xackdel(name: bytes, group: bytes, ids: Sequence[StreamID], policy: RefPolicy) -> Call:
     if not ids:
-        return known([])
+        return answer([])
     words = ("XACKDEL", key_of(name), group, str(policy), *_id_block(ids))
     return say(name, *words, result=_outcomes)
 
@@ -326,7 +326,7 @@ def xackdel(name: bytes, group: bytes, ids: Sequence[StreamID], policy: RefPolic
 def xnack(name: bytes, group: bytes, ids: Sequence[StreamID], nack: Nack) -> Call:
     """Return the call of an XNACK."""
     if not ids:
-        return known(0)
+        return answer(0)
     options = (*option("RETRYCOUNT", nack.retrycount), *flag("FORCE", nack.force))
     words = ("XNACK", key_of(name), group, str(nack.mode), *_id_block(ids), *options)
     return say(name, *words)
@@ -347,7 +347,7 @@ def xclaim(
 ) -> Call:
     claim.refuse_retrycount(retrycount)  # a server takes a negative one for none
     if not ids:
-        return known([])
+        return answer([])
     options = (
         *option("TIME", time_ms),
         *option("RETRYCOUNT", retrycount),
@@ -399,7 +399,7 @@ def xpending_range(
 
 def unlink(db: int, keys: Sequence[bytes]) -> Call:
     if not keys:
-        return known(0)
+        return answer(0)
     return Call(db, tuple(keys), (("UNLINK", *keys),), lambda reply: reply[0])
 
 

@@ -132,7 +132,7 @@ _CROWDED = "max number of clients reached"
 
 
 @contextmanager
-def translated(*, writing: bool = False) -> Iterator[None]:
+def translate_errors(*, writing: bool = False) -> Iterator[None]:
     """Raise errors of redis-py as kvstream's.
 
     ``writing``: a lost connection raises UnknownOutcome, since the command may have run.
@@ -260,7 +260,7 @@ NAME_CLASSES = ("KVSTREAM.ERRORS", "ON")
 
 
 @contextmanager
-def known_by_ours() -> Iterator[None]:
+def ignore_unknown_command() -> Iterator[None]:
     """Ignore that a server does not know a command, unless it refuses the connection."""
     from redis import ResponseError
 
@@ -275,7 +275,7 @@ def name_classes(connection: Any) -> None:
     """Log in on a new connection, and make errors name their class."""
     connection.on_connect()
     connection.send_command(*NAME_CLASSES)
-    with known_by_ours():
+    with ignore_unknown_command():
         connection.read_response()
 
 
@@ -429,7 +429,7 @@ class Link:
     def _read(self) -> Any:
         return self._connection.read_response()
 
-    def _packed(self, words: Words) -> Sequence[bytes]:
+    def _pack_words(self, words: Words) -> Sequence[bytes]:
         """Return a command as bytes. redis-py does the same in three times as long."""
         if _pack is None:
             return self._connection.pack_command(*words)  # type: ignore[no-any-return]
@@ -438,7 +438,7 @@ class Link:
     def ask(self, words: Words) -> Any:
         """Return the reply to a command; an error reply is raised."""
         try:
-            self._write(self._packed(words))
+            self._write(self._pack_words(words))
         except Exception as error:
             mark_unsent(error)
             raise
@@ -581,7 +581,7 @@ class Connection:
 
     def _all(self, send: Callable[[Link], list[Any]], writing: bool) -> list[Any]:
         """Return the replies to several commands."""
-        with translated(writing=writing):
+        with translate_errors(writing=writing):
             link = self.take()
             try:
                 replies = send(link)
@@ -642,7 +642,7 @@ class Connection:
         settings["socket_timeout"] = None
         if "path" not in settings:
             settings["socket_keepalive"] = True
-        with translated():
+        with translate_errors():
             link = self._link(self.client)
             try:
                 yield from link.monitor()
@@ -677,11 +677,11 @@ class Connection:
     def ask_at_once(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands that change nothing in one transaction, and return their replies."""
         sent = list(commands)
-        return checked(self._all(lambda link: link.transaction(sent), writing=False))
+        return raise_first_error(self._all(lambda link: link.transaction(sent), writing=False))
 
     def do_all(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands in one transaction, and return their replies; raise the first error."""
-        return checked(self.try_all(commands))
+        return raise_first_error(self.try_all(commands))
 
     def try_all(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands in one transaction, and return their replies, errors among them."""
@@ -691,10 +691,10 @@ class Connection:
     def do_many(self, commands: Iterable[Words]) -> list[Any]:
         """Pipeline commands without a transaction, and raise the first error."""
         sent = list(commands)
-        return checked(self._all(lambda link: link.ask_all(sent), writing=True))
+        return raise_first_error(self._all(lambda link: link.ask_all(sent), writing=True))
 
 
-def checked(replies: list[Any]) -> list[Any]:
+def raise_first_error(replies: list[Any]) -> list[Any]:
     """Return replies; raise the first error among them."""
     for reply in replies:
         if isinstance(reply, Exception):

@@ -58,10 +58,10 @@ from kvstream.remote.connection import (
     Link,
     NotSent,
     ReplyLost,
-    checked,
     connect,
     next_page,
-    translated,
+    raise_first_error,
+    translate_errors,
 )
 from kvstream.remote.given_back import GivenBack
 from kvstream.remote.operations import OPERATIONS, call_of, needs_of
@@ -97,7 +97,7 @@ class RemoteEngine:
         reply_s: float = REPLY_S,
     ) -> None:
         self.url, self._connect_s, self._reply_s = url, connect_s, reply_s
-        first = self._connected(db)
+        first = self._connect(db)
         self.db = first.db
         """The database that ``db`` or the URL names."""
         self._connections = {first.db: first}
@@ -138,7 +138,7 @@ class RemoteEngine:
             first.close()
         return cls(url, db, connect_s, reply_s)
 
-    def _connected(self, db: int | None) -> Connection:
+    def _connect(self, db: int | None) -> Connection:
         return self.connection_type(connect(self.url, self._connect_s, self._reply_s), db)
 
     def connection(self, db: int | None = None) -> Connection:
@@ -149,12 +149,15 @@ class RemoteEngine:
         connection = self._connections.get(number)
         if connection is None:
             with self._lock:
-                connection = self._connections.setdefault(number, self._connected(number))
+                connection = self._connections.setdefault(number, self._connect(number))
+            if self._closed:  # by another thread, or a signal handler
+                connection.close()
+                raise StoreClosed
         return connection
 
     def close(self, discard: bool = False) -> None:
         self._closed = True
-        for connection in self._connections.values():
+        for connection in list(self._connections.values()):  # another thread may add one
             connection.close()
 
     # --- operations -----------------------------------------------------------------------------
@@ -190,7 +193,7 @@ class RemoteEngine:
         try:
             if transaction is not None and call.commands:
                 return transaction.take(call)
-            return call.result(_sent(connection, call))
+            return call.result(_send_call(connection, call))
         except (NoSuchKey, WrongType) as error:
             if isinstance(error, NoSuchKey) and call.missing is not REQUIRED:
                 return call.missing
@@ -406,7 +409,7 @@ def _version(text: object) -> tuple[int, ...]:
     return tuple(int(part) for part in str(text).split(".") if part.isdigit())
 
 
-def _sent(connection: Connection, call: Call) -> list[Any]:
+def _send_call(connection: Connection, call: Call) -> list[Any]:
     """Send the commands of a call; return their replies.
 
     A read whose connection was lost is sent once more, as is a write that may be repeated.
@@ -435,12 +438,12 @@ def _sender(connection: Connection, call: Call) -> Callable[[], list[Any]]:
     commands = call.commands
     writes = call.effect not in (Effect.READ, Effect.GUARD)
     if call.effect is Effect.GUARD:
-        return lambda: checked(connection.ask_all([*commands, ("UNWATCH",)]))
+        return lambda: raise_first_error(connection.ask_all([*commands, ("UNWATCH",)]))
     if not commands:
         return list
     if len(commands) > 1 and writes:
         noun = "writes" if call.part is None else "entries"
-        return lambda: _written(connection.try_all(commands), noun, call.part)
+        return lambda: _check_replies(connection.try_all(commands), noun, call.part)
     if len(commands) > 1:
         return partial(connection.ask_at_once, commands)
     return lambda: [(connection.do if writes else connection.ask)(*commands[0])]
@@ -450,7 +453,7 @@ _NAMED_MAX = 5
 """The most refused writes that an error names."""
 
 
-def _written(replies: list[Any], noun: str, part: Callable[[int], str] | None) -> list[Any]:
+def _check_replies(replies: list[Any], noun: str, part: Callable[[int], str] | None) -> list[Any]:
     """Return the replies of a MULTI; raise its first error, which says what stays.
 
     ``noun`` is what the commands add or write, and ``part`` names one of them.
@@ -558,7 +561,7 @@ class Transaction:
         self._connection = connection
         if call.effect is Effect.GUARD:
             replies = self._send(connection, lambda link: link.ask_all(call.commands))
-            checked(replies)
+            raise_first_error(replies)
             self._guards.append(call)
             return None
         if call.effect is Effect.READ:
@@ -589,7 +592,7 @@ class Transaction:
         watch: list[Words] = [("WATCH", *unwatched)] if unwatched else []
         replies = self._send(connection, lambda link: link.ask_all([*watch, *call.commands]))
         self._watched.update(unwatched)
-        return checked(replies)[len(watch) :]
+        return raise_first_error(replies)[len(watch) :]
 
     def _send(
         self, connection: Connection, send: Callable[[Link], list[Any]], writing: bool = False
@@ -598,7 +601,7 @@ class Transaction:
         if self._failed:
             raise StoreError("the transaction failed inside and cannot be committed")
         self._failed = True
-        with translated(writing=writing):
+        with translate_errors(writing=writing):
             if self._link is None:
                 self._link = connection.take()
             elif not self._link.is_open():
@@ -633,7 +636,7 @@ class Transaction:
                 queued._value, queued._known = call.result(some), True
         calls = [call for call, _ in self._queue for _ in call.commands]
         try:
-            _written(
+            _check_replies(
                 replies,
                 "writes of the transaction",
                 lambda at: " ".join([str(words[at][0]), *map(quoted, calls[at].keys)]),
@@ -653,7 +656,7 @@ class Transaction:
         """Raise LeaseLost if that is why EXEC has done nothing."""
         guards, self._guards = self._guards, []
         for call in guards:
-            checked(self._send(connection, lambda link: link.ask_all(call.commands)))  # noqa: B023
+            raise_first_error(self._send(connection, lambda link: link.ask_all(call.commands)))  # noqa: B023
 
     def end(self) -> None:
         """Give the connection back, without watches."""
@@ -673,7 +676,7 @@ class Transaction:
 def _key_infos(connection: Connection, page: Sequence[bytes]) -> Iterator[KeyInfo]:
     """Yield the keys that exist, in two round trips."""
     about = connection.ask_all((word, key) for word in ("TYPE", "PTTL") for key in page)
-    kinds, ttls = about[: len(page)], checked(about)[len(page) :]
+    kinds, ttls = about[: len(page)], raise_first_error(about)[len(page) :]
     streams = [key for key, kind in zip(page, kinds, strict=True) if kind == b"stream"]
     replies = connection.ask_all([("XINFO", "STREAM", key) for key in streams])
     infos = dict(zip(streams, replies, strict=True))
@@ -683,7 +686,7 @@ def _key_infos(connection: Connection, page: Sequence[bytes]) -> Iterator[KeyInf
         if info is None and kind != b"none":
             yield KeyInfo(key, kind.decode(), None, None, None, expires)
         elif not isinstance(info, NoSuchKey | WrongType | None):  # deleted meanwhile
-            checked([info])
+            raise_first_error([info])
             stream = stream_info_of(info)
             last = stream.last_generated_id
             yield KeyInfo(key, "stream", stream.length, stream.groups, last, expires)

@@ -84,10 +84,10 @@ class GivenBack:
         found = False
         reply: Reply = []
         if not has_xnack:
-            reply, found = self._claimed(attempt)
+            reply, found = self._claim(attempt)
             if reply and len(attempt.wanted) == 1:
                 with suppress(ServerUnavailable):  # no new ones then: the others are delivered
-                    reply = self._filled(attempt, *reply[0])
+                    reply = self._fill_up(attempt, *reply[0])
             rest = LOOK_BEFORE_8_8_S if rest is None else min(rest, LOOK_BEFORE_8_8_S)
         if not found:
             block = connection.block_words(rest) if waits else ()
@@ -102,13 +102,13 @@ class GivenBack:
         self._due.update(((name, attempt.group), due) for name, _ in attempt.wanted)
         return reply if reply or not found else None
 
-    def _claimed(self, attempt: GroupRead) -> tuple[Reply, bool]:
+    def _claim(self, attempt: GroupRead) -> tuple[Reply, bool]:
         """Claim the entries of NOBODY; return whether there were any."""
         reply: Reply = []
         any_found = False
         for name, _ in attempt.wanted:
             try:
-                live, found = self._claimed_of(attempt, name)
+                live, found = self._claim_stream(attempt, name)
             except ServerUnavailable:
                 if not reply:
                     raise
@@ -118,9 +118,9 @@ class GivenBack:
                 reply.append((name, live))
         return reply, any_found
 
-    def _claimed_of(self, attempt: GroupRead, name: bytes) -> tuple[list[HistoryEntry], bool]:
+    def _claim_stream(self, attempt: GroupRead, name: bytes) -> tuple[list[HistoryEntry], bool]:
         """Claim the entries of NOBODY of a stream; return whether there were any."""
-        rows = self._unowned(name, attempt.group, attempt.count)
+        rows = self._read_unowned(name, attempt.group, attempt.count)
         tried = [eid for eid, deliveries in rows.items() if deliveries != COUNT_MAX]
         take = partial(self._run, claim.claim, name, attempt.group, attempt.consumer)
         # The idle time keeps two readers from claiming the same entry.
@@ -132,7 +132,7 @@ class GivenBack:
                 )
         return [entry._replace(deliveries=rows[entry.id]) for entry in found], bool(rows)
 
-    def _filled(self, attempt: GroupRead, name: bytes, claimed: Iterable[HistoryEntry]) -> Reply:
+    def _fill_up(self, attempt: GroupRead, name: bytes, claimed: Iterable[HistoryEntry]) -> Reply:
         """Return claimed entries of the only stream and, up to the count, new ones."""
         entries = list(claimed)
         count = None if attempt.count is None else attempt.count - len(entries)
@@ -141,7 +141,7 @@ class GivenBack:
                 entries += new
         return [(name, entries)]
 
-    def _unowned(self, name: bytes, group: bytes, count: int | None) -> dict[StreamID, int]:
+    def _read_unowned(self, name: bytes, group: bytes, count: int | None) -> dict[StreamID, int]:
         """Return the entries of NOBODY, oldest first, with their deliveries."""
         asked = call_of(
             claim.pending_range,

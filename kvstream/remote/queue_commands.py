@@ -13,7 +13,7 @@ from kvstream.operations.queues.leases import Token
 from kvstream.operations.queues.schedules import Misfire
 from kvstream.operations.unique import Unique
 from kvstream.remote import replies
-from kvstream.remote.call import Call, Effect, Words, flag, known, nothing, option, plain, say
+from kvstream.remote.call import Call, Effect, Words, answer, flag, nothing, option, plain, say
 from kvstream.remote.connection import Word
 from kvstream.types.ids import StreamID, Ticket
 from kvstream.types.records import flat_of
@@ -76,7 +76,7 @@ def _tokens(tokens: Sequence[Token]) -> Words:
 def settle(command: str, *options: Word) -> Callable[..., Call]:
     def call(name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]) -> Call:
         if not tokens:
-            return known([])
+            return answer([])
         return say(name, command, key_of(name), group, consumer, *options, *_tokens(tokens))
 
     return call
@@ -95,7 +95,7 @@ def nack(
     untried: bool = False,
 ) -> Call:
     if not tokens:
-        return known([])
+        return answer([])
     options = (
         *option("DELAY", delay_ms),
         *flag("FATAL", fatal),
@@ -159,7 +159,7 @@ def add_many(
 
 def delayed_list(name: bytes, start: Ticket | None = None, limit: int = delayed.LIST_COUNT) -> Call:
     if limit <= 0:
-        return known([])
+        return answer([])
     first = () if start is None else (str(start),)
 
     def messages(reply: list[list[Any]]) -> list[delayed.Delayed]:
@@ -173,7 +173,7 @@ def delayed_list(name: bytes, start: Ticket | None = None, limit: int = delayed.
 
 def delayed_cancel(name: bytes, tickets: Sequence[Ticket]) -> Call:
     if not tickets:
-        return known(0)
+        return answer(0)
     return say(name, DELAYED, "CANCEL", key_of(name), *map(str, tickets))
 
 

@@ -54,7 +54,7 @@ def unix_ms(time: list[bytes]) -> int:
     return seconds * 1000 + microseconds // 1000
 
 
-def _needed(values: Members, name: str) -> Any:
+def _require(values: Members, name: str) -> Any:
     try:
         return values[name]
     except KeyError:
@@ -126,9 +126,9 @@ def stream_info_of(raw: list[Any]) -> StreamInfo:
         radix_tree_keys=values["radix-tree-keys"],
         radix_tree_nodes=values["radix-tree-nodes"],
         last_generated_id=StreamID.parse(values["last-generated-id"]),
-        max_deleted_entry_id=StreamID.parse(_needed(values, "max-deleted-entry-id")),
-        entries_added=_needed(values, "entries-added"),
-        recorded_first_entry_id=StreamID.parse(_needed(values, "recorded-first-entry-id")),
+        max_deleted_entry_id=StreamID.parse(_require(values, "max-deleted-entry-id")),
+        entries_added=_require(values, "entries-added"),
+        recorded_first_entry_id=StreamID.parse(_require(values, "recorded-first-entry-id")),
         idmp_duration=values.get("idmp-duration", 0),
         idmp_maxsize=values.get("idmp-maxsize", 0),
         pids_tracked=values.get("pids-tracked", 0),
@@ -148,8 +148,8 @@ def group_info_of(raw: list[Any]) -> GroupInfo:
         consumers=values["consumers"],
         pending=values["pending"],
         last_delivered_id=StreamID.parse(values["last-delivered-id"]),
-        entries_read=_needed(values, "entries-read"),
-        lag=_needed(values, "lag"),
+        entries_read=_require(values, "entries-read"),
+        lag=_require(values, "lag"),
     )
 
 
@@ -197,8 +197,8 @@ def group_detail_of(raw: list[Any]) -> GroupDetail:
     return GroupDetail(
         name=values["name"],
         last_delivered_id=StreamID.parse(values["last-delivered-id"]),
-        entries_read=_needed(values, "entries-read"),
-        lag=_needed(values, "lag"),
+        entries_read=_require(values, "entries-read"),
+        lag=_require(values, "lag"),
         pel_count=values["pel-count"],
         nacked_count=values.get("nacked-count", 0),
         pending=[

@@ -156,7 +156,7 @@ class SharedEngine(Unclosed):
         self._closed = False
         self._reset()
         try:
-            self._elected(None)
+            self._get_engine(None)
             self.note_opened()
         except BaseException:  # a task that is cancelled, too
             self.close()
@@ -214,7 +214,7 @@ class SharedEngine(Unclosed):
 
     # --- the owner ------------------------------------------------------------------------------
 
-    def _elected(self, deadline: float | None) -> Engine | RemoteEngine:
+    def _get_engine(self, deadline: float | None) -> Engine | RemoteEngine:
         """Return the present engine; without one, connect to the owner or become it."""
         engine = self._current
         if engine is not None:
@@ -255,7 +255,7 @@ class SharedEngine(Unclosed):
         alone = begun + GRACE_S
         """When a lock without a socket is taken for that of a store that is not shared."""
         while True:
-            server = self._connected(until)
+            server = self._connect(until)
             if server is not None:
                 self._started = None
                 return server
@@ -304,7 +304,7 @@ class SharedEngine(Unclosed):
         """How long an owner may take for a reply."""
         return max(self._wait_s, REPLY_S_MIN)
 
-    def _connected(self, until: float) -> RemoteEngine | None:
+    def _connect(self, until: float) -> RemoteEngine | None:
         """Return a connection to the owner; None if nobody serves the store.
 
         Raises ServerUnavailable if the owner does not answer before ``until``.
@@ -327,7 +327,7 @@ class SharedEngine(Unclosed):
             )
         return server
 
-    def _lost(self, engine: AnyEngine) -> None:
+    def _forget(self, engine: AnyEngine) -> None:
         """Forget an engine whose owner has ended."""
         with self._lock:
             if self._current is engine and self._owner is None:
@@ -377,11 +377,11 @@ class SharedEngine(Unclosed):
 
     def _attempt(self, call: Callable[[Engine | RemoteEngine], T], deadline: float | None) -> T:
         """Call with the present engine; forget it if its owner has ended."""
-        engine = self._elected(deadline)
+        engine = self._get_engine(deadline)
         try:
             return call(engine)
         except (ConnectionLost, ReplyLost):
-            self._lost(engine)
+            self._forget(engine)
             raise
         except StoreClosed:  # another thread has noticed the end of the owner
             if self._closed or self._current is engine:
@@ -390,7 +390,7 @@ class SharedEngine(Unclosed):
 
     def _server(self) -> RemoteEngine:
         """Return the socket of the owner, which may be this process."""
-        engine = self._elected(None)
+        engine = self._get_engine(None)
         if isinstance(engine, RemoteEngine):
             return engine
         engine.refuse_within()
@@ -541,7 +541,7 @@ class SharedEngine(Unclosed):
         def once(engine: Engine | RemoteEngine) -> Reply | None:
             nonlocal lost
             if lost:
-                reply = self._delivered(engine, attempt, begun, seen)
+                reply = self._find_deliveries(engine, attempt, begun, seen)
                 if reply:
                     return reply
             lost = True
@@ -570,7 +570,7 @@ class SharedEngine(Unclosed):
                 for name, entries in reply or ():
                     other.update((name, entry.id) for entry in entries)
 
-    def _delivered(
+    def _find_deliveries(
         self,
         engine: Engine | RemoteEngine,
         attempt: GroupRead,
@@ -587,7 +587,7 @@ class SharedEngine(Unclosed):
                     continue
                 rows = _pending_since(engine, name, attempt, begun)
                 fetched = (
-                    _fetched(engine, name, row, attempt.claim_ms is not None)
+                    _fetch(engine, name, row, attempt.claim_ms is not None)
                     for row in rows
                     if (name, row.id) not in seen
                 )
@@ -614,7 +614,7 @@ class SharedEngine(Unclosed):
         except (ConnectionLost, StoreClosed):
             if self._closed:
                 raise
-            self._lost(server)
+            self._forget(server)
             raise Conflict(
                 "the process that had the store has ended: nothing of the transaction was done, "
                 "run it again"
@@ -656,7 +656,7 @@ class SharedEngine(Unclosed):
         """Yield the items of an engine; after a change of the owner, the remaining ones."""
         seen: set[bytes] = set()
         while True:
-            engine = self._local.server or self._elected(None)
+            engine = self._local.server or self._get_engine(None)
             try:
                 for each in look(engine):
                     if key_of(each) not in seen:
@@ -666,10 +666,10 @@ class SharedEngine(Unclosed):
             except (ConnectionLost, StoreClosed):
                 if self._closed or self._local.server is not None:
                     raise
-                self._lost(engine)
+                self._forget(engine)
 
     def page_size(self, last: Sequence[Entry], most: int) -> int:
-        return self._elected(None).page_size(last, most)
+        return self._get_engine(None).page_size(last, most)
 
     def statistics(self) -> dict[str, Any]:
         """Return the sections of INFO, as of a server."""
@@ -679,7 +679,7 @@ class SharedEngine(Unclosed):
         self._repeat(lambda engine: engine.compact(), again=True)
 
 
-def _fetched(
+def _fetch(
     engine: Engine | RemoteEngine, name: bytes, row: PendingEntry, claims: bool
 ) -> list[Entry]:
     """Return a pending entry, or none if it is deleted.

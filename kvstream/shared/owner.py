@@ -181,7 +181,7 @@ class OwnConnection(Connection):
         asyncio.get_running_loop().call_later(_REFUSED_S, refused.close)
 
 
-async def _settled() -> None:
+async def _settle() -> None:
     for _ in range(_SETTLE_STEPS):
         await asyncio.sleep(0)
 
@@ -337,10 +337,10 @@ class SocketServer:
         await self._stopping.wait()
         listener.stop_accepting()
         self._loop.remove_reader(self._socket)
-        await _settled()  # a closed server leaves the socket of a new connection open (CPython)
+        await _settle()  # a closed server leaves the socket of a new connection open (CPython)
         server.close()
         await hand_over(executor, HAND_OVER_S)
-        await _settled()
+        await _settle()
 
     @property
     def clients(self) -> int:

@@ -198,6 +198,21 @@ def test_closing_a_store_ends_the_reads_of_other_threads_at_once(url: str) -> No
         until(lambda: blocked(client) == 0)
 
 
+class ClosedMeanwhile(RemoteEngine):
+    """An engine that another thread closes while it connects to database 7."""
+
+    def _connect(self, db: int | None) -> Connection:
+        if db == 7:
+            self.close()
+        return super()._connect(db)
+
+
+def test_a_store_that_is_closed_while_it_connects_sends_nothing(url: str) -> None:
+    store = Store(ClosedMeanwhile(url), 7)
+    with pytest.raises(StoreClosed):
+        store.size()
+
+
 def test_a_group_read_whose_connection_is_lost_may_have_delivered(old: str) -> None:
     with kvstream.open(old) as store:
         errors: list[Exception] = []

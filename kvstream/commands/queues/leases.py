@@ -43,7 +43,7 @@ def ack(txn: Txn, session: Session, argv: Argv) -> Answer:
     def settle(txn: Txn, tokens: list[Token]) -> list[int]:
         return settled(txn, name, group, consumer, tokens)
 
-    return _settled(txn, session, argv[5 if deletes else 4 :], settle)
+    return _settle(txn, session, argv[5 if deletes else 4 :], settle)
 
 
 @COMMANDS.command("kvstream.extend", _TOKENS, FAST_WRITE, FIRST, since=OURS)
@@ -54,7 +54,7 @@ def extend(txn: Txn, session: Session, argv: Argv) -> Answer:
     def settle(txn: Txn, tokens: list[Token]) -> list[int]:
         return leases.extend(txn, name, group, consumer, tokens)
 
-    return _settled(txn, session, argv[4:], settle)
+    return _settle(txn, session, argv[4:], settle)
 
 
 @dataclass(slots=True)
@@ -115,10 +115,10 @@ def nack(txn: Txn, session: Session, argv: Argv) -> Answer:
             *(options.error, options.traceback, options.max_deliveries, options.untried),
         )
 
-    return _settled(txn, session, args.rest(), settle)
+    return _settle(txn, session, args.rest(), settle)
 
 
-def _settled(
+def _settle(
     txn: Txn, session: Session, words: Argv, settle: Callable[[Txn, list[Token]], list[int]]
 ) -> Answer:
     """Settle the tokens that ``words`` are, in parts if they are very many."""

@@ -135,15 +135,15 @@ def policy_set(txn: Txn, session: Session, argv: Argv) -> Answer:
         return policy.set_policy(txn, name, group, rules)
 
     if session.steps and policy.ends_order(txn, name, group, rules):
-        return run_in_steps(policy.plan_end_of_order(name, group, change), shown)
-    return shown(change(txn))
+        return run_in_steps(policy.plan_end_of_order(name, group, change), policy_reply)
+    return policy_reply(change(txn))
 
 
 @COMMANDS.command("kvstream.policy|get", "key group", FAST_READ, SECOND, since=OURS)
 def policy_get(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the rules of a group, an empty map if it has none."""
     rules = policy.policy_of(txn, session.prefix + argv[2], argv[3])
-    return Map([]) if rules is None else shown(rules)
+    return Map([]) if rules is None else policy_reply(rules)
 
 
 @COMMANDS.command("kvstream.policy|del", "key group", WRITE, SECOND, since=OURS, uses="RW delete")
@@ -199,7 +199,7 @@ def policy_remove(txn: Txn, session: Session, argv: Argv) -> Answer:
     return run_plan(txn, session, consumers.plan_passing_on(name, group, consumer), int)
 
 
-def shown(found: GroupPolicy) -> Map:
+def policy_reply(found: GroupPolicy) -> Map:
     """Return the reply for a policy: every rule and its value."""
     pairs: list[tuple[bytes, Reply]] = []
     for name in policy.SHOWN:

@@ -33,7 +33,7 @@ def info(txn: Txn, session: Session, argv: Argv) -> Reply:
             (b"delayed", queue.delayed),
             (b"schedules", queue.schedules),
             (b"groups", groups),
-            (b"retention", retention.shown(queue.retention)),
+            (b"retention", retention.retention_reply(queue.retention)),
         ]
     )
 
@@ -42,7 +42,7 @@ def _group(group: GroupQueue) -> Reply:
     figures = group._asdict()
     rules = figures.pop("policy")
     pairs: list[tuple[Reply, Reply]] = [(name.encode(), value) for name, value in figures.items()]
-    return Map([*pairs, (b"policy", Map([]) if rules is None else policy.shown(rules))])
+    return Map([*pairs, (b"policy", Map([]) if rules is None else policy.policy_reply(rules))])
 
 
 @COMMANDS.command(

@@ -113,15 +113,15 @@ def redrive_start(txn: Txn, session: Session, argv: Argv) -> Answer:
     Args(argv, 3).take_options(_OPTIONS, asked)
     name, is_dry = session.prefix + argv[2], asked.pop("dry", False)
     if not is_dry:
-        return shown(redrive.start(txn, name, **asked))
-    return run_plan(txn, session, redrive.plan_dry_run(txn, name, **asked), shown)
+        return redrive_reply(redrive.start(txn, name, **asked))
+    return run_plan(txn, session, redrive.plan_dry_run(txn, name, **asked), redrive_reply)
 
 
 @COMMANDS.command("kvstream.redrive|status", "key", FAST_READ, SECOND, since=OURS)
 def redrive_status(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return how far the redrive of a key is, or how the last one ended; nil if there was none."""
     job = redrive.status(txn, session.prefix + argv[2])
-    return None if job is None else shown(job)
+    return None if job is None else redrive_reply(job)
 
 
 @COMMANDS.command("kvstream.redrive|cancel", "key", FAST_WRITE, SECOND, since=OURS)
@@ -130,7 +130,7 @@ def redrive_cancel(txn: Txn, session: Session, argv: Argv) -> Reply:
     return int(redrive.cancel(txn, session.prefix + argv[2]))
 
 
-def shown(job: Job) -> Map:
+def redrive_reply(job: Job) -> Map:
     """Return the reply for a redrive."""
     streams = Map([(key, count) for key, count in job.streams.items()])
     return Map(

@@ -108,7 +108,7 @@ def retention_set(txn: Txn, session: Session, argv: Argv) -> Reply:
 @COMMANDS.command("kvstream.retention|get", "key", FAST_READ, SECOND, since=OURS)
 def retention_get(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the rules of a stream, an empty map if it has none."""
-    return shown(retention.rules_of(txn, session.prefix + argv[2]))
+    return retention_reply(retention.rules_of(txn, session.prefix + argv[2]))
 
 
 @COMMANDS.command("kvstream.retention|del", "key", WRITE, SECOND, since=OURS, uses="RW delete")
@@ -141,7 +141,7 @@ def retention_run(txn: Txn, session: Session, argv: Argv) -> Answer:
     return run_plan(txn, session, plan, int)
 
 
-def shown(rules: Retention | None) -> Map:
+def retention_reply(rules: Retention | None) -> Map:
     """Return the reply for rules: every one and its value."""
     pairs: list[tuple[Reply, Reply]] = []
     for each in fields(Retention) if rules is not None else ():

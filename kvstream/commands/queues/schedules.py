@@ -85,10 +85,10 @@ def schedule_list(txn: Txn, session: Session, argv: Argv) -> Reply:
     Times are Unix milliseconds. `next` is 0 if the schedule has stopped; `error` then says why.
     `last` is the planned time of the last message, 0 if there was none.
     """
-    return [_shown(each) for each in schedules.schedules(txn, session.prefix + argv[2])]
+    return [_schedule_reply(each) for each in schedules.schedules(txn, session.prefix + argv[2])]
 
 
-def _shown(each: Schedule) -> Map:
+def _schedule_reply(each: Schedule) -> Map:
     return Map(
         [
             (b"name", each.name),

@@ -42,7 +42,7 @@ from kvstream.migration.replication.protocol import NOWHERE, Position, Received
 from kvstream.migration.server import Server
 from kvstream.operations import keyspace, strings
 from kvstream.operations.functions import name_of
-from kvstream.remote.connection import Link, Words, translated
+from kvstream.remote.connection import Link, Words, translate_errors
 
 
 class State(StrEnum):
@@ -358,7 +358,7 @@ class FollowingServer:
         link = self._watching_link()
         self._link = None
         try:
-            with translated(writing=True):
+            with translate_errors(writing=True):
                 replies = link.transaction(words, then=[self._watch])
         except Conflict:
             link.close()
@@ -377,7 +377,7 @@ class FollowingServer:
             if self._link.is_open():
                 return self._link
             self.close()
-        with translated():
+        with translate_errors():
             link = self._server.connection(JOURNAL_DB).take()
             try:
                 link.ask(self._watch)

@@ -26,7 +26,7 @@ from kvstream.commands.replies import (
     Shared,
     Simple,
 )
-from kvstream.commands.reply_pages import OBJECT_BYTES, given_up, memory_of
+from kvstream.commands.reply_pages import OBJECT_BYTES, free_when_written, memory_of
 from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
 from kvstream.operations.watch import Watched
@@ -161,7 +161,7 @@ def run_queue(
     if client.reply_mode is ReplyMode.SKIP_NEXT:  # EXEC has one reply
         client.reply_mode = ReplyMode.SKIP
     dispatcher.statistics.count("exec", dispatcher.clock() - begun)
-    return given_up(replies, room.size) if client.pages and room.is_long else replies
+    return free_when_written(replies, room.size) if client.pages and room.is_long else replies
 
 
 Queued = tuple[Command, Argv]

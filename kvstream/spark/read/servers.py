@@ -16,7 +16,7 @@ from kvstream.arrow.batches import PAGE_MIN, next_page
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.layout.columns import Columns, of_replies
 from kvstream.operations.reads.counts import Ends
-from kvstream.remote.connection import Connection, checked, connect, translated
+from kvstream.remote.connection import Connection, connect, raise_first_error, translate_errors
 from kvstream.remote.replies import members
 from kvstream.spark.options import Place, is_stream
 from kvstream.spark.read.partitions import (
@@ -81,7 +81,7 @@ class ServerReader:
 
     def pages(self, piece: Piece) -> Iterator[Columns]:
         """Yield the remaining entries of a piece. Raises DataLoss if some were trimmed."""
-        with translated():
+        with translate_errors():
             connection = self._client.connection_pool.get_connection()
         try:
             yield from _Pager(connection, piece, self._source).pages()
@@ -98,7 +98,7 @@ class ServerReader:
 
     def streams(self, spec: ReadSpec) -> list[bytes]:
         """Return the existing streams of a read. Raises WrongType for a key that is no stream."""
-        named = checked(self.connection.ask_all([("TYPE", name) for name in spec.names]))
+        named = raise_first_error(self.connection.ask_all([("TYPE", name) for name in spec.names]))
         keys = dict.fromkeys(
             name
             for name, kind in zip(spec.names, named, strict=True)
@@ -206,7 +206,7 @@ class _Pager:
         self._request(following, count)
         while True:
             try:
-                with translated():
+                with translate_errors():
                     reply = self._connection.read_response()
             except RequestError as error:
                 if count == 1 or _TOO_LARGE not in str(error):
@@ -239,7 +239,7 @@ class _Pager:
         if self._anchor is None or (reply and StreamID.parse(reply[0][0]) == self._anchor):
             return self._repeated
         # The anchor is missing: XDEL took it alone, unless all entries up to it are gone.
-        with suppress(NoSuchKey), translated():
+        with suppress(NoSuchKey), translate_errors():
             self._connection.send_command("XINFO", "STREAM", self._piece.key)
             ends = _ends_of(self._connection.read_response())
             if ends.length and ends.first <= self._anchor:
@@ -249,7 +249,7 @@ class _Pager:
 
     def _request(self, following: StreamID, count: int) -> None:
         bounds = (bytes(following), bytes(self._piece.end))
-        with translated():
+        with translate_errors():
             self._connection.send_command("XRANGE", self._piece.key, *bounds, "COUNT", count)
 
 

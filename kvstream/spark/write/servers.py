@@ -18,7 +18,7 @@ from typing import Any
 from kvstream.bulkload.parts import RowsFile, RowsWriter, unpack_ticket
 from kvstream.errors import IDTooSmall, KVStreamError, RequestError, WrongType, quoted
 from kvstream.layout.values import decode_fields
-from kvstream.remote.connection import Connection, error_of, translated
+from kvstream.remote.connection import Connection, error_of, translate_errors
 from kvstream.remote.replies import members
 from kvstream.spark.options import is_stream
 from kvstream.spark.write.commit import SKIP_HINT, Commit, Committed, Upload, rising
@@ -111,7 +111,7 @@ def commit_through(client: Any, work: Commit) -> Committed:
             return state
     streams = work.streams()
     while True:
-        with translated(writing=True), client.pipeline(transaction=True) as pipe:
+        with translate_errors(writing=True), client.pipeline(transaction=True) as pipe:
             pipe.response_callbacks = {}  # raw replies
             try:
                 return _attempt(pipe, work, streams)
@@ -141,7 +141,7 @@ def append_now(client: Any, streams: list[StagedRows]) -> None:
     """Add rows in pipelines without a transaction: after an error, rows added before stay."""
     for staged in streams:
         for start in range(0, len(staged.rows), PIPELINE_ROWS):
-            with translated(writing=True), client.pipeline(transaction=False) as pipe:
+            with translate_errors(writing=True), client.pipeline(transaction=False) as pipe:
                 for at in range(start, min(start + PIPELINE_ROWS, len(staged.rows))):
                     pipe.execute_command("XADD", *_words(staged, at))
                 replies = pipe.execute(raise_on_error=False)
