@@ -27,8 +27,8 @@ class Effect(Enum):
     SAME_RESULT = 3
     """A second call leaves the same state, and has the same result: it is repeated."""
     SAME_STATE = 4
-    """A second call leaves the same state, but its result leaves out what the first one did: a
-    shared store alone repeats it."""
+    """A second call leaves the same state, but returns only what the first one has not done. Only a
+    shared store repeats it."""
     WRITE = 5
     """A second call changes more: it is not repeated, and raises UnknownOutcome."""
 
@@ -45,7 +45,7 @@ class Call:
     result: Callable[[list[Any]], Any]
     """Makes the operation's result of the replies."""
     effect: Effect | None = None
-    """None: that of the operation."""
+    """None: the effect in the record of the operation."""
     missing: Any = REQUIRED
     """The result if the key does not exist; REQUIRED: an error."""
     part: Callable[[int], str] | None = None
@@ -60,16 +60,16 @@ class Operation:
 
     effect: Effect
     call: Callable[..., Call] | None = None
-    """Makes its commands from its arguments."""
+    """Returns its commands for its arguments."""
     steps: Callable[..., Any] | None = None
-    """Does it in several round trips, if not None; its first argument is the engine."""
+    """Runs it in several round trips; the first argument is the engine. None: one is enough."""
     shares_steps: bool = False
-    """A shared store takes the steps itself, and repeats each of them where that is safe."""
+    """A shared store runs these steps itself, and repeats each one where that is safe."""
     immediate: bool = False
     """Its result is needed at once: it cannot wait for the end of a transaction."""
 
     def call_of(self, *args: Any, **kwargs: Any) -> Call:
-        """Return its call, if it takes one round trip."""
+        """Return the call of an operation that takes one round trip."""
         assert self.call is not None
         call = self.call(*args, **kwargs)
         if call.effect is None:
@@ -110,7 +110,7 @@ def plain(*command: str, result: Callable[[Any], Any] = same) -> Callable[..., C
 
 
 def answer(result: Any) -> Call:
-    """Return the call of an operation that needs no command."""
+    """Return a call that sends nothing and has this result."""
     return Call(None, (), (), lambda replies: result)
 
 
@@ -126,7 +126,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 def count_word(count: int) -> int:
-    """Return a count or bound as a server takes it, in 64 bits: beyond them it means the same."""
+    """Clamp a count or bound to 64 bits, which servers take; beyond them it means the same."""
     return max(_INT64_MIN, min(count, _INT64_MAX))
 
 

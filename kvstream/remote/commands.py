@@ -1,8 +1,9 @@
 """The operations of the library as commands of RESP.
 
-A function has the name of its command. From the arguments of an operation it makes a ``Call``, the
-words to send and the function that reads the replies. ``remote/operations.py`` says of which
-operation. A name of the library is qualified: the number of its database and the key.
+Each function is named after its command. It takes the arguments of an operation and returns a
+``Call``: the words to send, and the function that reads the replies. ``remote/operations.py`` maps
+operations to these functions. A name of the library is qualified: the number of its database and
+the key.
 """
 
 from collections.abc import Sequence
@@ -228,7 +229,7 @@ def _limits(budget: Budget | None) -> Words:
     if budget is None:
         return ()
     count, size = budget.limits
-    return (*option("MAXCOUNT", count), *option("MAXSIZE", size))
+    return (*count_option("MAXCOUNT", count), *count_option("MAXSIZE", size))
 
 
 def _reply_of(db: int, reply: list[Any] | None) -> read.Reply:
@@ -249,7 +250,15 @@ def xread(
     """Return the call of an XREAD from resolved positions."""
     db, keys = database_of(wanted[0][0]), tuple(key_of(name) for name, _ in wanted)
     ids = [str(after) for _, after in wanted]
-    words = ("XREAD", *option("COUNT", count), *_limits(budget), *block, "STREAMS", *keys, *ids)
+    words = (
+        "XREAD",
+        *count_option("COUNT", count),
+        *_limits(budget),
+        *block,
+        "STREAMS",
+        *keys,
+        *ids,
+    )
     return Call(db, keys, (words,), lambda reply: _reply_of(db, reply[0]))
 
 
@@ -260,7 +269,7 @@ def xreadgroup(attempt: GroupRead, block: Words = (), claim_ms: int | None = Non
     keys = tuple([key_of(name) for name, _ in attempt.wanted])
     words: Words = (
         *("XREADGROUP", "GROUP", attempt.group, attempt.consumer),
-        *option("COUNT", attempt.count),
+        *count_option("COUNT", attempt.count),
         *_limits(attempt.budget()),
         *block,
         *option("CLAIM", claim_ms),

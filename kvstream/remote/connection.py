@@ -73,7 +73,7 @@ class ReplyLost(UnknownOutcome):
 
 
 class NoReply(RequestError):
-    """What a server sent is no reply of Redis."""
+    """A server sent something that is not a reply of Redis."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RequestError, self.args
@@ -261,7 +261,7 @@ NAME_CLASSES = ("KVSTREAM.ERRORS", "ON")
 
 @contextmanager
 def ignore_unknown_command() -> Iterator[None]:
-    """Ignore that a server does not know a command, unless it refuses the connection."""
+    """Ignore that a server does not know a command; raise the error of a refused connection."""
     from redis import ResponseError
 
     try:
@@ -348,7 +348,7 @@ def _check(url: str) -> None:
 
 
 def _no_wait() -> None:
-    """Leave the wait to the read: TLS may have bytes that the socket has not."""
+    """Do not wait: with TLS the bytes of a reply may have left the socket already."""
 
 
 _links: "weakref.WeakSet[Link]" = weakref.WeakSet()
@@ -379,7 +379,7 @@ class Link:
     def __init__(self, client: "redis.Redis") -> None:
         self._connection = socket_connection(client)
         self.number = 0
-        """The server's number of this client, once it was asked for."""
+        """The client ID at the server: 0 before it is asked for, -1 if the server refuses it."""
         try:
             self._connection.connect()
         except Exception as error:
@@ -401,10 +401,10 @@ class Link:
         return parser._buffer.unread_bytes if reader is None else reader.has_data  # type: ignore[no-any-return]
 
     def is_open(self) -> bool:
-        """Return False if the next reply would not be that to the next command.
+        """Return whether the next reply will answer the next command.
 
-        The server has ended the connection, or sent a reply twice; or it is that of the process
-        before a fork.
+        It will not if the server has closed the connection or sent a reply too many, or if the
+        connection is that of the parent process before a fork.
         """
         return (
             self._connection.pid == os.getpid() and not self._ended.poll(0) and not self._unread()
@@ -430,7 +430,7 @@ class Link:
         return self._connection.read_response()
 
     def _pack_words(self, words: Words) -> Sequence[bytes]:
-        """Return a command as bytes. redis-py does the same in three times as long."""
+        """Return a command as bytes; redis-py takes three times as long for this."""
         if _pack is None:
             return self._connection.pack_command(*words)  # type: ignore[no-any-return]
         return (_pack(tuple(words)),)
@@ -513,7 +513,7 @@ class Connection:
         self._blocked: dict[Link, int] = {}
         """Links whose command waits for an entry, and the thread that does."""
         self._unblocks = False
-        """Threads may be unblocked: the server's number of each link that waits is asked for."""
+        """Waits may be ended by ``make_unblock``, so each link asks for its client ID before it waits."""
         self._closed = False
         settings = client.connection_pool.connection_kwargs
         if db is not None:
@@ -522,7 +522,7 @@ class Connection:
         self.block_s_max = min(BLOCK_S_MAX, (settings.get("socket_timeout") or REPLY_S) / 2)
 
     def close(self) -> None:
-        """Close the free connections, and end reads that wait; other commands are answered."""
+        """Close the free connections and end blocked reads; other commands get their replies."""
         self._closed = True
         for link in list(self._blocked):
             link.end()
@@ -591,10 +591,10 @@ class Connection:
         self.give_back(link)
         return replies
 
-    def unblocks_here(self) -> Callable[[], None]:
-        """Return the function that ends the wait of this thread for an entry, without a reply.
+    def make_unblock(self) -> Callable[[], None]:
+        """Return a function that ends a blocked read of this thread, which then has no reply.
 
-        It does nothing if the thread does not wait yet, or the server refuses.
+        It does nothing if the thread does not wait yet, or if the server refuses.
         """
         self._unblocks, thread = True, threading.get_ident()
 
@@ -650,7 +650,7 @@ class Connection:
                 link.close()
 
     def block_words(self, seconds: float | None) -> tuple[Word, ...]:
-        """Return the words that make a read wait ``seconds``, or less; None: as long as it may."""
+        """Return BLOCK for so many seconds, or ``block_s_max`` if that is less; None: the latter."""
         longest = self.block_s_max
         seconds = longest if seconds is None else min(seconds, longest)
         return ("BLOCK", max(1, round(seconds * 1000)))
@@ -695,7 +695,7 @@ class Connection:
 
 
 def raise_first_error(replies: list[Any]) -> list[Any]:
-    """Return replies; raise the first error among them."""
+    """Return the replies, unless one is an error: raise the first."""
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
@@ -707,7 +707,7 @@ PAGE_MIN, PAGE_MAX = 10, 2000
 PAGE_BYTES = 4 << 20
 """About how many bytes a page may hold: large entries come few at a time."""
 PAGE_GROWTH = 4
-"""How many times longer than the last a page may be: large entries may follow small ones."""
+"""A page has at most so many times the entries of the last: large ones may follow small ones."""
 KEYS_PAGE = 1000
 
 

@@ -75,7 +75,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _JOB_PAUSE_S = 0.1
-"""Pause before a background job of the server is asked about again."""
+"""Seconds between two questions about a background job of the server."""
 
 
 class _Local(threading.local):
@@ -202,12 +202,12 @@ class RemoteEngine:
             raise self._explain(error, call.commands) from None
 
     def _explain(self, error: RequestError, commands: Iterable[Words]) -> RequestError:
-        """Return an error; ServerTooOld, with its detail, if the server lacks what commands use."""
+        """Return the error to raise: ServerTooOld if the server lacks what the commands use."""
         cause = self._cause(error, commands)
         return cause if cause is error or not error.detail else with_more(cause, error.detail)
 
     def _cause(self, error: RequestError, commands: Iterable[Words]) -> RequestError:
-        """Return an error, or what the server lacks."""
+        """Return ServerTooOld in place of an error that it explains, else the error."""
         needs = needs_of(commands)
         if not needs or isinstance(error, Conflict):
             return error
@@ -260,7 +260,7 @@ class RemoteEngine:
         return reply  # type: ignore[return-value]
 
     def _read(self, attempt: PlainRead | GroupRead, timeout_s: float | None) -> Reply | None:
-        """Send a read until it replies; 0 seconds: once."""
+        """Send a read until it finds entries; with a timeout of 0, once."""
         if not attempt.wanted:
             return None
         if isinstance(attempt, GroupRead) and attempt.given_back:
@@ -269,7 +269,7 @@ class RemoteEngine:
         connection = self.connection(database_of(attempt.wanted[0][0]))
         interrupt = attempt.interrupt if isinstance(attempt, GroupRead) else None
         if interrupt is not None:
-            interrupt.on_set(connection.unblocks_here())
+            interrupt.on_set(connection.make_unblock())
         while interrupt is None or not interrupt.is_set():
             rest = rest_s()
             waits = self._transaction is None and (rest is None or rest > 0)
@@ -450,11 +450,11 @@ def _sender(connection: Connection, call: Call) -> Callable[[], list[Any]]:
 
 
 _NAMED_MAX = 5
-"""The most refused writes that an error names."""
+"""Refused writes that an error names, at most."""
 
 
 def _check_replies(replies: list[Any], noun: str, part: Callable[[int], str] | None) -> list[Any]:
-    """Return the replies of a MULTI; raise its first error, which says what stays.
+    """Return the replies of a MULTI; raise its first error, with a note on the writes that stay.
 
     ``noun`` is what the commands add or write, and ``part`` names one of them.
     """
@@ -597,7 +597,7 @@ class Transaction:
     def _send(
         self, connection: Connection, send: Callable[[Link], list[Any]], writing: bool = False
     ) -> list[Any]:
-        """Send commands over the connection of the transaction, which alone has its watches."""
+        """Send commands over the one connection that has the watches of the transaction."""
         if self._failed:
             raise StoreError("the transaction failed inside and cannot be committed")
         self._failed = True

@@ -1,8 +1,8 @@
 """Entries that consumers give back (XNACK), and their redelivery, on servers of every version.
 
-XREADGROUP returns them only with CLAIM, which makes it slower. So a client looks for them in one
-read of a group every ``LOOK_S``, in each read that finds nothing else, and in the read after a nack
-of its own or after a look that has found some.
+XREADGROUP returns them only with CLAIM, which makes it slower. So a client looks for them once
+every ``LOOK_S``, when a read finds nothing else, after its own nack, and after a look that found
+some.
 
 Redis before 8.8 and Valkey have no XNACK. There an entry is given back by XCLAIM to a consumer
 ``kvstream-nacked``, as if delivered 51 years ago. A look claims the entries of this consumer.
@@ -34,12 +34,12 @@ from kvstream.types.records import HistoryEntry, PendingEntry
 LOOK_S = 0.1
 """Seconds between two looks for entries that others have given back."""
 LOOK_BEFORE_8_8_S = 1.0
-"""The same where a look costs a command of its own, also while a read blocks."""
+"""The same before Redis 8.8, where a look is a command of its own and interrupts a blocked read."""
 _GROUPS_MAX = 10_000
 _PAGE = 1000
 """Entries of one look before Redis 8.8; they are sorted by their age."""
 _AGE_MS = readgroup.GIVEN_BACK_MS + 365 * 86_400_000
-"""How long ago entries that are given back by XCLAIM were delivered: longer than any others."""
+"""The idle time of entries that are given back by XCLAIM: longer than that of any others."""
 
 Run = Callable[..., Any]
 """Runs an operation of the library."""
@@ -54,7 +54,7 @@ class GivenBack:
         """When to look next, by stream and group."""
         self._has_xnack: bool | None = None
         self._last_ms = 0
-        """The time of the last entries that were given back by XCLAIM."""
+        """The delivery time of the entries that were last given back by XCLAIM."""
 
     def has_xnack(self, connection: Connection) -> bool:
         """Return whether the server has XNACK, and so a CLAIM that is woken by it."""
@@ -77,7 +77,7 @@ class GivenBack:
     ) -> Reply | None:
         """Read entries that were given back, then new ones; wait for at most ``rest`` seconds.
 
-        Return None if there were some, none of which is to be returned.
+        Return None if some were found but none can be returned, as their entries are deleted.
         """
         has_xnack = self.has_xnack(connection)
         due = monotonic() + (LOOK_S if has_xnack else LOOK_BEFORE_8_8_S)
@@ -103,7 +103,7 @@ class GivenBack:
         return reply if reply or not found else None
 
     def _claim(self, attempt: GroupRead) -> tuple[Reply, bool]:
-        """Claim the entries of NOBODY; return whether there were any."""
+        """Claim the entries that were given back; return them, and whether any were found."""
         reply: Reply = []
         any_found = False
         for name, _ in attempt.wanted:
@@ -119,13 +119,13 @@ class GivenBack:
         return reply, any_found
 
     def _claim_stream(self, attempt: GroupRead, name: bytes) -> tuple[list[HistoryEntry], bool]:
-        """Claim the entries of NOBODY of a stream; return whether there were any."""
+        """Claim those of one stream; return them, and whether any were found."""
         rows = self._read_unowned(name, attempt.group, attempt.count)
         tried = [eid for eid, deliveries in rows.items() if deliveries != COUNT_MAX]
         take = partial(self._run, claim.claim, name, attempt.group, attempt.consumer)
         # The idle time keeps two readers from claiming the same entry.
         found = take(readgroup.GIVEN_BACK_MS, tried)
-        if len(tried) < len(rows):  # those would get a negative number with one delivery more
+        if len(tried) < len(rows):  # one more delivery would make their count negative
             with suppress(ServerUnavailable):
                 take(
                     readgroup.GIVEN_BACK_MS, [eid for eid in rows if eid not in tried], justid=True
@@ -133,7 +133,7 @@ class GivenBack:
         return [entry._replace(deliveries=rows[entry.id]) for entry in found], bool(rows)
 
     def _fill_up(self, attempt: GroupRead, name: bytes, claimed: Iterable[HistoryEntry]) -> Reply:
-        """Return claimed entries of the only stream and, up to the count, new ones."""
+        """Return the claimed entries of the only stream, and new ones up to the count."""
         entries = list(claimed)
         count = None if attempt.count is None else attempt.count - len(entries)
         if count != 0:
@@ -142,7 +142,7 @@ class GivenBack:
         return [(name, entries)]
 
     def _read_unowned(self, name: bytes, group: bytes, count: int | None) -> dict[StreamID, int]:
-        """Return the entries of NOBODY, oldest first, with their deliveries."""
+        """Read the entries that were given back, oldest first, with their delivery counts."""
         asked = call_of(
             claim.pending_range,
             name,
@@ -166,10 +166,12 @@ class GivenBack:
         if not ids or self.has_xnack(connection):
             call = call_of(ack.negative_acknowledge, name, group, ids, nack)
         else:
-            call = self._by_claim(name, group, ids, nack)
+            call = self._nack_by_claim(name, group, ids, nack)
         return self._call(call)  # type: ignore[no-any-return]
 
-    def _by_claim(self, name: bytes, group: bytes, ids: Sequence[StreamID], nack: Nack) -> Call:
+    def _nack_by_claim(
+        self, name: bytes, group: bytes, ids: Sequence[StreamID], nack: Nack
+    ) -> Call:
         """Return the call that gives entries back by XCLAIM."""
         counts: dict[StreamID, int | None] = dict.fromkeys(ids, nack.retrycount)
         if nack.retrycount is None and nack.mode is NackMode.FATAL:

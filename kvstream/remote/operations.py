@@ -1,13 +1,11 @@
 """One record for each operation of the library: how it is done on a server.
 
-A record has the effect of an operation on the store, which decides whether it is repeated after a
-lost connection. It also has a function that makes its commands (``remote/commands.py``,
-``remote/queue_commands.py``), or one that does it in several round trips
-(``remote/procedures.py``). The engine of a server runs operations by this table, and the engine of
-a shared store repeats them by it. An operation without a record needs the files of a store.
+A record has the effect of an operation on the store, by which the engines of servers and of shared
+stores decide whether to repeat it after a lost connection. It also has a function that makes its
+commands (``remote/commands.py``, ``remote/queue_commands.py``), or one that runs it in several
+round trips (``remote/procedures.py``). An operation without a record needs the files of a store.
 
-The version that a server must have follows from the words of the commands: see ``needs_of``. A
-kvstream server names the class of each error (KVSTREAM.ERRORS).
+The version that a server must have follows from the words of the commands: see ``needs_of``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -144,7 +142,7 @@ def call_of(operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
 
 
 OURS = "KVSTREAM."
-"""How the names of commands begin that no Redis has."""
+"""The prefix of kvstream's own commands, which no Redis has."""
 SINCE = {
     "XACKDEL": "8.2",
     "XCFGSET": "8.6",
@@ -158,13 +156,14 @@ OPTIONS_SINCE = {
     "IDMP": ("8.6", {"IDMP"}),
     "DELREF or ACKED": ("8.2", {"DELREF", "ACKED"}),
 }
-"""Options that it lacks, of other commands: their name in errors, the version, and their words."""
+"""Options that a Redis 7.0 lacks, by their name in errors: the version that has them, and their
+words."""
 
 
 def needs_of(commands: Iterable[Words]) -> dict[str, str]:
-    """Return what commands use that a Redis 7.0 lacks: names, and the version of Redis.
+    """Return the commands and options that a Redis 7.0 lacks, with the version that has them.
 
-    The version of a command of kvstream is empty.
+    The version of kvstream's own commands is empty.
     """
     needs: dict[str, str] = {}
     for command, *words in commands:

@@ -36,7 +36,7 @@ class ServerEngine(AnyEngine, Protocol):
 
 
 def count(engine: ServerEngine, name: bytes, start: StreamID, end: StreamID) -> int:
-    """Count the entries of a range. A server that does not tell has them read, page by page."""
+    """Count the entries of a range; read them if the server has no command that counts."""
     if start <= MIN_ID.next() and end == MAX_ID:
         return engine.run(counts.length, name)
     try:
@@ -44,10 +44,10 @@ def count(engine: ServerEngine, name: bytes, start: StreamID, end: StreamID) -> 
     except WrongType:
         raise
     except RequestError:  # Redis, an older kvstream, or a user without permission
-        return _count_read(engine, name, start, end)
+        return _count_by_reading(engine, name, start, end)
 
 
-def _count_read(engine: ServerEngine, name: bytes, start: StreamID, end: StreamID) -> int:
+def _count_by_reading(engine: ServerEngine, name: bytes, start: StreamID, end: StreamID) -> int:
     count = 0
     entries: list[Entry] = []
     while start <= end:
