@@ -37,10 +37,10 @@ SECTIONS = {
         "entries.get": "Show entries by ID.",
         "entries.range_": "Show the entries from START to END, oldest first.",
         "entries.revrange": "Show the entries from END back to START, newest first.",
-        "entries.find": "Show the entries with certain fields, of a certain time.",
+        "entries.find": "Show the entries with certain fields, in a time range.",
         "entries.tail": "Show the last entries of a stream, and follow it.",
         "entries.len_": "Show the number of entries in a stream.",
-        "entries.count": "Show the number of entries of a time.",
+        "entries.count": "Show the number of entries in a time range.",
         "entries.del_": "Delete entries by ID.",
         "entries.trim": "Remove the oldest entries of a stream.",
     },
@@ -168,7 +168,7 @@ class Application(click.Group):
             ctx.exit(ExitCode.BROKEN_PIPE)
 
     def _global_first(self, args: list[str]) -> list[str]:
-        """Return the arguments with the global options that follow the command moved before it.
+        """Move global options that follow the command before it, and return the arguments.
 
         An option that the command has too, such as --durability of ``serve``, stays.
         """
@@ -233,7 +233,7 @@ def _options_of(*commands: click.Command, deep: bool = True) -> dict[str, click.
 
 
 def _hint(error: click.UsageError, has_place: bool) -> str:
-    """Return what was probably meant; empty if that is unknown, or said already."""
+    """Return advice on a wrong word; empty if there is none, or the message has it already."""
     message = error.message
     if "extra argument" in message and not has_place:
         return "; name the store: --store DIR"  # `kvstream serve data`
@@ -249,7 +249,7 @@ _UNKNOWN = re.compile(r"No such command '([^']+)'")
 
 
 def _hint_of_redis(word: str) -> str:
-    """Return how a command of Redis is run, or why there is none; empty for other words."""
+    """Return how to run a command of Redis, or why kvstream lacks it; empty for other words."""
     from kvstream.commands.absent import reason_of  # for this error alone
     from kvstream.server.commands import TABLE
 

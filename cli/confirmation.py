@@ -25,7 +25,7 @@ destroying_options: Callable[[Callable[P, T]], Callable[P, T]] = option_group(
 
 
 def must_ask(yes: bool) -> bool:
-    """Return whether somebody at a terminal is asked; ``yes`` is the option."""
+    """Return whether to ask first: at a terminal, without the option ``--yes``."""
     return not yes and sys.stdin.isatty() and sys.stderr.isatty()
 
 

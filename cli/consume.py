@@ -95,7 +95,7 @@ def read(session: Session, out: Output, /, streams: tuple[bytes, ...], **options
         refuse_closed_stdout()  # the entries would be lost
     writes = options["group"] is not None
     query = _group_query(streams, options) if writes else _plain_query(streams, options)
-    reply = _blocking(session, query, options["block"], writes)
+    reply = _wait_for_reply(session, query, options["block"], writes)
     for at, (key, entries) in enumerate(reply.items()):
         out.entries(entries, title=at == 0, stream=key if len(streams) > 1 else b"")
     fail_unless(reply)
@@ -145,8 +145,10 @@ def _group_query(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Quer
     return query
 
 
-def _blocking(session: Session, query: Query[Reply], block_s: float | None, writes: bool) -> Reply:
-    """Return the first reply that has entries, or an empty one after ``block_s``."""
+def _wait_for_reply(
+    session: Session, query: Query[Reply], block_s: float | None, writes: bool
+) -> Reply:
+    """Run a query until it finds entries; return an empty reply after ``block_s``."""
     deadline = monotonic() + (block_s or 0)
     while True:
         with session.writing() if writes else session.reading() as store:

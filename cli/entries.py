@@ -290,12 +290,11 @@ def find(
     count: int | None,
     **bounds: str | None,
 ) -> None:
-    """Show the entries with certain fields, of a certain time.
+    """Show the entries with certain fields, in a time range.
 
     An entry must meet all conditions. A condition is FIELD=PATTERN, FIELD!=PATTERN, or FIELD,
-    which an entry must have. A PATTERN is one as of KEYS: * is any text, ? any character, [ab] one
-    of these; a \\ before a sign takes it literally. An entry without the field meets
-    FIELD!=PATTERN.
+    which an entry must have. A PATTERN is as in KEYS: * is any text, ? any character, [ab] one of
+    these; a \\ makes the next sign literal. An entry without the field meets FIELD!=PATTERN.
 
     All entries between --start and --end are read, and a server sends them all. The exit code is 1
     if none was found.
@@ -322,7 +321,7 @@ def find(
 def len_(session: Session, out: Output, /, stream: bytes, **bounds: str | None) -> None:
     """Show the number of entries in a stream.
 
-    With --start or --end those between are counted, as by `count`.
+    With --start or --end, it is that of this range, as by `count`.
     """
     length = _count(session, stream, **bounds)
     out.result(str(length), length=length)
@@ -339,10 +338,10 @@ def len_(session: Session, out: Output, /, stream: bytes, **bounds: str | None) 
 @output_options
 @click.pass_obj
 def count(session: Session, out: Output, /, stream: bytes, **bounds: str | None) -> None:
-    """Show the number of entries of a time.
+    """Show the number of entries in a time range.
 
-    Without --start and --end all entries are counted. A Redis server has no such command, so it
-    sends the entries between.
+    Without --start and --end all entries are counted. A Redis server cannot count a range, so it
+    sends its entries.
     """
     counted = _count(session, stream, **bounds)
     out.result(str(counted), count=counted)
@@ -461,14 +460,14 @@ poll_option = click.option(
 
 
 Query = Callable[["Store", float | None], T]
-"""Reads a store, and waits at most so many seconds for new entries; None: does not wait."""
+"""Reads a store. It waits at most so many seconds for new entries; None: it does not wait."""
 
 
 def poll_store(session: Session, query: Query[T], pause_s: float) -> Iterator[T]:
     """Run a query again and again, and yield its results.
 
-    While another process has the store open, say so and wait; also while a server is away that has
-    answered before.
+    While another process has the store open, or a server that has answered before is away, say so
+    and wait.
     """
     transient: tuple[type[Exception], ...] = (StoreLocked,)
     reported = False

@@ -110,7 +110,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
 
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
-"""Errors of a file for which the disk, or the user's quota, has no room."""
+"""The disk is full, or the user's quota is used up."""
 
 
 class Failure(click.ClickException):

@@ -354,7 +354,7 @@ def _write_table(
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    batches = _refusing_misfits(batches)
+    batches = _refuse_misfits(batches)
     first = next(batches)
     new = ParquetWriter if kind == "parquet" else pa.ipc.new_file
     written = 0
@@ -366,10 +366,10 @@ def _write_table(
     return written
 
 
-def _refusing_misfits(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+def _refuse_misfits(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
     """Yield the batches; RequestError for a value that does not fit a type of --schema.
 
-    The library's error is a DataError, but here the types were asked for: nothing is damaged.
+    The library raises a DataError, but here the user chose the types: nothing is damaged.
     """
     from kvstream.arrow.batches import MalformedEntry
 

@@ -67,7 +67,7 @@ _BINARY = {
     b"PAR1\x15": "a Parquet file: give --format parquet",
     b"ARROW1\0\0": "an Arrow file: give --format arrow",
 }
-"""What is no text, by how it begins, and what to do."""
+"""Files that are not text, by their first bytes: what they are, and what to do."""
 _BEGINNINGS = (*_MARKS, *_BINARY)
 
 
@@ -79,9 +79,9 @@ def is_utf8(encoding: str) -> bool:
 class Source:
     """A file or a pipe, line by line, in UTF-8.
 
-    Another encoding is decoded while it is read: positions are those in the text as UTF-8. If
-    ``encoding`` is empty, a byte order mark chooses it; a mark of another encoding is refused, but
-    not if ``encoding`` is BYTES. So is what is no text, such as a compressed file.
+    Another encoding is decoded while it is read: positions count bytes of the text in UTF-8. If
+    ``encoding`` is empty, a byte order mark chooses it; the mark of another encoding is refused,
+    unless ``encoding`` is BYTES. A file that is not text, such as a compressed one, is refused.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Source:
         self._is_new = True
         """Whether nothing was read yet."""
         self._chunk = io.BytesIO()
-        """What was read last, and the position in it."""
+        """The bytes that were read last, with the position in them."""
         self._complete = 0
         """The end of the last complete line in it."""
         descriptor = _descriptor_of(stream)
@@ -230,7 +230,7 @@ class Source:
 
 
 def _agree(marked: str, encoding: str) -> bool:
-    """Return whether text with the byte order mark of one encoding can be of another one."""
+    """Return whether text with the byte order mark of one encoding may have another encoding."""
     name = codecs.lookup(encoding).name
     return name in (marked, f"{marked}-sig") or marked in (f"{name}-le", f"{name}-be")
 
@@ -393,8 +393,8 @@ def _unreadable(line: bytes, problem: str) -> str:
 class CsvRows:
     """Rows of CSV, whose header names the fields.
 
-    A row with bytes that are not UTF-8 is bad, unless ``as_bytes`` keeps them as they are, and so
-    is one with a NUL byte, which no text has.
+    A row is bad if its bytes are not UTF-8, unless ``as_bytes`` keeps them as they are. So is one
+    with a NUL byte, which no text has.
     """
 
     def __init__(
@@ -409,7 +409,7 @@ class CsvRows:
         self._source = source
         self._lines = _Lines()
         self._error = ""
-        """Why a line of the next row is no text."""
+        """Why a line of the next row is not text."""
         self._keep_empty = keep_empty
         self._guarded = guarded
         self._as_bytes = as_bytes
@@ -576,7 +576,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 
 def with_guard(text: str) -> str:
-    """Return the text of a cell, which a spreadsheet does not run; ``without_guard`` undoes it."""
+    """Return the text of a cell that a spreadsheet does not run; ``without_guard`` undoes it."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 

@@ -87,7 +87,7 @@ def ls(
     Lag is the number of entries that the slowest group has yet to read, - if unknown. Size is an
     estimate in bytes before compression. Age is the time since the last entry was added.
 
-    A PATTERN as of KEYS, such as 'orders:*', selects streams by name. The streams
+    A PATTERN as in KEYS, such as 'orders:*', selects streams by name. The streams
     kvstream:import:..., in which imports keep their progress, are listed only with --all. Plain
     strings, which clients of a server can set, are listed too.
     """
@@ -253,7 +253,7 @@ _NAMED_MAX = 5
 
 
 def _contents(store: "Store", name: bytes) -> dict[str, Any] | None:
-    """Return what is deleted with a key; None if there is none."""
+    """Return the size of a key that is to be deleted; None if it does not exist."""
     kind = store.type(name)
     if kind != "stream":
         return None if kind == "none" else {"stream": name, "length": None, "groups": None}
@@ -282,7 +282,7 @@ _COUNTERS = (
     *("pids_tracked", "iids_tracked", "iids_added", "iids_duplicates"),
     *("radix_tree_keys", "radix_tree_nodes"),
 )
-"""The counters of a stream; first those that people look for."""
+"""The counters of a stream; those that people look for come first."""
 _INFO_FORMATS: Mapping[str, Callable[[Any], str]] = {
     **dict.fromkeys(("length", "groups", "entries_added", "radix_tree_keys"), number),
     **dict.fromkeys(("radix_tree_nodes", "idmp_maxsize", "pids_tracked"), number),

@@ -82,7 +82,7 @@ places_options = option_group(
         type=Name(),
         multiple=True,
         metavar="PATTERN",
-        help="Only keys that match a pattern as of KEYS. Repeatable.",
+        help="Only keys that match a pattern as in KEYS. Repeatable.",
     ),
     click.option(
         "--db",
@@ -265,7 +265,7 @@ class _FollowProgress:
         click.echo(text, err=True)
 
     def is_over(self) -> bool:
-        """Show the lag from time to time; never over, since only Ctrl-C ends it."""
+        """Show the lag from time to time, and return False: only Ctrl-C ends following."""
         now = monotonic()
         pause_s = TERMINAL_PAUSE_S if self._is_terminal else LOG_PAUSE_S
         if self.pair is not None and not self._quiet and now - self._shown_s >= pause_s:

@@ -96,7 +96,7 @@ def polled_progress(
     shown: Callable[[int], str] = number,
     unit: str = " rows",
 ) -> Iterator[None]:
-    """Show on stderr how far the block is, which cannot say so itself; ``look`` returns that.
+    """Show on stderr how far the block is; a thread asks ``look`` for the figure.
 
     ``wanted`` None: only on a terminal, as a bar; True: elsewhere as lines; False: never.
     ``total`` is an estimate.
@@ -142,7 +142,7 @@ _OF_PENDING = (
     Column("idle", "idle_ms", or_dash(duration), right=True),
     Column("deliveries", "deliveries", or_dash(number), right=True),
 )
-"""- is that of a new entry, or of one that was given back."""
+"""They show - for a new entry, and for one that was given back."""
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ class Output:
     _writer: "CsvWriter | None" = None
     """Writes entries as CSV; the first page chooses its columns."""
     _left_out: list[str] = field(default_factory=list)
-    """The titles of columns that were left out, and named as such."""
+    """The titles of columns that were left out; each is named once."""
 
     def table(
         self,
@@ -227,7 +227,7 @@ class Output:
         self._lines([jsonable(values)])
 
     def result(self, text: str, **values: Any) -> None:
-        """Write a result: ``text`` for people, ``values`` for programs."""
+        """Write a result: ``text`` for people, or ``values`` for programs."""
         if self.for_programs:
             self.object(**values)
         else:

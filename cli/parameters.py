@@ -64,7 +64,7 @@ _COUNT_MAX = sys.maxsize // 16
 
 
 class Count(click.IntRange):
-    """How many rows at most; a number above all lists is one that every command takes."""
+    """The greatest number of rows; a larger one than any list has is lowered to the limit."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         return min(int(super().convert(value, param, ctx)), _COUNT_MAX)
@@ -86,7 +86,7 @@ class StreamName(Name):
 
     name = "stream"
     inside: tuple[str, ...] = ()
-    """The arguments that say where the names are looked up."""
+    """The arguments that name the place of the names, such as the stream of a group."""
 
     def names(self, store: "Store", *inside: bytes) -> Iterator[bytes]:
         """Yield the names that ``store`` has, given the values of the arguments ``inside``."""
@@ -168,7 +168,7 @@ class Parsed(Type):
     """A text that a function of the library parses; its InvalidArgument is wrong usage."""
 
     wanted: str
-    """What the text has to be, for the error."""
+    """The form of the text, for the error."""
 
     def parse(self, text: Any) -> Any:
         """Return the value of a text, or of a default that is one already."""

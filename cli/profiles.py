@@ -111,7 +111,7 @@ def _profiles(path: Path) -> dict[str, Any]:
 
 
 def _check_profile(profile: object, path: Path) -> Mapping[str, Any]:
-    """Return the options of a profile; ValueError if they make no sense."""
+    """Return the options of a profile; ValueError if they are wrong."""
     if not isinstance(profile, dict):
         raise ValueError("it must be a table")
     if unknown := sorted(set(profile) - set(PROFILE_KEYS)):

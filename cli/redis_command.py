@@ -83,7 +83,7 @@ _REFUSED: Mapping[str, str] = {
     "HELLO": f"{_CONNECTION}: cmd INFO server describes a server; for its protocol {_CLIENT}",
     "SELECT": f"{_CONNECTION}: give --db N",
 }
-"""Commands that one reply does not answer, or that concern a connection alone, and what to do."""
+"""Commands that need more than one reply or act on their connection alone, with advice."""
 
 
 def _refuse_more_than_a_reply(words: Sequence[str]) -> None:
@@ -116,7 +116,7 @@ def _ask_server(connection: "Connection", argv: Sequence[bytes]) -> Any:
 
 
 def _error_reply(error: KVStreamError) -> KVStreamError:
-    """Return the error for an error reply: an argument that it refuses is no wrong usage."""
+    """Return the error for an error reply: here InvalidArgument does not mean wrong usage."""
     return RequestError(str(error)) if isinstance(error, InvalidArgument) else error
 
 
@@ -175,7 +175,7 @@ def reply_lines(reply: Any, indent: str = "") -> Iterator[str]:
 
 
 def _text_lines(text: bytes | str, alone: bool) -> Iterator[str]:
-    """Yield a text; that of INFO and its like keeps its lines."""
+    """Yield the lines of a text; inside a list it is one line."""
     whole = text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
     if not alone:
         yield printable(text)

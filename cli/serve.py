@@ -169,8 +169,8 @@ _NEVER_EMPTY = ("requirepass", "tls_port")
 def _check_variables(ctx: click.Context) -> None:
     """Refuse variables of the environment that look like options and set none.
 
-    Such a server would start without the password that its owner believes it has. An empty variable
-    is no value for click: it is refused where an option of that name needs one to be safe.
+    Such a server would start without the password that its owner believes it has. click ignores an
+    empty variable, so it is refused for the options that need a value to be safe.
     """
     options = {str(each.envvar): each for each in ctx.command.params if each.envvar is not None}
     for name in sorted(os.environ):
@@ -452,6 +452,6 @@ def serve(
 
 
 def _ignore_signals() -> None:
-    """Let the exit code tell of the server, which has stopped in order, and of no later signal."""
+    """Ignore later signals: the exit code is that of the server, which has stopped in order."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)

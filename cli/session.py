@@ -1,10 +1,9 @@
 """The store or server that a command line names, opened for as long as a command needs it.
 
-A command works on the library's ``Store``, in a directory or on a server. A directory is opened
-read-only by a command that only reads: then several may read at once, and nothing in it changes. If
-a process has it open and shares it (``shared=True``, ``kvstream work``), the command is one of its
-clients.
-The engine is imported when a store is opened, since a help text does not need it.
+A command works on the library's ``Store``, in a directory or on a server. A command that only reads
+opens a directory read-only: several may read at once, and nothing in it changes. If a process has
+it open and shares it (``shared=True``, ``kvstream work``), the command is one of its clients. The
+engine is imported when a store is opened, since a help text does not need it.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 IMPORT_PREFIX = b"kvstream:import:"
-"""Names of the streams in which imports keep their progress begin with it."""
+"""The prefix of the streams in which imports keep their progress."""
 BENCH_PREFIX = b"kvstream:bench:"
 
 RETRY_PAUSE_S = 0.02
@@ -64,7 +63,7 @@ COMPLETION_S = 1.0
 NAMES_MAX = 10_000
 """Names that the completion of a shell looks at."""
 TRIES = 100
-"""Attempts of a transaction that other clients of a server overtake."""
+"""Attempts of a transaction that conflicts with other clients of a server."""
 COMMAND_LENGTH_MAX = 120
 COUNTED_MAX = 10_000
 """Entries of a server that are read in order to count them, if it does not know their number."""
@@ -88,7 +87,7 @@ class DirectorySession:
     """The store in a directory."""
 
     shared: ClassVar = False
-    """Whether other clients write while it is open, so that a read may wait for them."""
+    """Whether others can write while it is open: then a read may wait for entries."""
     directory: Path | None
     db: int = 0
     wait_s: float = 1.0
@@ -172,8 +171,8 @@ class DirectorySession:
     def monitor(self) -> Iterator[bytes]:
         """Yield the requests of the processes that share the directory, as its owner gets them.
 
-        When the owner ends, those of the next one follow, which is there once another process has
-        called. RequestError or StoreLocked if no process shares it.
+        When the owner ends, wait for the next one: the process that calls the store next. Raises
+        RequestError or StoreLocked if no process shares it.
         """
         wait_s: float = self.wait_s
         while True:
@@ -335,7 +334,7 @@ Session: TypeAlias = DirectorySession | ServerSession
 
 
 def atomically(store: Store, work: Callable[[], T]) -> T:
-    """Run ``work`` in a transaction; on a server again while other clients overtake it."""
+    """Run ``work`` in a transaction, and again while another client of a server is faster."""
     for _ in range(TRIES):
         with suppress(Conflict), store.transaction():
             return work()
@@ -374,9 +373,9 @@ def _names_server(ctx: click.Context) -> bool:
 
 
 def names_in(ctx: click.Context, find: Callable[[Store], Iterator[bytes]]) -> list[str]:
-    """Return the names that ``find`` yields of the store or server that the global options name.
+    """Return the names that ``find`` yields for the store or server of the global options.
 
-    None if it cannot be read: the completion of a shell shows no errors.
+    Return none if it cannot be read: the completion of a shell shows no errors.
     """
     try:
         apply_profile(ctx)

@@ -3,8 +3,8 @@
 A line of the prompt runs as a command line of its own: it opens the store or connects, and leaves
 the store to other processes in between. History and completion are readline's.
 
-Bash splits words at colons, as in ``orders:2025``. The script for bash joins them again, and leaves
-out of a completion what bash keeps of the word.
+Bash splits words at colons, as in ``orders:2025``. The script for bash joins them again, and omits
+from a completion the part that bash keeps.
 """
 
 import os
@@ -52,9 +52,11 @@ def history_path() -> Path:
 class Completer:
     """Completes a line for readline as a shell would; errors complete nothing."""
 
-    def __init__(self, command: click.Command, given: Callable[[list[str]], list[str]]) -> None:
+    def __init__(
+        self, command: click.Command, add_options: Callable[[list[str]], list[str]]
+    ) -> None:
         self._complete = ShellComplete(command, {}, "kvstream", COMPLETION_VARIABLE)
-        self._given = given
+        self._add_options = add_options
         self._found: list[str] = []
 
     def __call__(self, text: str, state: int) -> str | None:
@@ -74,7 +76,7 @@ class Completer:
             words = shlex.split(line)
         except ValueError:  # inside quotes
             return []
-        items = self._complete.get_completions(self._given(words), text)
+        items = self._complete.get_completions(self._add_options(words), text)
         names = [item.value for item in items if item.type == "plain"]
         if any(item.type in ("file", "dir") for item in items):
             names += _paths(text)
@@ -115,17 +117,17 @@ def shell(ctx: click.Context) -> None:
     root = ctx.find_root()
     own = _options_of(root)
 
-    def given(words: list[str]) -> list[str]:
+    def add_options(words: list[str]) -> list[str]:
         named = any(word.partition("=")[0] in _PLACES for word in words)
         return [*(own[2:] if named and own[:1] and own[0] in _PLACES else own), *words]
 
     def run(words: list[str]) -> int:
-        return run_line(root.command, given(words))
+        return run_line(root.command, add_options(words))
 
     with _mark_as_shell():
         if not sys.stdin.isatty():
             ctx.exit(_run_script(run))
-        with _readline(Completer(root.command, given)):
+        with _readline(Completer(root.command, add_options)):
             _prompt(f"kvstream {_place(root)}> ", run)
 
 
@@ -256,7 +258,7 @@ def _readline(completer: Completer) -> Iterator[None]:
 
 
 def _write_history(path: Path, readline: Any) -> None:
-    """Write the history to a file of this user's alone, without passwords."""
+    """Write the history, without passwords, to a file that only this user can read."""
     for at in reversed(range(readline.get_current_history_length())):
         line = readline.get_history_item(at + 1)
         if "://" in line and "@" in line:

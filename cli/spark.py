@@ -44,7 +44,7 @@ streams_options = option_group(
     click.option(
         "--stream", "streams", multiple=True, metavar="NAME", help="A stream. Repeatable."
     ),
-    click.option("--match", metavar="PATTERN", help="Streams that match a pattern as of KEYS."),
+    click.option("--match", metavar="PATTERN", help="Streams that match a pattern as in KEYS."),
     click.option("--ignore-missing", is_flag=True, help="Treat missing streams as empty."),
 )
 """They select streams, by default all."""
@@ -308,7 +308,7 @@ def _place(ctx: click.Context, ignore_missing: bool = False) -> dict[str, str]:
 
 
 def _kind(files: str) -> str:
-    """Return the format that is part of a name."""
+    """Return the format that the name of files has, by default parquet."""
     for kind in FORMATS:
         if f".{kind}" in files:
             return kind

@@ -1,8 +1,8 @@
 """stdin, stdout and stderr as a command needs them, however the program was started.
 
 A caller may start the program with closed descriptors, as some daemons do. Then Python has no
-``sys.stdout`` at all, and the next file that is opened gets its number. So what is closed is opened
-first::
+``sys.stdout`` at all, and the next file that is opened gets its number. So closed descriptors are
+opened first::
 
     stdin    a read fails: a command that needs no input works
     stdout   what is written is dropped, as by /dev/null

@@ -281,7 +281,7 @@ def sheet(
 
 
 def left_out_lines(titles: Sequence[str], width: int) -> list[str]:
-    """Return the lines that name the columns for which there is no room; none if there are none."""
+    """Return the lines that name columns for which there is no room, if there are any."""
     if not titles:
         return []
     return fold(f"not shown: {', '.join(titles)} (widen the terminal, or use --json)", width)

@@ -49,7 +49,7 @@ TimeParser = Callable[[str], int | None]
 
 
 def _iso_ms(text: str) -> int | None:
-    """Return the time of a row; one such as ``yesterday`` would be another one in each run."""
+    """Parse a time; words such as ``yesterday`` are refused: they change from run to run."""
     try:
         return time_ms(datetime.fromisoformat(text))
     except ValueError:
@@ -70,7 +70,7 @@ class RowIDs:
     new_ids: bool = False
 
     def depend_on_stream(self, rows: Sequence[Row]) -> bool:
-        """Return whether a row asks for an ID, which the stream may refuse."""
+        """Return whether a row asks for an ID, which the stream may have or refuse."""
         in_column = self.id_column is not None or self.time_column is not None
         return not self.new_ids and (in_column or any(row.eid is not None for row in rows))
 
@@ -126,7 +126,7 @@ class StreamEnd:
         return StreamID(eid, 0) if eid > self.last_id.ms else None
 
     def count(self, eid: StreamID) -> None:
-        """Count an added entry that has an ID of its own."""
+        """Count an added entry whose ID is known."""
         self.last_id = eid
         self.entries_added += 1
 

@@ -121,7 +121,7 @@ def format_of(name: str, options: dict[str, Any]) -> tuple[str, str]:
     "--time-format",
     default="iso",
     metavar="FORMAT",
-    help=f"{', '.join(TIME_FORMATS)}, or a pattern as of strptime. Times are UTC.",
+    help=f"{', '.join(TIME_FORMATS)}, or a pattern as in strptime. Times are UTC.",
 )
 @click.option("--new-ids", is_flag=True, help="Ignore IDs of rows, and assign new ones.")
 @click.option("--keep-empty", is_flag=True, help="Import empty cells of CSV as empty values.")
@@ -219,7 +219,7 @@ def _open_store(session: Session, source: Source) -> Iterator["Store"]:
 
 
 def _spool_while_locked(session: DirectorySession, source: Source, file: BinaryIO) -> None:
-    """Read a pipe into a file until the store is free, or the pipe ends or rests for ``--wait``."""
+    """Read a pipe into a file until the store is free, the pipe ends, or it is idle for --wait."""
     start = last = monotonic()
     reported = False
     while holder := session.holder():

@@ -118,7 +118,7 @@ def _refuse_without_text(kind: pa.DataType, column: str) -> None:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Return the values of a column as JSON has them."""
+    """Return the values of a column as values of JSON."""
     texts = as_binary(column)
     try:
         values: list[Any] = texts.cast(pa.string()).to_pylist()

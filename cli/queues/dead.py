@@ -84,9 +84,9 @@ def _key_of(store: Store, stream: bytes, group: bytes | None) -> bytes:
 
 
 def _key_for_list(store: Store, stream: bytes, group: bytes | None) -> bytes:
-    """Return the key of dead letters, which need not exist if a queue may have some there.
+    """Return the key of the dead letters to list; it may not exist yet if there is a queue.
 
-    A priority has those of its queue, also before a message has come with it.
+    A priority has the dead letters of its queue, even before a message has this priority.
     """
     from kvstream.jobs.application import PRIORITIES
 
@@ -140,7 +140,7 @@ _LS = (
 
 
 def _matches(row: Mapping[str, Any], where: tuple[bytes, bytes] | None) -> bool:
-    """Return whether a letter has a field of a value, as ``redrive --where`` chooses."""
+    """Return whether a letter has a field with a value, as for ``redrive --where``."""
     if where is None:
         return True
     name, value = where
@@ -156,7 +156,7 @@ _PARTS = {
     b"dead:stream": "origin",
     b"dead:id": "origin_id",
 }
-"""The parts of a letter by their fields in the stream."""
+"""The names of the parts of a letter, by their fields in the stream."""
 
 
 where_option = click.option(

@@ -66,9 +66,9 @@ def list_jobs(
 ) -> None:
     """List jobs, by default all.
 
-    These are the jobs in queues, those that failed, and those whose result is kept.
-    A job is scheduled (delayed), queued, running, retrying (it failed and is to be tried again),
-    done, failed or cancelled.
+    These are the jobs in queues, those that failed, and those whose result is kept. A job is
+    scheduled (delayed), queued, running, retrying (it failed and is to be tried again), done,
+    failed or cancelled.
     """
     from kvstream.cli.queues.stored_jobs import StoredJobs, jobs_of
 
@@ -171,7 +171,7 @@ def _tell(
 
 
 def _unused_options(ctx: click.Context, target: str) -> tuple[str, ...]:
-    """Return the variables of the environment that set global options, which workers do not use.
+    """Return the environment variables of global options, which workers do not use.
 
     UsageError if the command line has a global option: it would have no effect.
     """
@@ -259,10 +259,10 @@ def work(
     """Run the jobs of the Jobs at MODULE:JOBS, such as app:jobs, until SIGTERM or Ctrl-C.
 
     The place is that of the Jobs: --store, --url and the other global options are refused, and
-    their variables of the environment have no effect. On a directory this process owns
-    the store, unless another program of the Jobs does; it needs redis-py. Logs go to stderr. After
-    a signal no job is begun, and those in work may finish within --grace; the rest is given back to
-    other workers. A second signal gives back at once.
+    their variables of the environment have no effect. On a directory this process owns the store,
+    unless another program of the Jobs does; it needs redis-py. Logs go to stderr. After a signal no
+    job is begun, and running jobs may finish within --grace; the others are given back to other
+    workers. A second signal gives them back at once.
     """
     unused = _unused_options(ctx.find_root(), target)
     from kvstream.jobs.processes import WorkOptions, queue_list, supervise

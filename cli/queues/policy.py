@@ -65,7 +65,7 @@ class Delays(Type):
 
 
 class Rate(Type):
-    """A number of messages in a time: ``100/1m``; 0 is without a limit."""
+    """A number of messages in a time: ``100/1m``; 0: no limit."""
 
     name = "n/duration"
 
@@ -150,7 +150,7 @@ def rules_given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def choose_group(store: "Store", stream: bytes, name: bytes | None) -> "Group":
-    """Return the group of a queue; an error that says what to do if it cannot be told."""
+    """Return the group of a queue; if none or several may be meant, the error says what to do."""
     if name is not None:
         return existing_group(store, stream, name)
     stored = existing_stream(store, stream)

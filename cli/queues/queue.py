@@ -96,11 +96,11 @@ _PAUSED = (*_LS[:2], Column("paused", "paused"), *_LS[2:])
 def list_queues(session: Session, out: Output, /, pattern: bytes | None, everything: bool) -> None:
     """List the queues, and how many messages they have.
 
-    A queue is a group that has rules, or a stream of put messages that no worker has read from.
-    A message is delayed, until its time comes; ready; leased to a worker; waiting to be repeated;
+    A queue is a group that has rules, or a stream of put messages that no worker has read from. A
+    message is delayed, until its time comes; ready; leased to a worker; waiting to be repeated;
     held behind another one of its key; or dead. Oldest is the age of the oldest message that is not
-    done. Of dead letters that several queues have in one stream, each queue has its own. A PATTERN
-    as of KEYS, such as 'orders:*', selects streams by name.
+    done. If several queues share a dead-letter stream, each counts its own. A PATTERN as in KEYS,
+    such as 'orders:*', selects streams by name.
     """
     with session.reading() as store:
         rows = list(_rows(store, pattern, everything))
@@ -136,7 +136,7 @@ def is_queue(store: Store, stream: bytes) -> bool:
 
 
 def is_of_dead_letters(store: Store, key: bytes) -> bool:
-    """Return whether a queue moves its dead letters to the stream ``key``, if there is one yet."""
+    """Return whether a queue moves its dead letters to ``key``, which may not exist yet."""
     from kvstream.meta.policy import DEAD_SUFFIX  # not for a help text
 
     for info in store.key_infos():
@@ -152,7 +152,7 @@ def is_of_dead_letters(store: Store, key: bytes) -> bool:
 
 
 def _was_put_into(stream: Stream) -> bool:
-    """Return whether a Queue has made a stream that has no group: no worker has read from it."""
+    """Return whether a Queue has made a stream, by its rule of retention."""
     try:
         rules = stream.retention()
     except ServerTooOld:

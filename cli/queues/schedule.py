@@ -78,15 +78,17 @@ def schedule() -> None:
 def list_schedules(session: Session, out: Output, /, stream: bytes | None) -> None:
     """List the schedules of a stream, or of all streams.
 
-    Times are in UTC.
-    A schedule stops if it can no longer be computed; then `--json` shows why. One that fired while
-    the clock was ahead is silent until that time, and a line on stderr says so.
+    Times are in UTC. A schedule stops if its next time cannot be computed; then --json shows why.
+    One that fired while the clock was ahead is silent until that time, and a line on stderr says
+    so.
     """
     silent: list[tuple[bytes, Schedule]] = []
     with session.reading() as store:
         keys = [existing_stream(store, stream).key] if stream is not None else _streams(store)
         rows = ((key, each) for key in keys for each in store.stream(key).schedules())
-        shown = (_json(*row) if out.for_programs else _row(*row) for row in _noting(rows, silent))
+        shown = (
+            _json(*row) if out.for_programs else _row(*row) for row in _note_silent(rows, silent)
+        )
         out.table(_LS, shown, nothing="no schedules")
     for key, each in silent:
         click.echo(
@@ -96,10 +98,10 @@ def list_schedules(session: Session, out: Output, /, stream: bytes | None) -> No
         )
 
 
-def _noting(
+def _note_silent(
     rows: Iterator[tuple[bytes, Schedule]], silent: list[tuple[bytes, Schedule]]
 ) -> Iterator[tuple[bytes, Schedule]]:
-    """Yield rows; note those that fired at a time that is yet to come."""
+    """Yield rows, and add those that fired at a time in the future to ``silent``."""
     ahead = datetime.now(UTC) + SKEW
     for key, each in rows:
         if each.last is not None and each.last > ahead:
@@ -181,7 +183,7 @@ def set_schedule(
 
 
 def _existing(stream: "Stream", name: bytes) -> Schedule:
-    """Return a schedule; RequestError names those that there are."""
+    """Return a schedule; if there is none, RequestError names the others."""
     schedules = {each.name: each for each in stream.schedules()}
     if name not in schedules:
         known = ", ".join(map(printable, schedules)) or "none"

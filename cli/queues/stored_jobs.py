@@ -90,7 +90,7 @@ def _row(fields: Fields, where: StreamID | Ticket, status: str, queue: Any) -> d
 
 
 def _creation_ms(job_id: str) -> int | None:
-    """Return when an ID was made; None if another program has made it up."""
+    """Return when an ID was made; None if another program has chosen it."""
     try:
         return made_ms(job_id)
     except InvalidArgument:

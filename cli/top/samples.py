@@ -1,9 +1,9 @@
 """The figures of streams, groups and queues: samples of a store in a directory, or on a server.
 
-A sample has rates and an order of its lines. Its cost is bounded: the scan over the keys by time,
-everything else by the number of streams that are shown. A longer scan continues with the next
-sample of the same server. All figures come from operations of the library, so a directory, a server
-of kvstream and Redis have the same; Redis has no queues, and only servers name their memory.
+The cost of a sample is bounded: that of the scan over the keys by time, that of the rest by the
+number of streams that are shown. A longer scan continues with the next sample of the same server.
+All figures come from operations of the library, so they are the same for a directory, a server of
+kvstream and Redis; Redis has no queues, and only servers tell the memory of streams.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ not report the oldest of all."""
 
 
 class Sampler:
-    """Samples the store that ``opened`` opens: for each sample, if it is a directory."""
+    """Takes samples of the store that ``opened`` returns; a directory is opened for each."""
 
     def __init__(
         self,

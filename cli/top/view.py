@@ -145,7 +145,7 @@ def _queues_text(sample: Sample) -> str:
 
 
 def _missing(sample: Sample) -> list[str]:
-    """Return a line about what the sample does not show, if anything."""
+    """Return a line about what the sample leaves out, if it leaves out anything."""
     parts = []
     if sample.left_out:
         parts.append(f"{plural(sample.left_out, 'more stream')} (see --streams)")

@@ -58,7 +58,7 @@ _OTHERS: Final[Mapping[str, str]] = {
     "LCS": "lcs",
     "SORT": "sort sort_ro",
 }
-"""Commands that are of no type, or of several."""
+"""Commands of no type, or of several types."""
 _TYPES: Final = "its types are streams and strings"
 
 

@@ -28,7 +28,7 @@ QUOTED_MAX = 128
 """Bytes of a request that an error text quotes."""
 
 COUNT = (b"COUNT", b"count")
-"""As clients write it."""
+"""The word as clients write it."""
 SHORT_COUNTS = {b"%d" % count: count for count in range(1, 101)}
 """The counts that most reads give: a lookup takes a tenth of the time of parsing."""
 
@@ -177,7 +177,7 @@ def _loose_u64(raw: bytes) -> int:
 
 
 def loose_u64(raw: bytes) -> int | None:
-    """Parse a number as C's strtoull does, with blanks and a sign before it; None if it is none.
+    """Parse a number as C's strtoull does, with blanks and a sign before it; None if it fails.
 
     A negative number in canonical form is refused; others wrap around.
     """
@@ -280,7 +280,7 @@ class Args:
         return True
 
     def take_leading_options(self, table: "Mapping[bytes, Option[T]]", options: T) -> None:
-        """Take options of the table up to the first argument that is none."""
+        """Take options of the table up to the first argument that is not one."""
         while self and self.take_option(table, options):
             pass
 

@@ -152,8 +152,8 @@ def _show_entries(claimed: ClaimedParts) -> Gradual:
 
 
 def _leading_ids(words: Argv) -> list[StreamID]:
-    """Return the IDs before the first word that is not one."""
-    letters = (at for at, word in enumerate(words) if word[:1].isalpha())  # those of options
+    """Parse the IDs before the first word that is not an ID."""
+    letters = (at for at, word in enumerate(words) if word[:1].isalpha())  # of options
     try:
         return stream_ids(words[: next(letters, len(words))])
     except InvalidID:

@@ -45,8 +45,8 @@ class ReadStreams(StreamsRead):
 class LongReply:
     """Returned instead of a long reply to a session with ``pages``.
 
-    ``begin`` returns the reply, or the steps of an array. They read from the store as it is at this
-    call, in a transaction without changes; in EXEC with its changes.
+    ``begin`` returns the reply, or the steps of an array. It is called in a transaction without
+    changes, or in EXEC; the steps read from the store as it is then.
     """
 
     begin: "Callable[[], Reply | Iterator[Any]]"
@@ -112,7 +112,7 @@ class Session:
         self.in_exec = False
         """Runs the queue of a MULTI: no command is split into steps."""
         self.protocol = RESP2
-        """Of its replies."""
+        """The protocol of its replies."""
         self.select(0)
 
     @property
@@ -159,7 +159,7 @@ class Flag(StrEnum):
     NO_AUTH = "no_auth"
     """It may run before AUTH."""
     NO_MANDATORY_KEYS = "no_mandatory_keys"
-    """It has key arguments, and none is needed."""
+    """All of its keys are optional."""
     MOVABLEKEYS = "movablekeys"
     """The positions of its keys depend on its arguments."""
     NO_ASYNC_LOADING = "no_async_loading"
@@ -264,7 +264,7 @@ class CountedKeys(Keys):
 
 
 def _count(argv: Argv, at: int) -> int:
-    """Return the number that an argument is; 0 if it is none, or has too many digits for int()."""
+    """Return an argument as a number; 0 if it is not one, or has too many digits for int()."""
     raw = argv[at] if at < len(argv) else b""
     return int(raw) if raw.isdigit() and len(raw) <= _COUNT_DIGITS_MAX else 0
 
@@ -325,10 +325,10 @@ class Command:
     categories: str | None = None
     """ACL categories, unless it has that of its group; flags add more."""
     uses: str = ""
-    """What it does to its keys, or to each of them parted by commas, unless plainly reading or
-    updating: RO, RW, OW (overwrite) or RM (remove), then access, update, insert, delete."""
+    """What it does to its keys, or to each of them, separated by commas: RO, RW, OW (overwrite) or
+    RM (remove), then access, update, insert, delete. Empty: it plainly reads or updates."""
     uses_of: Callable[[Argv], str] | None = None
-    """The same of one request, if its options decide."""
+    """Returns ``uses`` for a request whose options decide."""
     tips: str = ""
     """Redis's command tips for clients of clusters."""
     usage: str | None = None
@@ -353,7 +353,7 @@ class Command:
     is_immediate: bool = field(init=False, repr=False)
     runs_scripts: bool = field(init=False, repr=False)
     shows_change: bool = field(init=False, repr=False)
-    """Flags that are asked for with every call."""
+    """Whether it has a flag that every call looks up."""
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -389,7 +389,7 @@ class Command:
 
 
 def spellings(name: str) -> tuple[bytes, bytes]:
-    """Return how clients write a name; any other mix of letters is looked up in small ones."""
+    """Return a name in small and in capital letters, as clients write it; others are converted."""
     return name.encode(), name.upper().encode()
 
 
@@ -482,7 +482,7 @@ class Container:
     subcommands: Mapping[bytes, Command]
     """By name in small letters."""
     alone: Command | None = None
-    """What the name means without a second word, if it means anything."""
+    """The command of the name without a second word, if there is one."""
 
     @property
     def since(self) -> str:
@@ -503,7 +503,7 @@ Table: TypeAlias = Mapping[bytes, Command | Container]
 
 
 def table_of(sections: Iterable[Iterable[Family]]) -> dict[bytes, Command | Container]:
-    """Return the commands by name; one of a later family replaces its namesake."""
+    """Return the commands by name; one of a later family replaces an earlier one."""
     named: dict[str, Command] = {}
     for families in sections:
         commands = [command for family in families for command in family.commands.values()]

@@ -1,7 +1,7 @@
 """Long commands: a server runs their plans in steps, and serves other clients between the steps.
 
-Most commands happen in their last step. One whose items have nothing to do with each other may
-happen in parts, each a commit: ``settle_in_parts``.
+Most commands take effect in their last step. A command whose items are independent of each other
+may take effect in parts, each a commit: ``settle_in_parts``.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from kvstream.types.ids import StreamID
 
 T = TypeVar("T")
 Begin: TypeAlias = Callable[[Txn, list[bytes]], Plan[T]]
-"""Returns the plan of a command from its packed IDs."""
+"""Returns the plan of a command for packed IDs."""
 
 
 def run_in_steps(plan: Plan[T], answer: Callable[[T], Answer]) -> Stepwise[T]:
@@ -49,7 +49,7 @@ def run_before(
 def begin_steps(
     txn: Txn, session: Session, plan: Plan[T], answer: Callable[[T], Answer]
 ) -> "Answer | Unread":
-    """Run the first step of a plan that may need no other, and changes nothing, at once."""
+    """Run the first step of a plan that only reads at once: it may be the only one."""
     return run_in_steps(plan, answer).run(txn, session, [])
 
 
@@ -103,9 +103,9 @@ def are_many(txn: Txn, session: Session, ids: int) -> bool:
 def run_on_ids(
     words: Argv, begin: Begin[T], answer: Callable[[T], Answer], until_other: bool = False
 ) -> Stepwise[T]:
-    """Pack the IDs that ``words`` are in steps, then run the plan that ``begin`` returns.
+    """Parse IDs in steps, then run the plan that ``begin`` returns for them.
 
-    ``until_other``: the first word that is not an ID ends them.
+    ``until_other``: they end before the first word that is not an ID.
     """
     ids: list[bytes] = []
     begun: list[Plan[T]] = []  # neither is made again if the plan begins anew

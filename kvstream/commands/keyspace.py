@@ -255,7 +255,7 @@ def _conditions(words: Argv) -> set[bytes]:
 
 
 def _may_replace(conditions: set[bytes], current_ms: int, at_ms: int) -> bool:
-    """Return whether the conditions allow to replace an expiry; 0 is none."""
+    """Return whether the conditions allow a new expiry; ``current_ms`` 0: there is none."""
     if (b"NX" in conditions and current_ms) or (b"XX" in conditions and not current_ms):
         return False
     if b"GT" in conditions and (not current_ms or at_ms <= current_ms):

@@ -46,9 +46,9 @@ LIMITS_SYNTAX = "[COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseco
 POSITIONS = {position.value.encode(): position for position in Position}
 STREAMS = (b"STREAMS", b"streams")
 _BLOCK = (b"BLOCK", b"block")
-"""As clients write them."""
+"""The words as clients write them."""
 _TIMEOUT_DIGITS = 15
-"""Fewer than those of the longest timeout."""
+"""A timeout of so many digits is never too long."""
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ from kvstream.types.ids import MAX_ID, StreamID
 
 COMMANDS = Family("stream")
 _GROUP, _NOACK = (b"GROUP", b"group"), (b"NOACK", b"noack")
-"""As clients write them."""
+"""The words as clients write them."""
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ def _block(names: list[bytes], group: bytes, options: _Options, attempt: Attempt
 
 
 def _read_short(txn: Txn, session: Session, argv: Argv) -> Streams | NullArray | Blocked | None:
-    """Deliver a few new entries of one stream; None if there is more to the request.
+    """Deliver a few new entries of one stream; None for a request that asks for more.
 
     Parsed by position, the row "XREADGROUP COUNT 1, -P 16" of docs/benchmarks.md takes half of the
     time.

@@ -1,8 +1,8 @@
 """Long replies, written page by page to sessions that accept it.
 
-A short reply is built at once. A long one is read while its client takes it, from the store as it
-is when the transaction has no uncommitted changes; until then the command returns LATER. A read in
-EXEC cannot wait: it sees the committed rows, and in memory the changes of its transaction.
+A short reply is built at once. A long one is read while its client takes it, from a snapshot that
+is made in a transaction without changes; in any other the command returns LATER, and runs again. A
+read in EXEC cannot wait: it sees the committed rows, and in memory the changes of its transaction.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,7 +56,7 @@ UNREAD: Final = frozenset({Range, ReadStreams, LongReply})
 
 
 def read_reply(txn: Txn, session: Session, wanted: Unread) -> Answer:
-    """Read what a handler wants read, and return the reply: at once, in pages, or later."""
+    """Read what a handler has returned, and return the reply: at once, in pages, or later."""
     if type(wanted) is Range:
         found = read_range(txn, wanted, session.pages)
         if type(found) is LongRead:

@@ -513,7 +513,7 @@ class Connection:
         self._blocked: dict[Link, int] = {}
         """Links whose command waits for an entry, and the thread that does."""
         self._unblocks = False
-        """Waits may be ended by ``make_unblock``, so each link asks for its client ID before it waits."""
+        """Whether ``make_unblock`` may end waits: a link asks for its client ID before it waits."""
         self._closed = False
         settings = client.connection_pool.connection_kwargs
         if db is not None:
@@ -650,7 +650,7 @@ class Connection:
                 link.close()
 
     def block_words(self, seconds: float | None) -> tuple[Word, ...]:
-        """Return BLOCK for so many seconds, or ``block_s_max`` if that is less; None: the latter."""
+        """Return BLOCK for so many seconds; for None, or more than those, for ``block_s_max``."""
         longest = self.block_s_max
         seconds = longest if seconds is None else min(seconds, longest)
         return ("BLOCK", max(1, round(seconds * 1000)))

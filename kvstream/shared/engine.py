@@ -6,15 +6,15 @@ connects to the one that did. A call that was under way is repeated if that is s
 
 - a call that did not reach the owner, and a read;
 - an add: it is a numbered request of a client that has one under way at a time;
-- an acknowledgement, a deletion, and a string that is set: what is done twice is the same, but the
-  number returned leaves out what the first call has done;
+- an acknowledgement, a deletion, and the setting of a string: a second call leaves the same state,
+  but the number returned does not count what the first call has done;
 - an acknowledgement of leases: one that is not pending any more counts as done;
 - a read of new entries for a group: entries that the lost call delivered to the consumer are
   returned by the repeated one.
 
-Any other write raises UnknownOutcome, as does one that was repeated in vain. A transaction raises
-Conflict unless its end was sent. An owner that is silent for as long as a call waits is not asked
-again: its process is stopped, or has no time.
+Any other write raises UnknownOutcome, as does one whose repetition fails. A transaction raises
+Conflict unless its end was sent. A call that an owner has not answered in time is not repeated: its
+process is stopped, or overloaded.
 
 Transactions of all processes, the owner's too, go through the socket: they follow the same rules
 everywhere, and none keeps the others out while its block runs.
@@ -87,7 +87,7 @@ PAUSE_S, PAUSE_MAX_S = 0.002, 0.05
 REPLY_S_MIN = 1.0
 """An owner has at least this time for a reply: an fsync may take as long."""
 PIECE_S = 5.0
-"""Longest single wait of a client's group read, whose deliveries are looked for if it is lost."""
+"""Longest single wait of a client's group read: if it is lost, its deliveries are looked for."""
 
 
 class _Local(threading.local):
@@ -115,7 +115,7 @@ _open: "weakref.WeakSet[SharedEngine]" = weakref.WeakSet()
 def _report(
     shown: Callable[[threading.ExceptHookArgs], object], args: threading.ExceptHookArgs
 ) -> None:
-    """Show an error that ends a thread, unless it is that of a store closed at the end."""
+    """Report an error that ends a thread, except that of a store closed at the program's end."""
     if not issubclass(args.exc_type, StoreClosed):
         shown(args)
 
@@ -147,7 +147,9 @@ class SharedEngine(Unclosed):
     def __init__(self, directory: Path, options: StoreOptions, wait_s: float) -> None:
         """Open the store, or connect to its owner; see ``kvstream.open`` for the errors."""
         if options.read_only:
-            raise InvalidArgument("read_only is for a store of one's own: a shared one is written")
+            raise InvalidArgument(
+                "a shared store is written: leave out read_only, or pass shared=False"
+            )
         self._directory, self._wait_s = Path(directory), wait_s
         self.options = options
         self.clock: Clock = SystemClock()
@@ -176,7 +178,9 @@ class SharedEngine(Unclosed):
         and ClientMissing if redis-py is not installed.
         """
         if clock is not None:
-            raise InvalidArgument("clock is for a store of one's own: a shared one has its owner's")
+            raise InvalidArgument(
+                "a shared store uses its owner's clock: leave out clock, or pass shared=False"
+            )
         directory, options = path_of(place), store_options(settings)
         wait_s = None if wait_s is None else wait_of(wait_s, "wait_s")
         require_client()  # the owner needs none, but the processes beside it do
@@ -345,7 +349,7 @@ class SharedEngine(Unclosed):
 
         ``again``: the call may be repeated if its outcome is unknown. ``waits``: it may take long,
         so the time to wait for an owner begins when one is lost. Once the call may have been done,
-        no other error than UnknownOutcome says that the store cannot do it.
+        any failure of the store is raised as UnknownOutcome.
         """
         deadline = None if waits else monotonic() + self._wait_s
         unknown: ReplyLost | None = None
@@ -389,7 +393,7 @@ class SharedEngine(Unclosed):
             raise ConnectionLost("the process that had the store has ended") from None
 
     def _server(self) -> RemoteEngine:
-        """Return the socket of the owner, which may be this process."""
+        """Return the connections to the owner's socket; the owner may be this process."""
         engine = self._get_engine(None)
         if isinstance(engine, RemoteEngine):
             return engine
@@ -455,7 +459,7 @@ class SharedEngine(Unclosed):
         nomkstream: bool = False,
         once: Idempotency | None = None,
     ) -> StreamID | None:
-        """Add an entry, once: with an idempotent ID of the caller's, or as a numbered request."""
+        """Add an entry exactly once: by the caller's idempotent ID, or as a numbered request."""
 
         def add(request: Idempotency | Request) -> StreamID | None:
             return self._repeat(
@@ -480,8 +484,7 @@ class SharedEngine(Unclosed):
         self, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[leases.Token]
     ) -> list[int]:
         """Acknowledge leases; after a lost call, leases that are not pending count as done."""
-        calls = 0
-        """Those that may have been done."""
+        calls = 0  # those that may have been done
 
         def once(engine: Engine | RemoteEngine) -> list[int]:
             nonlocal calls
@@ -564,7 +567,7 @@ class SharedEngine(Unclosed):
         return reply
 
     def _note(self, key: tuple[bytes, bytes], reply: Reply | None) -> None:
-        """Note which entries this process has got, for the reads of the same consumer."""
+        """Tell the other reads of a consumer which entries this process has got."""
         with self._lock:
             for other in self._reads.get(key, ()):
                 for name, entries in reply or ():
@@ -577,7 +580,7 @@ class SharedEngine(Unclosed):
         begun: float,
         seen: set[tuple[bytes, StreamID]],
     ) -> Reply:
-        """Return entries that were delivered to a consumer since a time, and have not come here."""
+        """Return entries that were delivered to a consumer since ``begun``, and are not here."""
         if attempt.noack:
             return []
         with self._lock:
@@ -623,7 +626,7 @@ class SharedEngine(Unclosed):
             self._local.server = None
 
     def brief_transaction(self) -> AbstractContextManager[Any]:
-        """Run a block that takes no time: the owner's by its engine, which serves no other then."""
+        """Run a short block as a transaction; an owner runs it directly, and serves nobody then."""
         own = self.own_engine if self._local.server is None else None
         return self.transaction() if own is None else own.transaction()
 
@@ -684,7 +687,7 @@ def _fetch(
 ) -> list[Entry]:
     """Return a pending entry, or none if it is deleted.
 
-    ``claims``: with its deliveries before, as a read with CLAIM returns it.
+    ``claims``: it has the number of its earlier deliveries, as in a read with CLAIM.
     """
     page = engine.run(scan, Range(name, row.id, row.id))
     entries = page.entries() if page else []

@@ -4,9 +4,9 @@
 
     <store>/shared.sock      the socket, mode 0600; a killed owner leaves it behind
 
-Whoever opens the store holds a lock on its layout file from before the opening until after the
-close. So the lock tells a shared store whose owner is about to come, or to go, from a store that
-has no socket. The requests of the socket run in a thread with an event loop of its own.
+An owner locks the layout file before it opens the store, and until it has closed it. So a lock
+without a socket shows that an owner is starting or ending, not that the store is not shared. The
+requests of the socket run in a thread with an event loop of its own.
 
 The modes of directory and socket keep other users out. Where the system names the user of a
 connection, the owner also refuses the connections of other users, except root's.
@@ -57,7 +57,7 @@ _PATH_MAX = 100
 """Bytes of a socket's path that every system takes; Linux takes 108."""
 _DESCRIPTORS = Path("/proc/self/fd")
 _REFUSED_S = 1.0
-"""How long a refused connection stays, unless it sends something: it reads why."""
+"""Seconds that a refused connection stays open, so that its client can read why."""
 _LINUX_PEER = struct.Struct("3i")
 """``struct ucred``: the process, the user and the group."""
 _BSD_PEER = struct.Struct("2I")
@@ -152,7 +152,7 @@ def peer_user(end: socket.socket) -> int | None:
 
 
 class _Refused(asyncio.Protocol):
-    """A connection that is refused: the client has the reason."""
+    """A refused connection, which ends when the client sends something."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -272,7 +272,7 @@ class Owner:
 class OwnerProcess:
     """A process that owns a store for processes that cannot.
 
-    A process that was forked after its parent had opened a store has not the threads of RocksDB, so
+    A process that was forked after its parent had opened a store lacks the threads of RocksDB, so
     it cannot open one itself.
     """
 

@@ -121,7 +121,7 @@ def nack(txn: Txn, session: Session, argv: Argv) -> Answer:
 def _settle(
     txn: Txn, session: Session, words: Argv, settle: Callable[[Txn, list[Token]], list[int]]
 ) -> Answer:
-    """Settle the tokens that ``words`` are, in parts if they are very many."""
+    """Parse tokens and settle them, in parts if they are very many."""
     if not words or len(words) % 2:
         raise InvalidArgument("each ID needs the number of its deliveries after it")
     if are_many(txn, session, len(words) // 2):

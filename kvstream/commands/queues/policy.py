@@ -94,7 +94,7 @@ class _PolicyKeys(Keys):
 
 _WORDS = {word: option[0] for word, option in _OPTIONS.items()}
 _WORDS |= {b"EXP": 2, b"PERKEY": 1, b"JITTER": 1, b"BACKOFF": 0}
-"""The arguments of each option, of which none is an option; those of BACKOFF are skipped."""
+"""The number of arguments to skip after each word: BACKOFF is followed by EXP or by delays."""
 
 
 @COMMANDS.command(
@@ -110,16 +110,17 @@ def policy_set(txn: Txn, session: Session, argv: Argv) -> Answer:
 
     LEASE: An entry pending for so long goes to the next reader of new entries.
     DELIVERIES: After so many deliveries an entry moves to the dead letters.
-    BACKOFF: Milliseconds before a failed entry is repeated, parted by commas; the last one repeats.
+    BACKOFF: Milliseconds before each repetition of a failed entry, separated by commas; the last
+        one holds for all further ones.
     EXP: Double the base at each failure, up to the cap.
     JITTER: Shorten each delay by up to so many percent, at random.
-    DEAD: The stream of the dead letters, that of the same name with `:dead` unless given.
-    ORDERBY: Entries of equal value of the field are delivered in order: the next one follows once
-    one is acknowledged. Entries that are pending already have no order.
-    PERKEY: So many of them at a time, 1 unless given.
+    DEAD: The stream of the dead letters; unless given, the name of the stream with `:dead`.
+    ORDERBY: Entries with an equal value of the field are delivered in order, each once the one
+        before is acknowledged. Entries that are pending already are not ordered.
+    PERKEY: At most so many of them are pending at a time; 1 unless given.
     INFLIGHT: At most so many entries are pending with consumers.
     RATE: At most so many entries are delivered in so many milliseconds.
-    REAP: A consumer idle for so long is deleted; its pending entries pass on.
+    REAP: A consumer idle for so long is deleted; its pending entries return to the group.
 
     0, or an empty value, removes a rule. The rules hold for every client that reads new entries
     (XREADGROUP with `>`). If ORDERBY changes, a server makes the entries that wait for others of

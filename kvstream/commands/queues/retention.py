@@ -76,22 +76,22 @@ _OPTIONS: dict[bytes, Option[_Rules]] = {
 def retention_set(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set the rules by which a stream loses entries in the background, in place of former ones.
 
-    MAXAGE: Entries go when the time of their ID is so many milliseconds ago.
-    MAXLEN: The first entries go while there are more.
-    MAXBYTES: The first nodes go while all nodes have more bytes.
-    ACKED: Entries go once every group has read and acknowledged them; without groups all stay.
+    MAXAGE: Entries are removed when the time of their ID is so many milliseconds ago.
+    MAXLEN: The first entries are removed while there are more.
+    MAXBYTES: The first nodes are removed while all nodes have more bytes.
+    ACKED: Entries are removed once every group has acknowledged them; without groups all stay.
     LATEST: Of entries with an equal value of a field only the last one stays; entries without the
         field stay.
-    FORCE: Entries go even if a group has them pending or has not read them.
-    NX: Only of a stream that begins: it has had no entry but of delayed messages and schedules, and
-        has no group and no rules. Else the reply is null.
+    FORCE: Entries are removed even if a group has them pending or has not read them.
+    NX: Only for a new stream: it has had no entries but delayed messages and those of schedules,
+        and has no group and no rules. Else the reply is null.
     GROUP: With NX: this group, if it has a policy, does not count.
 
-    A stream is created if there is none. An entry goes when one of the rules lets it go. Without
-    FORCE none goes that a group needs. Bytes are those of the nodes as Redis's listpacks, deleted
-    entries included until their node goes; the node that is being filled always stays. A stream
-    that changes is checked each second, and when its first entry reaches its age. LATEST goes
-    through the stream in order, and waits at the first entry that a group needs.
+    A stream is created if there is none. An entry is removed when one of the rules allows it.
+    Without FORCE, an entry that a group needs stays. Bytes are those of the nodes as Redis's
+    listpacks, with deleted entries until their node is removed; the node that is being filled
+    always stays. A stream that changes is checked each second, and when its first entry reaches its
+    age. LATEST goes through the stream in order, and waits at the first entry that a group needs.
     """
     rules: _Rules = {}
     Args(argv, 3).take_options(_OPTIONS, rules)
