@@ -321,3 +321,22 @@ def switch(attribute: str) -> Option[Any]:
 def value(attribute: str) -> Option[Any]:
     """Return an option with one argument, which is stored as it is."""
     return 1, lambda args, options: setattr(options, attribute, args.next())
+
+
+Values: TypeAlias = dict[str, Any]
+"""The values of options by name, for options that are arguments of an operation."""
+
+
+def flag_value(name: str) -> Option[Values]:
+    """Return an option without arguments, whose value is True."""
+    return 0, lambda args, values: values.update({name: True})
+
+
+def word_value(name: str) -> Option[Values]:
+    """Return an option with one argument, which is its value."""
+    return 1, lambda args, values: values.update({name: args.next()})
+
+
+def integer_values(*names: str) -> Option[Values]:
+    """Return an option with an integer for each name."""
+    return len(names), lambda args, values: values.update([(n, args.integer()) for n in names])

@@ -109,7 +109,8 @@ def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     group_of_key(txn, session.prefix + argv[1], argv[2])
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XCLAIM")
     if len(argv) > txn.thresholds.long_rows and are_many(txn, session, len(argv) - 5):
-        return run_on_ids(argv[5:], partial(_plan, session, argv, min_idle_ms), _show_parts, True)
+        begin = partial(_plan, session, argv, min_idle_ms)
+        return run_on_ids(argv[5:], begin, lambda claimed: page(_show_entries(claimed)), True)
     ids = _leading_ids(argv[5:])
     asked: ClaimOptions = {}
     if len(argv) > 5 + len(ids):
@@ -137,10 +138,6 @@ def _plan(
     asked = _claim_options(txn, Args(argv, 5 + len(packed)))
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
     return claim.plan_claim(name, group, consumer, min_idle_ms, packed, **asked)
-
-
-def _show_parts(claimed: ClaimedParts) -> Reply:
-    return page(_show_entries(claimed))
 
 
 def _show_entries(claimed: ClaimedParts) -> Gradual:

@@ -70,7 +70,7 @@ def read_reply(txn: Txn, session: Session, wanted: Unread) -> Answer:
         pairs: list[Pair] = []
         for name, entries in streams:
             if type(entries) is LongRead:
-                return _begin_pages(txn, session, partial(_begin_streams, streams))
+                return _begin_pages(txn, session, lambda: Streams(_pairs(streams)))
             pairs.append((key_of(name), entries))
         return Streams(pairs) if pairs else wanted.nothing()
     assert isinstance(wanted, LongReply)
@@ -85,10 +85,6 @@ def _begin_pages(
         return LATER
     reply = begin()
     return None if reply is None else page(reply)
-
-
-def _begin_streams(found: Sequence[tuple[bytes, Any]]) -> Streams:
-    return Streams(_pairs(found))
 
 
 def _streams_in_steps(read: LongRead[seeks.Steps | None]) -> Streams | None:

@@ -90,13 +90,10 @@ def say(
     *words: Word,
     result: Callable[[Any], Any] = same,
     effect: Effect | None = None,
-    missing: Any = REQUIRED,
 ) -> Call:
     """Return the call of one command about the key of a name."""
-    key = key_of(name)
-    return Call(
-        database_of(name), (key,), (words,), lambda replies: result(replies[0]), effect, missing
-    )
+    db, keys = database_of(name), (key_of(name),)
+    return Call(db, keys, (words,), lambda replies: result(replies[0]), effect)
 
 
 def plain(*command: str, result: Callable[[Any], Any] = same) -> Callable[..., Call]:

@@ -1,8 +1,15 @@
 """KVSTREAM.POLICY: the rules by which a consumer group delivers, repeats and gives up entries."""
 
-from typing import Any
-
-from kvstream.commands.args import Args, Argv, Option, integer, syntax_error
+from kvstream.commands.args import (
+    Args,
+    Argv,
+    Option,
+    Values,
+    integer,
+    integer_values,
+    syntax_error,
+    word_value,
+)
 from kvstream.commands.command import (
     FAST_READ,
     GROW,
@@ -28,31 +35,14 @@ COMMANDS.add_help("kvstream.policy", since=OURS)
 _BACKOFF = "BACKOFF must be a list of milliseconds, such as 1000,10000, or EXP base cap"
 
 
-_Rules = dict[str, Any]
-
-
-def _number(*names: str) -> Option[_Rules]:
-    """Return an option with a number for each of some rules."""
-
-    def take(args: Args, rules: _Rules) -> None:
-        for name in names:
-            rules[name] = args.integer()
-
-    return len(names), take
-
-
-def _order(args: Args, rules: _Rules) -> None:
+def _order(args: Args, rules: Values) -> None:
     rules["order_by"] = args.next()
     if args and args.peek().upper() == b"PERKEY":
         args.next()
         rules["max_per_key"] = args.integer()
 
 
-def _dead(args: Args, rules: _Rules) -> None:
-    rules["dead_letter"] = args.next()
-
-
-def _backoff(args: Args, rules: _Rules) -> None:
+def _backoff(args: Args, rules: Values) -> None:
     word = args.next()
     rules |= {"backoff_cap_ms": 0, "jitter_percent": 0}
     if word.upper() == b"EXP":
@@ -67,15 +57,15 @@ def _backoff(args: Args, rules: _Rules) -> None:
         rules["jitter_percent"] = args.integer()
 
 
-_OPTIONS: dict[bytes, Option[_Rules]] = {
-    b"LEASE": _number("lease_ms"),
-    b"DELIVERIES": _number("max_deliveries"),
+_OPTIONS: dict[bytes, Option[Values]] = {
+    b"LEASE": integer_values("lease_ms"),
+    b"DELIVERIES": integer_values("max_deliveries"),
     b"BACKOFF": (1, _backoff),
-    b"DEAD": (1, _dead),
+    b"DEAD": word_value("dead_letter"),
     b"ORDERBY": (1, _order),
-    b"INFLIGHT": _number("max_in_flight"),
-    b"RATE": _number("rate_count", "rate_ms"),
-    b"REAP": _number("reap_idle_ms"),
+    b"INFLIGHT": integer_values("max_in_flight"),
+    b"RATE": integer_values("rate_count", "rate_ms"),
+    b"REAP": integer_values("reap_idle_ms"),
 }
 
 
@@ -126,7 +116,7 @@ def policy_set(txn: Txn, session: Session, argv: Argv) -> Answer:
     (XREADGROUP with `>`). If ORDERBY changes, a server makes the entries that wait for others of
     their key ready in steps, which other clients see one by one.
     """
-    rules: _Rules = {}
+    rules: Values = {}
     Args(argv, 4).take_options(_OPTIONS, rules)
     if not rules:
         raise syntax_error()

@@ -1,8 +1,15 @@
 """KVSTREAM.REDRIVE: move dead letters back to where they came from, or elsewhere."""
 
-from typing import Any
-
-from kvstream.commands.args import Args, Argv, Option, stream_ids
+from kvstream.commands.args import (
+    Args,
+    Argv,
+    Option,
+    Values,
+    flag_value,
+    integer_values,
+    stream_ids,
+    word_value,
+)
 from kvstream.commands.command import (
     FAST_READ,
     FAST_WRITE,
@@ -26,43 +33,28 @@ COMMANDS.add_help("kvstream.redrive", since=OURS)
 _NUMIDS = "the number of IDs must be positive, and no more than there are arguments"
 
 
-_Asked = dict[str, Any]
-
-
-def _to(args: Args, asked: _Asked) -> None:
-    asked["to"] = args.next()
-
-
-def _ids(args: Args, asked: _Asked) -> None:
+def _ids(args: Args, asked: Values) -> None:
     count = args.at_least(1, _NUMIDS, _NUMIDS)
     if count > len(args):
         raise InvalidArgument(_NUMIDS)
     asked["ids"] = stream_ids([*args.take(count)])
 
 
-def _where(args: Args, asked: _Asked) -> None:
+def _where(args: Args, asked: Values) -> None:
     asked["where"] = args.next(), args.next()
 
 
-def _count(args: Args, asked: _Asked) -> None:
-    asked["count"] = args.integer()
-
-
-def _rate(args: Args, asked: _Asked) -> None:
+def _rate(args: Args, asked: Values) -> None:
     asked["rate"] = args.integer(), args.integer()
 
 
-def _dry(args: Args, asked: _Asked) -> None:
-    asked["dry"] = True
-
-
-_OPTIONS: dict[bytes, Option[_Asked]] = {
-    b"TO": (1, _to),
+_OPTIONS: dict[bytes, Option[Values]] = {
+    b"TO": word_value("to"),
     b"IDS": (2, _ids),
     b"WHERE": (2, _where),
-    b"COUNT": (1, _count),
+    b"COUNT": integer_values("count"),
     b"RATE": (2, _rate),
-    b"DRYRUN": (0, _dry),
+    b"DRYRUN": flag_value("dry"),
 }
 
 
@@ -109,7 +101,7 @@ def redrive_start(txn: Txn, session: Session, argv: Argv) -> Answer:
 
     Without TO, letters go to the streams that they name: the user needs permission for all keys.
     """
-    asked: _Asked = {}
+    asked: Values = {}
     Args(argv, 3).take_options(_OPTIONS, asked)
     name, is_dry = session.prefix + argv[2], asked.pop("dry", False)
     if not is_dry:

@@ -1,9 +1,16 @@
 """KVSTREAM.RETENTION: the rules by which a stream loses entries in the background."""
 
 from dataclasses import fields
-from typing import Any
 
-from kvstream.commands.args import Args, Argv, Option, syntax_error
+from kvstream.commands.args import (
+    Args,
+    Argv,
+    Option,
+    Values,
+    flag_value,
+    syntax_error,
+    word_value,
+)
 from kvstream.commands.command import (
     FAST_READ,
     GROW,
@@ -27,11 +34,8 @@ COMMANDS = Family("stream")
 COMMANDS.add_help("kvstream.retention", since=OURS)
 
 
-_Rules = dict[str, Any]
-
-
-def _number(name: str) -> Option[_Rules]:
-    def take(args: Args, rules: _Rules) -> None:
+def _number(name: str) -> Option[Values]:
+    def take(args: Args, rules: Values) -> None:
         rules[name] = args.integer()
         if rules[name] < 1:
             raise InvalidArgument("MAXAGE, MAXLEN and MAXBYTES must be between 1 and 2^62")
@@ -39,29 +43,15 @@ def _number(name: str) -> Option[_Rules]:
     return 1, take
 
 
-def _flag(name: str) -> Option[_Rules]:
-    def take(args: Args, rules: _Rules) -> None:
-        rules[name] = True
-
-    return 0, take
-
-
-def _word(name: str) -> Option[_Rules]:
-    def take(args: Args, rules: _Rules) -> None:
-        rules[name] = args.next()
-
-    return 1, take
-
-
-_OPTIONS: dict[bytes, Option[_Rules]] = {
+_OPTIONS: dict[bytes, Option[Values]] = {
     b"MAXAGE": _number("max_age_ms"),
     b"MAXLEN": _number("max_length"),
     b"MAXBYTES": _number("max_bytes"),
-    b"ACKED": _flag("acked"),
-    b"LATEST": _word("latest"),
-    b"FORCE": _flag("force"),
-    b"NX": _flag("nx"),
-    b"GROUP": _word("group"),
+    b"ACKED": flag_value("acked"),
+    b"LATEST": word_value("latest"),
+    b"FORCE": flag_value("force"),
+    b"NX": flag_value("nx"),
+    b"GROUP": word_value("group"),
 }
 
 
@@ -93,7 +83,7 @@ def retention_set(txn: Txn, session: Session, argv: Argv) -> Reply:
     always stays. A stream that changes is checked each second, and when its first entry reaches its
     age. LATEST goes through the stream in order, and waits at the first entry that a group needs.
     """
-    rules: _Rules = {}
+    rules: Values = {}
     Args(argv, 3).take_options(_OPTIONS, rules)
     only_new, group = rules.pop("nx", False), rules.pop("group", b"")
     if not rules or (group and not only_new):
