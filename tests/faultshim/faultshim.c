@@ -4,7 +4,8 @@
  *   KVSTREAM_FAULT_ROOT      the directory; without it nothing happens
  *   KVSTREAM_FAULT_SYNCED    a file that gets a line for each change of what power loss would leave:
  *                              "sync INODE SIZE"    after an fsync that succeeded
- *                              "forget INODE"       when a file is removed or replaced
+ *                              "forget INODE"       when a file is made or emptied: its number may
+ *                                                   be that of a removed one
  *   KVSTREAM_FAULT_CONTROL   a file that may come and go; while it says "CALL ERRNO SUFFIX", every
  *                              CALL (sync, write or open) on a path ending in SUFFIX fails
  *   KVSTREAM_FAULT_DIE_AT    a number N: the process is killed in place of its N-th changing call
@@ -35,6 +36,7 @@ static useconds_t delay;
 static atomic_long changes;
 
 static int (*real_open)(const char *, int, ...);
+static FILE *(*real_fopen)(const char *, const char *);
 static ssize_t (*real_write)(int, const void *, size_t);
 static ssize_t (*real_pwrite)(int, const void *, size_t, off_t);
 static int (*real_fsync)(int);
@@ -50,6 +52,7 @@ static long number_of(const char *name) {
 /* A fork of a process that has imported much is told its disk later: it calls this again. */
 __attribute__((constructor)) void faultshim_start(void) {
     real_open = dlsym(RTLD_NEXT, "open64");
+    real_fopen = dlsym(RTLD_NEXT, "fopen64");
     real_write = dlsym(RTLD_NEXT, "write");
     real_pwrite = dlsym(RTLD_NEXT, "pwrite64");
     real_fsync = dlsym(RTLD_NEXT, "fsync");
@@ -67,9 +70,20 @@ __attribute__((constructor)) void faultshim_start(void) {
 
 /* Which file */
 
-static int inside(const char *path) {
+static int below_root(const char *real_path) {
     size_t length = strlen(root);
-    return length && !strncmp(path, root, length) && (path[length] == '/' || !path[length]);
+    return length && !strncmp(real_path, root, length) &&
+           (real_path[length] == '/' || !real_path[length]);
+}
+
+/* A path may lead there in many ways: the store's own begin with /proc/self/fd/NUMBER/. */
+static int inside(const char *path) {
+    char folder[PATH_SIZE], real_folder[PATH_SIZE];
+    const char *slash = strrchr(path, '/');
+    int length = slash ? (int)(slash - path) + 1 : 0;
+    if (!root[0] || length >= PATH_SIZE) return 0;
+    snprintf(folder, sizeof folder, "%.*s.", length, path);
+    return realpath(folder, real_folder) && below_root(real_folder);
 }
 
 static int path_of(int descriptor, char *path) {
@@ -77,7 +91,7 @@ static int path_of(int descriptor, char *path) {
     snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
     ssize_t length = readlink(link, path, PATH_SIZE - 1);
     path[length > 0 ? length : 0] = 0;
-    return length > 0 && inside(path);
+    return length > 0 && below_root(path);
 }
 
 static int ends_with(const char *path, const char *suffix) {
@@ -97,9 +111,10 @@ static void note(const char *format, ...) {
     if (real_write(synced, line, (size_t)length) != length) abort();
 }
 
-static void forget(const char *path) {
+static void forget_empty(int descriptor) {
     struct stat status;
-    if (!lstat(path, &status)) note("forget %llu\n", (unsigned long long)status.st_ino);
+    if (!fstat(descriptor, &status) && !status.st_size)
+        note("forget %llu\n", (unsigned long long)status.st_ino);
 }
 
 static void count_change(void) {
@@ -174,11 +189,12 @@ int open64(const char *path, int flags, ...) {
     va_start(arguments, flags);
     mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(arguments, mode_t) : 0;
     va_end(arguments);
-    if (inside(path)) {
-        if (flags & O_CREAT) count_change();
-        if (fails("open", path)) return -1;
-    }
-    return real_open(path, flags, mode);
+    if (!inside(path)) return real_open(path, flags, mode);
+    if (flags & O_CREAT) count_change();
+    if (fails("open", path)) return -1;
+    int descriptor = real_open(path, flags, mode);
+    if (descriptor >= 0 && flags & (O_CREAT | O_TRUNC)) forget_empty(descriptor);
+    return descriptor;
 }
 
 int open(const char *path, int flags, ...) {
@@ -189,18 +205,18 @@ int open(const char *path, int flags, ...) {
     return open64(path, flags, mode);
 }
 
+FILE *fopen(const char *path, const char *mode) {
+    FILE *file = real_fopen(path, mode);
+    if (file && inside(path)) forget_empty(fileno(file));
+    return file;
+}
+
 int rename(const char *source, const char *target) {
-    if (inside(target)) {
-        count_change();
-        forget(target);
-    }
+    if (inside(target)) count_change();
     return real_rename(source, target);
 }
 
 int unlink(const char *path) {
-    if (inside(path)) {
-        count_change();
-        forget(path);
-    }
+    if (inside(path)) count_change();
     return real_unlink(path);
 }
