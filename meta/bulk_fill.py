@@ -2,7 +2,7 @@
 
 The rows go into a transaction's batch. No other command uses the stream meanwhile. Nodes that come
 with their borders keep them, because ``XTRIM ~`` depends on them; pages are divided into nodes as
-XADD would. Every entry is measured here.
+XADD would divide them. Every entry is measured here.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Sink(Protocol):
 
 
 class _IntoBatch:
-    """The transaction's own batch."""
+    """Writes rows into the transaction's batch."""
 
     def __init__(self, txn: Changeset) -> None:
         self._puts = txn.batch.puts[_MESSAGES]
@@ -62,7 +62,7 @@ class _IntoBatch:
 def append_node(
     txn: Changeset, stream: StreamMeta, node: NodeImage, into: Sink | None = None
 ) -> None:
-    """Append a node with its own borders; raise InvalidArgument if it cannot follow.
+    """Append a node and keep its borders; raise InvalidArgument if its IDs are out of order.
 
     The rows go into the transaction's batch, or into ``into``.
     """
@@ -73,7 +73,7 @@ def append_node(
         _check(stream, node.ids, node.values)
     begun = StreamID.unpack(first)
     if not stream.last < begun or not first <= first_id:
-        raise _disordered(first)
+        raise _order_error(first)
     close(txn, stream)
     if packed is not None:
         begin_node(stream, begun, node.names, node.names, packed.measure)
@@ -150,14 +150,14 @@ def _check(stream: StreamMeta, ids: list[PackedID], values: list[bytes]) -> None
     if not ids or len(ids) != len(values) or set(map(len, ids)) != {ID_BYTES}:
         raise InvalidArgument("entries are an ID of 16 bytes and a value each, one at least")
     if not all(map(lt, ids, ids[1:])):
-        raise _disordered(
+        raise _order_error(
             next(one for one, other in zip(ids[1:], ids, strict=False) if one <= other)
         )
     if ids[0] <= stream.last.packed:
-        raise _disordered(ids[0])
+        raise _order_error(ids[0])
 
 
-def _disordered(eid: PackedID) -> InvalidArgument:
+def _order_error(eid: PackedID) -> InvalidArgument:
     return InvalidArgument(f"entry {StreamID.unpack(eid)} is out of order")
 
 
@@ -200,7 +200,7 @@ def fit(
     node: tuple[int, int, int],
     limit: int,
 ) -> tuple[int, int]:
-    """Do ``fit_in_python``, compiled if possible; raise Corruption for a damaged value."""
+    """Do the same in compiled code, if there is any; raise Corruption for a damaged value."""
     if twins is not None:
         fitted = twins.fit(ids, values, start, stop, names, first, node, limit)
         if fitted is not None:
@@ -209,18 +209,18 @@ def fit(
     return fit_in_python(ids, values, start, stop, names, first, node, limit)
 
 
-# --- what was built elsewhere -------------------------------------------------------------------
+# --- pieces of bulk loads -----------------------------------------------------------------------
 
 
 def join(
     txn: Changeset, stream: StreamMeta, piece: StreamMeta, closed: list[tuple[PackedID, bytes]]
 ) -> None:
-    """Append a piece whose rows are written already: a stream of its own with all nodes but one.
+    """Append a piece, a stream with its open node alone, whose rows are in the store already.
 
-    ``closed`` are first ID and row of each node before its open one. The nodes keep their borders.
+    ``closed`` has the first ID and the row of each closed node. The nodes keep their borders.
     """
     if not stream.last < piece.first:
-        raise _disordered(piece.first.packed)
+        raise _order_error(piece.first.packed)
     close(txn, stream)
     if stream.nodes == 0:
         stream.head, stream.cached_nodes = piece.head, []

@@ -65,7 +65,7 @@ class DeletionWatch:
         """Return whether this is still the same stream and every deletion was recorded."""
         return stream is self.stream and stream.deletions == self._before + len(self._noted)
 
-    def deleted(self) -> set[StreamID]:
+    def deleted_ids(self) -> set[StreamID]:
         """Return the IDs that were deleted."""
         return set().union(*self._noted)
 
@@ -153,13 +153,13 @@ class Catalog:
         self.seen: dict[bytes, ConsumerMeta] = {}
         """Consumers whose seen time changed after their record was written."""
         self.expired = self.expired_unasked = 0
-        """Keys that expired since the store was opened, and those that no command had named."""
+        """Keys that expired since the store was opened; those of them that no command named."""
         self.wanted_events = 0
         """The classes of keyspace events that transactions note, as bits."""
         self.streams: dict[bytes, StreamMeta] = {}
         """The streams in memory, by the names that callers use."""
         self.strings: dict[bytes, StringMeta] = {}
-        """The strings in memory, likewise; their rows are written at each change."""
+        """The strings in memory, by the same names; each change writes the row."""
         self.over_key_limit = False
         """More keys are in memory than may be: evict some once no change is unwritten."""
         self.disk_full = False
@@ -169,14 +169,13 @@ class Catalog:
         self.queue_events = QueueEvents()
         self.wakeups = Wakeups()
         self.retained: dict[bytes, None] = {}
-        """Names of streams in memory that may have rules of retention, in the order in which they
-        are looked at."""
+        """Names of streams in memory that may have rules of retention, in the order of checks."""
         self.reply_cache = ReplyCache()
         """Encoded replies of entries that were read lately."""
         self.libraries: Mapping[bytes, bytes] | None = None
         """The texts of the function libraries by name (``functions``); None: not read."""
         self.timers_taken: dict[int, bytes] = {}
-        """By queue tree: where its timers begin, if some of the first millisecond have fired."""
+        """By queue tree: where reads of timers begin, if some of the first millisecond fired."""
         self.flushed, self.unlinked = Flushed(), Unlinked()
         self.databases, self.deletions = Databases(), Deletions()
         self.index = KeyIndex(self.unlinked, self.databases, Usage(thresholds.used_keys))
@@ -271,7 +270,7 @@ class Catalog:
         """Yield the keys of many names, with their counts; load and delete nothing."""
         stored = [self.databases.stored_name(txn, name) for name in names]
         records = txn.batch.get_many(_METADATA, [stream_row(name) for name in stored])
-        snapshot = txn.batch.copied(partial(Snapshot, families=(_MESSAGES,)))  # by one iterator
+        snapshot = txn.batch.copy_onto(partial(Snapshot, families=(_MESSAGES,)))  # by one iterator
         for name, row, record in zip(names, stored, records, strict=True):
             key: Key | None = self.streams.get(name) or self.strings.get(name)
             if key is None and record is not None:
@@ -302,7 +301,7 @@ class Catalog:
     def create_string(
         self, txn: Changeset, name: bytes, value: bytes, expire_at: int = 0, is_new: bool = True
     ) -> StringMeta:
-        """Create a string under a name that is free; ``is_new``: no other key has just left it."""
+        """Create a string under a name that is free; ``is_new``: it was free before the command."""
         stored = self.databases.stored_name(txn, name)
         self.drop_gone(txn, stored)
         string = StringMeta(stored, stream_row(stored), txn.allocate(), b"", expire_at)
@@ -332,14 +331,14 @@ class Catalog:
     def drop(self, txn: Changeset, key: Key) -> None:
         """Delete a key of any type, in time that does not depend on its size."""
         if isinstance(key, StreamMeta):
-            if not self._hide(txn, key):
+            if not self._unlink_stream(txn, key):
                 self.drop_stream(txn, key)
         else:
             txn.frees = True
             key.drop_pieces(txn.batch)
             self.unlist(txn, key)
 
-    def _hide(self, txn: Changeset, stream: StreamMeta) -> bool:
+    def _unlink_stream(self, txn: Changeset, stream: StreamMeta) -> bool:
         """Rename a stream with many groups, for the sweep to delete; return False if it has few."""
         dropped = txn.groups_dropped + stream.groups_count
         sizes = self.thresholds
@@ -392,16 +391,16 @@ class Catalog:
             txn.batch.delete_range(_MESSAGES, prefix, upper)
 
     def drop_flushed(self, txn: Changeset, key: Key) -> None:
-        """Delete all rows of a key that a flush has deleted, but for its messages."""
+        """Delete all rows of a flushed key except its messages."""
         if isinstance(key, StreamMeta):
-            with suppress(Corruption):  # check reports the rows that it does not find
+            with suppress(Corruption):  # ``check`` reports the rows that are left
                 self._drop_trees(txn, key)
             txn.forget_stream(key)
         txn.batch.delete(_METADATA, key.row)
         self.index.remove(txn, key, counted=False)
 
     def unlist(self, txn: Changeset, key: Key) -> None:
-        """Remove a key from its name and from the orders of SCAN and of expiry."""
+        """Free the name of a key; remove the key from the orders of SCAN and of expiry."""
         name = self.databases.shown_name(txn, key.name)
         if isinstance(key, StreamMeta):
             self.streams.pop(name, None)
@@ -452,19 +451,19 @@ class Catalog:
 
     def is_gone(self, txn: Changeset, key: Key) -> bool:
         """Return whether a key was deleted by a command that leaves its rows for later."""
-        return key.generation in self.unlinked.known(txn)
+        return key.generation in self.unlinked.generations(txn)
 
     def drop_gone(self, txn: Changeset, name: bytes) -> None:
         """Delete the rows that a deleted key left under a stored name."""
-        if self.unlinked.known(txn):
-            key = self.gone(txn, name, txn.batch.get(_METADATA, stream_row(name)))
+        if self.unlinked.generations(txn):
+            key = self.find_deleted(txn, name, txn.batch.get(_METADATA, stream_row(name)))
             if key is not None:
                 self.drop_rows_of(txn, key)
 
-    def gone(self, txn: Changeset, name: bytes, record: bytes | None) -> Key | None:
-        """Return the deleted key that left this record under a stored name, None for no such key.
+    def find_deleted(self, txn: Changeset, name: bytes, record: bytes | None) -> Key | None:
+        """Return the deleted key whose record is still under a stored name; None if there is none.
 
-        A record that cannot be read is deleted; check reports its other rows, which belong to none.
+        A record that cannot be decoded is deleted; ``check`` reports the other rows of that key.
         """
         if record is None:
             return None
@@ -476,7 +475,7 @@ class Catalog:
         return key if self.is_gone(txn, key) else None
 
     def drop_rows_of(self, txn: Changeset, key: Key, swept: bool = False) -> None:
-        """Delete the rows of a deleted key, with ``swept`` all of them, otherwise as ``drop``."""
+        """Delete the rows of a deleted key; ``swept``: all of them, however many groups it has."""
         try:
             if isinstance(key, StreamMeta):
                 catch_up(txn.batch, key)
@@ -484,7 +483,7 @@ class Catalog:
                 self.drop_stream(txn, key)
             else:
                 self.drop(txn, key)
-        except Corruption:  # rows that cannot be found belong to no key; check reports them
+        except Corruption:  # ``check`` reports the rows that are left
             txn.batch.delete(_METADATA, key.row)
 
     # --- groups and consumers -------------------------------------------------------------------

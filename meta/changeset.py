@@ -98,7 +98,7 @@ class Changeset:
         self.wanted_events = catalog.wanted_events
         """The classes of keyspace events that are noted, as bits; 0: none."""
         self.events: list[tuple[Event, bytes]] = []
-        """Events and the names of their keys; whoever publishes some takes them out."""
+        """The noted events and the names of their keys; a publisher removes those it publishes."""
         self.awaited = awaited
         """The names on which clients are blocked."""
         self._streams: dict[bytes, StreamMeta] = {}
@@ -162,7 +162,7 @@ class Changeset:
                     ) from error
                 stream.unrecorded_entries = 0
             self._streams.clear()
-        elif not (batch.puts[_MESSAGES] or self._members or batch):  # most often an entry
+        elif not (batch.puts[_MESSAGES] or self._members or batch):  # most add a message
             return None
         seen = self.catalog.seen
         if seen:

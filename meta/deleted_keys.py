@@ -1,12 +1,12 @@
 """Rows that name deleted keys, whose own rows wait for the sweep (``lazyfree.py``).
 
-FLUSHDB gives a database with many keys another stored number (``keyspace.py``). Nobody finds the
-keys of the former number; the row goes with the last page::
+FLUSHDB gives a database with many keys another stored number (``keyspace.py``). No command finds
+the keys of the former number. The sweep deletes this row after the last key::
 
     flushed row := "F" db(u16) -> ""
 
-DEL of very many keys writes their generations, some in each row, under the first of them. Whoever
-reuses the name of such a key deletes what stands under it::
+DEL of very many keys writes their generations, some in each row, under the first of them. A command
+that reuses the name of such a key deletes the rows of that key first::
 
     unlinked row := "G" db(u16) generation(u64) -> generation(u64)*
 """
@@ -34,7 +34,7 @@ _METADATA = Family.METADATA
 
 
 class Flushed:
-    """The stored numbers that a flush has left with keys."""
+    """The stored numbers of flushed databases whose keys still have rows."""
 
     def __init__(self) -> None:
         self._next: dict[int, bytes] | None = None
@@ -50,12 +50,12 @@ class Flushed:
         return self._next
 
     def add(self, txn: Changeset, db: int) -> None:
-        """Record that all keys of a number are deleted, and have rows."""
+        """Record that the keys of a number are deleted and still have rows."""
         self.numbers(txn)[db] = b""
         txn.batch.put(_METADATA, flushed_row(db), b"")
 
     def clear(self, txn: Changeset, db: int) -> None:
-        """Record that no row is left."""
+        """Record that the keys of a number have no rows any more."""
         self.numbers(txn).pop(db, None)
         txn.batch.delete(_METADATA, flushed_row(db))
 
@@ -87,7 +87,7 @@ class Unlinked:
         """Their generations; None if still to be read."""
         self._rows: dict[bytes, list[int]] = {}
 
-    def known(self, txn: Changeset) -> set[int]:
+    def generations(self, txn: Changeset) -> set[int]:
         """Return the generations of such keys, of all databases; no generation is used twice."""
         return self._load(txn) if self._known is None else self._known
 
@@ -99,7 +99,7 @@ class Unlinked:
 
     def add(self, txn: Changeset, rows: Mapping[bytes, bytes], generations: set[int]) -> None:
         """Delete keys by rows of ``encode_unlinked``; the set is kept, not copied."""
-        known = self.known(txn)
+        known = self.generations(txn)
         txn.batch.puts[_METADATA].update(rows)
         self._rows.update({row: [] for row in rows})  # decoded when they are swept
         if len(known) > len(generations):
@@ -110,7 +110,7 @@ class Unlinked:
 
     def first(self, txn: Changeset) -> tuple[int, list[int]] | None:
         """Return the next row to sweep: its database and generations."""
-        self.known(txn)
+        self.generations(txn)
         row = next(iter(self._rows), None)
         if row is None:
             return None
@@ -119,7 +119,7 @@ class Unlinked:
             generations = decode_unlinked(row, txn.batch.get(_METADATA, row) or b"")
         return database_of_row(row), generations
 
-    def swept(self, txn: Changeset, row_db: int, found: list[int]) -> None:
+    def clear_first(self, txn: Changeset, row_db: int, found: list[int]) -> None:
         """Delete the row that ``first`` returned, after the rows of its keys."""
         row = unlinked_row(row_db, found[0])
         txn.batch.delete(_METADATA, row)

@@ -1,8 +1,7 @@
 """Fill nodes: update a stream, its open node and the node rows for XADD.
 
 A new node begins where Redis would begin one: after ``stream-node-max-entries`` entries, or before
-the entry that would bring the listpack to ``stream-node-max-bytes``. ``Limits`` are these settings
-and others that commands read.
+the entry that would bring the listpack to ``stream-node-max-bytes``.
 """
 
 from collections.abc import Sequence
@@ -256,7 +255,7 @@ def plain_names(names: Names) -> tuple[bytes, ...]:
 def begin_node(
     stream: StreamMeta, eid: StreamID, plain: tuple[bytes, ...], names_seen: Names, size: int = 0
 ) -> None:
-    """Open a new node; the entry that it begins with is still to be added.
+    """Open a new node; the caller then appends its first entry.
 
     ``size`` is the number of bytes of its listpack, if known.
     """

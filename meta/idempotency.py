@@ -56,13 +56,13 @@ MAXSIZE_MAX = 10_000
 COUNT_MAX = (1 << 63) - 1
 """The greatest count accepted from a source: RESP has no greater integer."""
 SWEPT = 4
-"""Other producers, or clients, whose old rows a new one deletes: more than one, so that they become
-no more."""
+"""Other producers, or clients, whose old rows a new one deletes: more than one, so that their
+number does not grow."""
 ORDERS_MAX = 1 << 20
 """More orders than any producer has, gaps included: far above Redis's greatest maxsize."""
 
 
-def _unpacked(layout: Struct, row: bytes, value: bytes) -> Any:
+def _unpack(layout: Struct, row: bytes, value: bytes) -> Any:
     """Return the numbers of a row; raise Corruption if it is damaged."""
     try:
         return layout.unpack(value)
@@ -92,7 +92,7 @@ class Producer:
         self._locate()
 
     def _locate(self) -> None:
-        """Set the rows of the producer, or what they begin with."""
+        """Set the row of the producer, and the prefixes of its other rows."""
         tree, named = tree_prefix(self._stream.idmp_tree), _LENGTH.pack(len(self._pid)) + self._pid
         self._row = tree + b"P" + self._pid
         self._iids, self._orders = tree + b"I" + named, tree + b"O" + named
@@ -105,7 +105,7 @@ class Producer:
         self._found = value = self._txn.batch.get(_TREES, row)
         if value is None:
             return None
-        eid, stamp_ms, _ = _unpacked(_IID, row, value)
+        eid, stamp_ms, _ = _unpack(_IID, row, value)
         if stamp_ms <= self._txn.now_ms - duration_ms(self._txn, self._stream):
             return None
         return StreamID.unpack(eid)
@@ -118,7 +118,7 @@ class Producer:
             self._locate()
         oldest, following = self.expire()
         if self._found is not None:  # it expired, perhaps behind a younger one
-            order = _unpacked(_IID, self._iids + iid, self._found)[2]
+            order = _unpack(_IID, self._iids + iid, self._found)[2]
             if order >= oldest:
                 batch.delete(_TREES, self._orders + U64.pack(order))
                 stream.iids -= 1
@@ -141,7 +141,7 @@ class Producer:
         value = self._txn.batch.get(_TREES, self._row)
         if value is None:
             return 0, 0
-        oldest, following = _unpacked(_PRODUCER, self._row, value)
+        oldest, following = _unpack(_PRODUCER, self._row, value)
         if not 0 < following - oldest <= ORDERS_MAX or following >= COUNTED_MAX:
             raise Corruption(
                 f"the row {self._row.hex()} of an idempotent producer has impossible bounds"
@@ -160,7 +160,7 @@ class Producer:
         while oldest < following:
             order = self._orders + U64.pack(oldest)
             self._head = value = txn.batch.get(_TREES, order)
-            if value is not None and _unpacked(U64, order, value[: U64.size])[0] > bound:
+            if value is not None and _unpack(U64, order, value[: U64.size])[0] > bound:
                 break
             self._drop(oldest)
             oldest += 1
@@ -176,8 +176,8 @@ class Producer:
     def _expire_others(self) -> None:
         """Forget old IDs of the producers that follow this one, which is new.
 
-        Producers that ended never come back. A new one looks at SWEPT others, so they do not become
-        more and more.
+        Producers that ended never come back. A new one looks at SWEPT others, so their number does
+        not grow.
         """
         txn, stream = self._txn, self._stream
         prefix = self._row[: -len(self._pid)]
@@ -200,7 +200,7 @@ class Producer:
             batch.delete(_TREES, self._iids + value[U64.size :])
             self._stream.iids -= 1
 
-    def remembered(self) -> Iterator[tuple[bytes, StreamID, int]]:
+    def iids(self) -> Iterator[tuple[bytes, StreamID, int]]:
         """Yield (iid, entry, stamp in ms) of each ID, oldest first."""
         batch = self._txn.batch
         for _, order in batch.scan(_TREES, self._orders, successor(self._orders)):
@@ -208,7 +208,7 @@ class Producer:
             row = self._iids + iid
             value = batch.get(_TREES, row)
             if value is not None:
-                eid, stamp_ms, _ = _unpacked(_IID, row, value)
+                eid, stamp_ms, _ = _unpack(_IID, row, value)
                 yield iid, StreamID.unpack(eid), stamp_ms
 
     def restore(self, iids: list[tuple[bytes, StreamID]]) -> None:

@@ -9,8 +9,8 @@ entries of its key as may be are busy already. The rows are those of one tree of
     held row  := keyed tree(u64) "H" key id      -> key id
 
 A ``key`` is the 16 bytes of a hash of the field's value: two values of one hash wait for each
-other, and that is all. No held entry of a key is below its ``from``: rows deleted before that are
-not stepped over. The rule itself is in meta/pel.py (``free_keys``) and
+other, which does no harm. No held entry of a key is below its ``from``, so a scan from there steps
+over no deleted rows. The rule itself is in meta/pel.py (``free_keys``) and
 operations/delivery/ordering.py.
 """
 
@@ -99,7 +99,7 @@ class Keyed:
 
 
 class Edit:
-    """One change of the rows of a group; ``apply`` writes it. The runs are the caller's to change.
+    """One change of the rows of a group; ``apply`` writes it. The caller changes the runs.
 
     An entry is looked up, and changed, once.
     """
@@ -142,7 +142,7 @@ class Edit:
         self._rows[HELD + key + eid] = key + eid
 
     def end_hold(self, key: Key, eid: PackedID) -> None:
-        """Take an entry off the held ones of its key; its entry row is the caller's to change."""
+        """Remove an entry from the held ones of its key; the caller changes its entry row."""
         self.counts(key).held -= 1
         self._rows[HELD + key + eid] = None
 

@@ -98,11 +98,11 @@ class Usage:
     def swap(self, one: int, other: int) -> None:
         """Exchange the times of the keys of two databases."""
         numbers = {one: other, other: one}
-        self.recent = _renumbered(self.recent, numbers)
-        self._before = _renumbered(self._before, numbers)
+        self.recent = _renumber(self.recent, numbers)
+        self._before = _renumber(self._before, numbers)
 
 
-def _renumbered(used: dict[bytes, int], numbers: dict[int, int]) -> dict[bytes, int]:
+def _renumber(used: dict[bytes, int], numbers: dict[int, int]) -> dict[bytes, int]:
     return {
         qualified(numbers.get(db := database_of(name), db), key_of(name)): at
         for name, at in used.items()
@@ -136,9 +136,9 @@ def encode_numbers(numbers: dict[int, int]) -> bytes:
 
 
 def free_number(after: int, taken: Container[int]) -> int:
-    """Return the next stored number that no database has or had; all were used before it is again.
+    """Return the next stored number that is not ``taken``.
 
-    A number that comes back may be that of a bulk load, whose rows have no key yet.
+    A number is used again as late as possible: a bulk load may still write rows under it.
     """
     start = max(after + 1, DATABASES_MAX)
     for number in chain(range(start, _NUMBERS), range(DATABASES_MAX, start)):
@@ -156,7 +156,7 @@ class Databases:
         self._shown: dict[int, int] = {}
         """The reverse map."""
         self._stored_heads: dict[bytes, bytes] = {}
-        """The same as they stand in names."""
+        """The first bytes of stored names, by those of names."""
         self._shown_heads: dict[bytes, bytes] = {}
 
     def _numbers(self, txn: Changeset) -> dict[int, int]:
@@ -174,11 +174,11 @@ class Databases:
         self._stored_heads = dict(heads)
         self._shown_heads = {stored: db for db, stored in heads}
 
-    def stored(self, txn: Changeset, db: int) -> int:
+    def stored_number(self, txn: Changeset, db: int) -> int:
         """Return the stored number of a database."""
         return self._numbers(txn).get(db, db)
 
-    def shown(self, txn: Changeset, stored: int) -> int:
+    def shown_number(self, txn: Changeset, stored: int) -> int:
         """Return the database of a stored number."""
         if self._stored is None:
             self._numbers(txn)
@@ -210,7 +210,7 @@ class Databases:
         self._put(txn, numbers | {one: others, other: mine})
 
     def renumber(self, txn: Changeset, db: int, taken: Collection[int]) -> None:
-        """Give a database a stored number that is not its own, nor another's, nor ``taken``."""
+        """Give a database a stored number that no database has and that is not ``taken``."""
         numbers = self._numbers(txn)
         number = free_number(numbers.get(db, db), {*taken, *numbers.values()})
         self._put(txn, numbers | {db: number})
@@ -229,7 +229,8 @@ class Databases:
 
 
 DUE_MAX = 100
-"""Expired keys that are still there up to which a page of keys reads their rows: 40 us."""
+"""A page of keys reads up to this many expiry rows, in 40 us, to leave out expired keys; if more
+keys have expired, it looks up each of its own."""
 NEVER = 1 << 64
 """Later than every expiry."""
 
@@ -326,10 +327,10 @@ class KeyIndex:
     def count_written(self, txn: Changeset, stored_db: int, names: Collection[bytes]) -> None:
         """Count keys whose rows are written already, by their stored names."""
         self._firsts.pop(stored_db, None)
-        self.rewritten(names)
+        self.report_rewrites(names)
         self._count(txn, stored_db, len(names))
 
-    def rewritten(self, names: Collection[bytes]) -> None:
+    def report_rewrites(self, names: Collection[bytes]) -> None:
         """Report strings that get another value to the watches, by their stored names."""
         if self.watches:
             for name in names:
@@ -403,7 +404,7 @@ class KeyIndex:
         return self._databases.shown_name(txn, stored)
 
     def drop_timer(self, txn: Changeset, at_ms: int, name: bytes) -> None:
-        """Delete a row of ``timers_due`` that is not true."""
+        """Delete a row of ``timers_due`` whose time is not that of the stream."""
         stored = self._databases.stored_name(txn, name)
         txn.batch.delete(_METADATA, timer_row(at_ms, stored))
 
@@ -446,13 +447,13 @@ class KeyIndex:
             self._count_expiry(row, key.expire_at, -1)
 
     def _count_expiry(self, row: bytes, at_ms: int, change: int) -> None:
-        """Count a key that got an expiry, or lost it; a key beyond what was counted is not yet."""
+        """Count a key that got or lost an expiry, unless its row is still to be counted."""
         if row < self._counted_to:
             of_database = self._expiries.setdefault(database_of(name_of_row(row)), Expiries())
             of_database.keys += change
             of_database.times += change * at_ms
 
-    def expired(self, txn: Changeset, limit: int, skip: int = 0) -> list[bytes | None]:
+    def take_expired(self, txn: Changeset, limit: int, skip: int = 0) -> list[bytes | None]:
         """Return the names of up to ``limit`` expired keys after the first ``skip``.
 
         None stands for a key that a flush has deleted. The index is read only if something in it is
@@ -475,7 +476,7 @@ class KeyIndex:
     def expiries(self, txn: Changeset, limit: int) -> Callable[[int], Expiries]:
         """Return a function that returns the expiries of a database, including due ones.
 
-        They are counted once, up to ``limit`` more at each call; changes keep the count up.
+        They are counted once, up to ``limit`` more at each call; later changes update the counts.
         """
         end = successor(EXPIRY_TAG)
         if self._counted_to < end:
@@ -483,7 +484,7 @@ class KeyIndex:
             self._counted_to = rows[-1][0] + b"\0" if len(rows) == limit else end
             for row, _ in rows:
                 self._count_expiry(row, time_of_row(row), 1)
-        stored, none = self._databases.stored, Expiries()
+        stored, none = self._databases.stored_number, Expiries()
         return lambda db: self._expiries.get(stored(txn, db), none)
 
     def counts_expiries(self, txn: Changeset) -> bool:
@@ -497,7 +498,7 @@ class KeyIndex:
 
     def names(self, txn: Changeset, db: int, cursor: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
-        unlinked = self._unlinked.known(txn)
+        unlinked = self._unlinked.generations(txn)
         for key, value in txn.batch.scan(_METADATA, *self._rows(txn, db, cursor)):
             generation = generation_of_row(key)
             if generation not in unlinked:
@@ -512,11 +513,11 @@ class KeyIndex:
             return [], 0
         rows = txn.batch.page(_METADATA, *self._rows(txn, db, cursor), limit + 1)
         following = generation_of_row(rows[limit][0]) if len(rows) > limit else 0
-        keys = _keys_of(rows[:limit], self._unlinked.known(txn))
-        stored = self._databases.stored(txn, db)
+        keys = _keys_of(rows[:limit], self._unlinked.generations(txn))
+        stored = self._databases.stored_number(txn, db)
         if rows and not cursor:
             self._firsts[stored] = generation_of_row(rows[0][0])
-        gone = self._gone(txn, stored, DUE_MAX)
+        gone = self._find_expired(txn, stored, DUE_MAX)
         if gone is None:
             peek = txn.catalog.peek
             return [key for key in keys if peek(txn, qualified(db, key)) is not None], following
@@ -525,11 +526,13 @@ class KeyIndex:
     def pages(self, txn: Changeset, db: int) -> Iterator[list[bytes]]:
         """Return pages of all keys as of this call."""
         pages = txn.batch.snapshot(_METADATA, *self._rows(txn, db))
-        gone = self._gone(txn, self._databases.stored(txn, db)) or ()
-        unlinked = frozenset(self._unlinked.known(txn))
+        gone = self._find_expired(txn, self._databases.stored_number(txn, db)) or ()
+        unlinked = frozenset(self._unlinked.generations(txn))
         return ([key for key in _keys_of(page, unlinked) if key not in gone] for page in pages)
 
-    def _gone(self, txn: Changeset, stored_db: int, most: int | None = None) -> set[bytes] | None:
+    def _find_expired(
+        self, txn: Changeset, stored_db: int, most: int | None = None
+    ) -> set[bytes] | None:
         """Return the expired keys of a database whose rows still exist.
 
         Return None if more than ``most`` keys of all databases have expired.
@@ -558,12 +561,12 @@ class KeyIndex:
         return first, last
 
     def _rows(self, txn: Changeset, db: int, cursor: int = 0) -> tuple[bytes, bytes]:
-        stored = self._databases.stored(txn, db)
+        stored = self._databases.stored_number(txn, db)
         return scan_bounds(stored, max(cursor, self._firsts.get(stored, 0)))
 
     def count(self, txn: Changeset, db: int) -> int:
         """Return the number of keys of a database, including expired ones not deleted yet."""
-        row = key_count_row(self._databases.stored(txn, db))
+        row = key_count_row(self._databases.stored_number(txn, db))
         return decode_number(row, txn.batch.get(_METADATA, row))
 
     def _count(self, txn: Changeset, stored_db: int, change: int) -> None:
@@ -581,7 +584,7 @@ class KeyIndex:
         self._counts.pop(stored_db, None)
         txn.batch.delete(_METADATA, key_count_row(stored_db))
 
-    def left(self, txn: Changeset, stored_db: int, count: int) -> None:
+    def uncount_some(self, txn: Changeset, stored_db: int, count: int) -> None:
         """Take keys off a database's count whose rows stay for now."""
         self._count(txn, stored_db, -count)
         self.break_watches()
@@ -652,7 +655,7 @@ class KeyIndex:
             watch.broken = True
 
     def forget(self) -> None:
-        """Look up the time of the next expiry, and count all of them, again."""
+        """Forget what was looked up or counted: later calls read the rows again."""
         self._next_expiry = self.next_timer = 0
         self._expiries_from, self._timers_from = EXPIRY_TAG, TIMER_TAG
         self._expiries, self._counted_to = {}, EXPIRY_TAG

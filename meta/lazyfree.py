@@ -3,8 +3,8 @@
 A key is gone for clients at once. Three kinds of keys leave rows behind: those of a flushed
 database, those of a DEL of very many keys (``deleted_keys.py`` has their rows), and streams with
 very many groups, since each group has trees of its own to delete. The catalog renames such a
-stream, also if one commit deletes several that have very many groups together. This module knows
-the rows; the catalog knows what a key leaves behind.
+stream, also if one commit deletes several that have very many groups together. This module finds
+the deleted keys; the catalog deletes the rows of each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def flush(txn: Txn, db: int, few: int) -> int:
         return 0
     txn.frees = True
     catalog.evict_database(txn, db, Wake.DELETED)
-    stored = catalog.databases.stored(txn, db)
+    stored = catalog.databases.stored_number(txn, db)
     for load in unfinished_loads.all_of(txn):
         if database_of(load.stream.name) == stored:  # this commit deletes its entries too
             unfinished_loads.discard(txn, load)
@@ -69,14 +69,14 @@ def unlink(txn: Txn, db: int, pages: Sequence[Mapping[bytes, int]]) -> None:
     catalog, gone = txn.catalog, set[int]()
     txn.frees = True
     txn.finish()
-    prefix = U16.pack(catalog.databases.shown(txn, db))
+    prefix = U16.pack(catalog.databases.shown_number(txn, db))
     for page in pages:
         gone.update(page.values())
         for stored in page:
             name = prefix + key_of(stored)
             catalog.streams.pop(name, None)
             catalog.strings.pop(name, None)
-    catalog.index.left(txn, db, len(gone))
+    catalog.index.uncount_some(txn, db, len(gone))
     catalog.unlinked.add(txn, dict([encode_unlinked(db, page.values()) for page in pages]), gone)
     txn.signal_all(prefix, Wake.DELETED)
 
@@ -105,7 +105,7 @@ def sweep(txn: Txn, limit: int) -> int:
 def _sweep_flushed(txn: Txn, db: int, limit: int) -> int | None:
     """Delete rows of a flushed number; return the number of its last keys, or None if some wait.
 
-    Records that are all that a key has stay until the end, and go as a range.
+    A record that is the only row of its key stays until the end: all records are one range then.
     """
     flushed, (first, upper) = txn.catalog.flushed, record_bounds(db)
     lower = flushed.numbers(txn)[db]
@@ -132,7 +132,7 @@ def _sweep_flushed(txn: Txn, db: int, limit: int) -> int | None:
 
 
 def _drop_few(txn: Txn, db: int, most: int) -> bool | None:
-    """Delete all keys of a stored number, given that its messages are deleted, row by row.
+    """Delete all keys of a stored number row by row; their messages are deleted already.
 
     Return None if there are more than ``most``: none is deleted. Return False if they have more
     groups than this commit may delete: some are deleted.
@@ -144,7 +144,9 @@ def _drop_few(txn: Txn, db: int, most: int) -> bool | None:
     for row, record in records:
         if not _drop_flushed(txn, row[1:], record):
             return False
-    for row, _ in chain(records, listed):  # together: one without the other is a fault
+    for row, _ in chain(
+        records, listed
+    ):  # both in one commit: ``check`` reports one without the other
         txn.batch.delete(_METADATA, row)
     return True
 
@@ -177,19 +179,19 @@ def _sweep_unlinked(txn: Txn) -> int | None:
     txn.frees = True
     db, generations = taken
     if not txn.catalog.databases.has(txn, db):  # a flush took the whole number
-        unlinked.swept(txn, db, generations)
+        unlinked.clear_first(txn, db, generations)
         return len(generations)
     rows = [scan_row(db, generation) for generation in generations]
     keys = zip(rows, txn.batch.get_many(_METADATA, rows), strict=True)
     listed = [(row, key) for row, key in keys if key is not None]  # else the name is reused
     if not _drop_listed(txn, db, listed):
         return None
-    unlinked.swept(txn, db, generations)
+    unlinked.clear_first(txn, db, generations)
     return len(generations)
 
 
 def _drop_listed(txn: Txn, db: int, listed: Sequence[Row]) -> bool:
-    """Delete what keys of a database have left, given by their rows for SCAN.
+    """Delete the rows of deleted keys, which ``listed`` gives by their rows for SCAN.
 
     Return False at the first key that has more groups than this commit may delete.
     """
@@ -197,7 +199,7 @@ def _drop_listed(txn: Txn, db: int, listed: Sequence[Row]) -> bool:
     names = [qualified(db, key) for _, key in listed]
     records = txn.batch.get_many(_METADATA, [stream_row(name) for name in names])
     for (row, _), name, record in zip(listed, names, records, strict=True):
-        key = catalog.gone(txn, name, record)
+        key = catalog.find_deleted(txn, name, record)
         if isinstance(key, StreamMeta) and key.groups_count and _waits(txn, key):
             return False
         txn.batch.delete(_METADATA, row)

@@ -156,7 +156,7 @@ def open_node(stream: StreamMeta) -> Node:
     )
 
 
-def damaged(stream: StreamMeta, what: str) -> Corruption:
+def damage_error(stream: StreamMeta, what: str) -> Corruption:
     """Return the error for a stream whose rows contradict its record."""
     return Corruption(f"stream {key_of(stream.name)!r} {what}")
 
@@ -195,7 +195,7 @@ def _put_row(
     try:
         record = encode_node(last, appended, live, size, names)
     except StructError as error:
-        raise damaged(stream, f"has a node, {first}, of impossible counts") from error
+        raise damage_error(stream, f"has a node, {first}, of impossible counts") from error
     batch.puts[_TREES][U64.pack(stream.nodes_tree) + PACKED(*first)] = record
 
 
@@ -229,7 +229,7 @@ def _delete(txn: Changeset, stream: StreamMeta, first: StreamID) -> None:
     txn.batch.puts[_TREES][tree_prefix(stream.nodes_tree) + PACKED(*first)] = None
 
 
-def closed(
+def scan_closed(
     txn: Changeset, stream: StreamMeta, start: StreamID, reverse: bool = False
 ) -> Iterator[Node]:
     """Yield the closed nodes from first ID ``start`` on, or in reverse from the last."""
@@ -237,18 +237,18 @@ def closed(
     lower, upper = prefix + start.packed, successor(prefix)
     if reverse:
         for row in txn.batch.scan(_TREES, lower, upper, reverse):
-            yield _decoded(row)
+            yield _decode(row)
         return
     for page in _pages(txn, stream, start):
         for row in page:
-            yield _decoded(row)
+            yield _decode(row)
 
 
 def _next_node(stream: StreamMeta, nodes: Iterator[Node]) -> Node:
     """Return the first of the nodes; raise Corruption if there is none."""
     node = next(nodes, None)
     if node is None:
-        raise damaged(stream, "has fewer nodes than it counts")
+        raise damage_error(stream, "has fewer nodes than it counts")
     return node
 
 
@@ -259,7 +259,7 @@ def head_of(txn: Changeset, stream: StreamMeta) -> Node:
         return cached[0]
     if not stream.closed_nodes:
         return open_node(stream)
-    return _cache_node(stream, _next_node(stream, closed(txn, stream, stream.head)))
+    return _cache_node(stream, _next_node(stream, scan_closed(txn, stream, stream.head)))
 
 
 def from_head(txn: Changeset, stream: StreamMeta) -> Iterator[Node]:
@@ -269,7 +269,7 @@ def from_head(txn: Changeset, stream: StreamMeta) -> Iterator[Node]:
         head = head_of(txn, stream)
         yield head
         if closed_nodes > 1:
-            yield from closed(txn, stream, head.first.next())
+            yield from scan_closed(txn, stream, head.first.next())
     if stream.open_live:
         yield open_node(stream)
 
@@ -277,10 +277,10 @@ def from_head(txn: Changeset, stream: StreamMeta) -> Iterator[Node]:
 def whole_from_head(
     txn: Changeset, stream: StreamMeta, most: int, below: bytes
 ) -> tuple[int, int, Node | None]:
-    """Return how many nodes at the head have no more than ``most`` live entries together.
+    """Return how many nodes at the head a trim may remove, their live entries, and the next node.
 
-    They also end below an ID, as it is stored. Also return their live entries and the node after
-    them. A trim may pass thousands of nodes without reading their entries.
+    They have at most ``most`` live entries together, and end below the packed ID ``below``. A trim
+    may pass thousands of nodes: their entries are not read.
     """
     closed_nodes = stream.closed_nodes
     whole = removed = 0
@@ -296,7 +296,7 @@ def whole_from_head(
             whole += count
             removed += lives[count - 1] if count else 0
             if count < len(page):
-                return whole, removed, _decoded(page[count])
+                return whole, removed, _decode(page[count])
     if not stream.open_live:
         return whole, removed, None
     last = open_node(stream)
@@ -305,7 +305,7 @@ def whole_from_head(
     return whole + 1, removed + last.live, None
 
 
-def _decoded(row: Row) -> Node:
+def _decode(row: Row) -> Node:
     """Return the closed node of a row."""
     key, value = row
     return Node.decode(StreamID.unpack(key[U64.size :]), value)
@@ -336,7 +336,7 @@ def node_of(txn: Changeset, stream: StreamMeta, eid: StreamID) -> Node:
         return stream.cached_nodes[at - 1]
     node = node_at(txn, stream, eid)
     if node is None or node.last < eid:
-        raise damaged(stream, f"has no node for entry {eid}")
+        raise damage_error(stream, f"has no node for entry {eid}")
     return _cache_node(stream, node)
 
 
@@ -354,7 +354,7 @@ def has_large(
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + above.packed + b"\x00", prefix + last.packed + b"\x00"
     nodes = txn.batch.page(_TREES, lower, upper, most + 1)
-    return len(nodes) > most or any(_decoded(row).size >= LARGE_VALUE for row in nodes)
+    return len(nodes) > most or any(_decode(row).size >= LARGE_VALUE for row in nodes)
 
 
 def is_behind_large(txn: Changeset, stream: StreamMeta, eid: StreamID) -> bool:
@@ -402,10 +402,10 @@ def parts_of(txn: Changeset, stream: StreamMeta, ids: list[StreamID]) -> list[Pa
         follows = node is not None and node.first <= ids[at] <= node.last
         if node is None or not follows:
             node = node_of(txn, stream, ids[at])
-            ahead = iter(()) if node.is_open else closed(txn, stream, node.first.next())
+            ahead = iter(()) if node.is_open else scan_closed(txn, stream, node.first.next())
         stop = len(ids) if node.is_open else bisect_right(ids, node.last, at)
         if stop == at:
-            raise damaged(stream, f"has no node for entry {ids[at]}")
+            raise damage_error(stream, f"has no node for entry {ids[at]}")
         parts.append(Part(node, ids[at:stop], stop - at == node.live, follows))
         at = stop
     return parts
@@ -445,7 +445,7 @@ def remove(txn: Changeset, stream: StreamMeta, node: Node) -> None:
 def _first_of(txn: Changeset, stream: StreamMeta) -> StreamID:
     if not stream.closed_nodes:
         return stream.open_first
-    return _next_node(stream, closed(txn, stream, stream.head)).first
+    return _next_node(stream, scan_closed(txn, stream, stream.head)).first
 
 
 def _reopen_last(txn: Changeset, stream: StreamMeta) -> None:
@@ -453,7 +453,7 @@ def _reopen_last(txn: Changeset, stream: StreamMeta) -> None:
     clear_open(stream)
     if stream.nodes == 0:
         return
-    node = _next_node(stream, closed(txn, stream, stream.head, reverse=True))
+    node = _next_node(stream, scan_closed(txn, stream, stream.head, reverse=True))
     _delete(txn, stream, node.first)
     stream.open_first, stream.open_last = node.first, node.last
     stream.open_appended, stream.open_live = node.appended, node.live
@@ -499,7 +499,7 @@ def live_after(txn: Changeset, stream: StreamMeta, eid: StreamID) -> int:
             total += stream.open_live
         else:
             return _count_rows(txn, stream, new_id(eid).next(), stream.last)
-    for node in closed(txn, stream, stream.head, reverse=True):
+    for node in scan_closed(txn, stream, stream.head, reverse=True):
         if node.first > eid:
             total += node.live
             continue
@@ -539,7 +539,7 @@ def live_between(
 def node_at(txn: Changeset, stream: StreamMeta, eid: StreamID) -> Node | None:
     """Return the last closed node that begins at or before an ID."""
     row = _row_at(txn, stream, eid)
-    return None if row is None else _decoded(row)
+    return None if row is None else _decode(row)
 
 
 def _row_at(txn: Changeset, stream: StreamMeta, eid: StreamID) -> Row | None:

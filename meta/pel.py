@@ -169,7 +169,7 @@ def oldest_delivery(txn: Changeset, group: GroupMeta) -> int | None:
 
 
 def ready_runs(txn: Changeset, group: GroupMeta) -> Iterator[Run]:
-    """Yield the runs that were given back and do not wait, in that order."""
+    """Yield the runs that were given back and do not wait, in the order of their return."""
     few = _runs_without_index(txn, group)
     if few is None:
         return runs_by_time(txn, group, _NO_TIME)
@@ -218,7 +218,7 @@ def run_by_anchor(txn: Changeset, group: GroupMeta, anchor: PackedID) -> Run:
     """Return the run of an anchor that an index names; raise Corruption if it is missing."""
     run = group.runs.get(txn.batch, anchor)
     if run is None:
-        raise pel_index.lost(group, anchor)
+        raise pel_index.missing_run(group, anchor)
     return run
 
 
@@ -412,7 +412,7 @@ def release_runs(txn: Changeset, group: GroupMeta, runs: list[Run], rank: int) -
 def _remove_ids(
     txn: Changeset, group: GroupMeta, run: Run, ids: Sequence[PackedID]
 ) -> Sequence[PackedID]:
-    """Return those of ``ids`` that are in a run, and remove them if it keeps others."""
+    """Return the IDs that are in a run; remove them from it, unless they are all that it has."""
     packed = run.packed
     if len(ids) <= txn.thresholds.few_ids:  # most acknowledgements in random order
         lifted, left = [], packed
@@ -576,7 +576,7 @@ def signal_freed(txn: Changeset, name: bytes, group: GroupMeta) -> None:
 
 
 def note_renewed(txn: Changeset, group: GroupMeta) -> None:
-    """Note that leases begin now; if the clock was set back, that is before all others."""
+    """Note that leases begin now: before all others, if the clock was set back."""
     group.owned_since = min(group.owned_since, txn.now_ms)
 
 
@@ -590,7 +590,7 @@ def signal_owned(txn: Changeset, name: bytes, group: GroupMeta) -> None:
 # --- order by key -------------------------------------------------------------------------------
 
 DELETED_MAX = 1000
-"""Held entries whose message was deleted, of one key, that are dropped at once."""
+"""Held entries of one key, without messages, that are dropped together."""
 
 
 def free_keys(txn: Changeset, group: GroupMeta, ids: Iterable[PackedID]) -> None:
@@ -662,7 +662,7 @@ def _make_ready(txn: Changeset, group: GroupMeta, edit: Edit, keys: Iterable[Key
 
 
 def _exists(txn: Changeset, keyed: Keyed, eid: PackedID) -> bool:
-    """Return whether the message of an entry exists; dead rows may lie below the first one."""
+    """Return whether the message of an entry exists; rows below the first one are dead."""
     stream = keyed.stream
     if not stream.length or eid < stream.first.packed:
         return False

@@ -289,13 +289,13 @@ def remove_of(txn: Changeset, group: GroupMeta, consumer: ConsumerMeta) -> int:
     anchors = [*anchors_of(txn, group, consumer, b"")]
     found = [group.runs.get(txn.batch, anchor) for anchor in anchors]
     if None in found:
-        raise lost(group, anchors[found.index(None)])
+        raise missing_run(group, anchors[found.index(None)])
     runs = [run for run in found if run is not None]
     replace(txn, group, runs, {})
     return sum([run.length for run in runs])
 
 
-def lost(group: GroupMeta, anchor: PackedID) -> Corruption:
+def missing_run(group: GroupMeta, anchor: PackedID) -> Corruption:
     """Return the error for an index that names a missing run."""
     return Corruption(f"group {group.name!r} has lost the run of pending entries {anchor.hex()}")
 
@@ -348,7 +348,7 @@ def _count(txn: Changeset, group: GroupMeta, owner: Owner, change: int) -> None:
         txn.member_changed(consumer)
 
 
-# --- a group made as a whole --------------------------------------------------------------------
+# --- loading a group ----------------------------------------------------------------------------
 
 
 def write_runs(txn: Changeset, group: GroupMeta, runs: Callable[[], Iterable[Run]]) -> None:

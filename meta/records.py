@@ -107,15 +107,15 @@ _names_before: tuple[tuple[bytes, ...] | None, bytes] = None, b""
 
 
 @contextmanager
-def damage_named(kind: str, name: object) -> Iterator[None]:
+def name_damage(kind: str, name: object) -> Iterator[None]:
     """Raise Corruption, with the name of the record, for whatever decoding it raises."""
     try:
         yield
     except (StructError, ValueError) as error:
-        raise damaged(kind, name, error) from error
+        raise damage_error(kind, name, error) from error
 
 
-def damaged(kind: str, name: object, error: Exception) -> Corruption:
+def damage_error(kind: str, name: object, error: Exception) -> Corruption:
     """Return the error for a record that cannot be decoded."""
     return Corruption(f"the record of {kind} {name!r} is damaged: {error!r}")
 
@@ -151,7 +151,7 @@ class Node:
             ms, seq, appended, live, size = _NODE.unpack_from(value)
             names = decode_names(value[_NODE.size :])
         except (StructError, ValueError) as error:
-            raise damaged("node", first, error) from error
+            raise damage_error("node", first, error) from error
         return cls(first, StreamID(ms, seq), appended, live, size, names, is_open=False)
 
     def encode(self) -> bytes:
@@ -440,7 +440,7 @@ class StreamMeta:
             self._decode_hot(hot)
             self._decode_cold(record[_HOT.size :], has_queue=hot[1] == QUEUE_VERSION)
         except (StructError, ValueError) as error:
-            raise damaged("stream", key_of(name), error) from error
+            raise damage_error("stream", key_of(name), error) from error
         self._start()
         return self
 
@@ -576,7 +576,7 @@ class GroupMeta:
     def decode(
         cls, name: bytes, row: bytes, record: bytes, sizes: Thresholds = DEFAULT
     ) -> "GroupMeta":
-        with damage_named("group", name):
+        with name_damage("group", name):
             parts = _GROUP.unpack_from(record)
             _check_version(parts[0], MEMBER_VERSION, POLICY_VERSION)
             end, policy, rated = _GROUP.size, None, []
@@ -624,7 +624,7 @@ class ConsumerMeta:
     def decode(
         cls, name: bytes, row: bytes, record: bytes, sizes: Thresholds = DEFAULT
     ) -> "ConsumerMeta":
-        with damage_named("consumer", name):
+        with name_damage("consumer", name):
             version, tree, seen_ms, active_ms, pending, number = _CONSUMER.unpack(record)
             _check_version(version, MEMBER_VERSION)
             _check_numbers(tree)

@@ -155,7 +155,7 @@ class ReplyCache:
             stretches[at].lower = start
         return text
 
-    def deleted(self, prefix: bytes, first: bytes, last: bytes) -> None:
+    def drop_between(self, prefix: bytes, first: bytes, last: bytes) -> None:
         """Drop the stretches with any ID from ``first`` to ``last``."""
         stretches = self._streams.get(prefix)
         if stretches is None:
@@ -164,7 +164,7 @@ class ReplyCache:
         stop = bisect_right(stretches, last, key=_lower)
         self._drop(stretches[start:stop])
 
-    def trimmed(self, prefix: bytes, first: bytes) -> None:
+    def drop_before(self, prefix: bytes, first: bytes) -> None:
         """Drop the stretches before the stream's first entry."""
         stretches = self._streams.get(prefix)
         if stretches is not None:

@@ -94,11 +94,11 @@ class Run(NamedTuple):
         try:
             time_ms, deliveries, rank, length = _HEAD.unpack_from(value)
         except StructError as error:
-            raise _damaged(anchor) from error
+            raise _damage_error(anchor) from error
         start = HEAD_BYTES + length
         packed = value[start:]
         if not packed or len(packed) % ID_BYTES:
-            raise _damaged(anchor)
+            raise _damage_error(anchor)
         return new_run((anchor, packed, value[HEAD_BYTES:start], time_ms, deliveries, rank))
 
     @property
@@ -127,7 +127,7 @@ new_run = partial(tuple.__new__, Run)
 """Return a Run of its six parts without running Python code."""
 
 
-def _damaged(anchor: PackedID) -> Corruption:
+def _damage_error(anchor: PackedID) -> Corruption:
     return Corruption(f"the run of pending entries at {anchor.hex()} is damaged")
 
 

@@ -273,13 +273,13 @@ class StringMeta:
         try:
             kind, version, expire_at, generation = _HEAD.unpack_from(record)
         except StructError:
-            raise _damaged(name, "it is too short") from None
+            raise _damage_error(name, "it is too short") from None
         if kind != STRING_KIND:
-            raise _damaged(name, f"unknown kind {kind}")
+            raise _damage_error(name, f"unknown kind {kind}")
         if not WHOLE_VERSION <= version <= PARTS_VERSION:
-            raise _damaged(name, f"unknown version {version}")
+            raise _damage_error(name, f"unknown version {version}")
         if not 0 < generation < COUNTED_MAX:
-            raise _damaged(name, f"impossible number {generation}")
+            raise _damage_error(name, f"impossible number {generation}")
         string = cls(name, stream_row(name), generation, record[_HEAD.size :], expire_at)
         string.in_parts = version == PARTS_VERSION
         if version == PIECES_VERSION:
@@ -292,15 +292,15 @@ def _pieces_of(string: StringMeta) -> Pieces:
     try:
         length, size, written = _PIECES.unpack_from(string.value)
     except StructError:
-        raise _damaged(string.name, "it is too short") from None
+        raise _damage_error(string.name, "it is too short") from None
     pieces = Pieces(string.value[_PIECES.size :], length, size, written)
     own = generation_in(pieces.prefix, database_of(string.name)) == string.generation
     if not own or not pieces.is_possible:
-        raise _damaged(string.name, "its pieces cannot be its own")
+        raise _damage_error(string.name, "its pieces cannot be its own")
     return pieces
 
 
-def _damaged(name: bytes, why: str) -> Corruption:
+def _damage_error(name: bytes, why: str) -> Corruption:
     return Corruption(f"the record of key {key_of(name)!r} is damaged: {why}")
 
 

@@ -181,11 +181,11 @@ def note_added(txn: Changeset, stream: StreamMeta, before: int) -> None:
 
     Nothing is noted once another entry was added, or a group reads the stream.
     """
-    if not stream.groups_count and stream.entries_added > before == added(txn, stream):
+    if not stream.groups_count and stream.entries_added > before == count_added(txn, stream):
         put_row(txn, stream, ADDED_ROW, U64.pack(stream.entries_added))
 
 
-def added(txn: Changeset, stream: StreamMeta) -> int:
+def count_added(txn: Changeset, stream: StreamMeta) -> int:
     """Return how many entries a stream had when timers had added all of them."""
     return decode_number(ADDED_ROW, get_row(txn, stream, ADDED_ROW))
 
@@ -217,11 +217,11 @@ def disarm(txn: Changeset, stream: StreamMeta, kind: Kind, rest: bytes = b"") ->
         try:
             take(txn, stream, U64.unpack(packed)[0], kind, rest)
         except StructError as error:
-            raise nodes.damaged(stream, f"has a damaged row {suffix!r}") from error
+            raise nodes.damage_error(stream, f"has a damaged row {suffix!r}") from error
         delete_row(txn, stream, suffix)
 
 
-# --- the due ones -------------------------------------------------------------------------------
+# --- due timers ---------------------------------------------------------------------------------
 
 _FEW = 32
 STEP_BYTES = 1 << 20

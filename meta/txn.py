@@ -1,8 +1,7 @@
 """One transaction: what a command reads and changes, on its way to one commit.
 
-A transaction never commits itself; the engine does. It is a changeset with the whole catalog, whose
-objects it hands out. If it fails after a change, the catalog drops everything that it has in
-memory.
+A transaction never commits itself; the engine does. It adds the keys of the catalog to a
+changeset. If it fails after a change, the catalog drops everything that it has in memory.
 """
 
 from collections.abc import Collection, Iterable
@@ -42,10 +41,10 @@ class Txn(Changeset):
         self.failed = False
         """A command failed after a change: the transaction must not be committed."""
         self.only_redelivered = False
-        """The call changed nothing but the deliveries of entries that it showed once more."""
+        """The call only delivered pending entries again; it changed nothing else."""
         self.unwritten: dict[bytes, StreamID] = {}
-        """By the prefix of a stream's rows: no entry above this ID is committed yet. Only streams
-        for which clients are blocked are noted."""
+        """The last committed ID of each stream that got entries and has blocked clients, by the
+        prefix of its rows."""
         self._known, self._strings = catalog.streams, catalog.strings
 
     def reset(self, now_ms: int, read_only: bool) -> None:

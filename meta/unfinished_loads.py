@@ -162,7 +162,7 @@ def remove_ingested(txn: Changeset) -> None:
     txn.batch.delete(_METADATA, INGESTED_KEY)
 
 
-def ingested(txn: Changeset) -> list[Ingested]:
+def read_ingested(txn: Changeset) -> list[Ingested]:
     """Return what was being ingested; raise Corruption if the row is damaged."""
     value = txn.batch.get(_METADATA, INGESTED_KEY)
     return [] if value is None else list(decode_ingested(value))
@@ -184,7 +184,7 @@ def decode_ingested(value: bytes) -> Iterator[Ingested]:
 
 def undo_ingested(txn: Changeset) -> None:
     """Delete the entries that do not count, and the row."""
-    rows = ingested(txn)
+    rows = read_ingested(txn)
     if not rows:
         return
     txn.frees = True

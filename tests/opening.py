@@ -67,7 +67,7 @@ def open_with(where: Path, thresholds: Thresholds, **settings: Any) -> Store:
 
 def change_thresholds(engine: Engine, **sizes: Any) -> None:
     """Give an open store other thresholds, as if it were opened with them."""
-    with engine.held():
+    with engine.hold():
         engine.run(Txn.write_seen)
         engine.thresholds = engine.catalog.thresholds = replace(engine.thresholds, **sizes)
         engine.catalog.forget()

@@ -58,7 +58,7 @@ def ticket(txn: Txn, db: int, keys: Iterable[bytes]) -> BulkTicket:
     last_ms = max((stream.last.ms for stream in streams.values() if stream), default=0)
     return BulkTicket(
         db=db,
-        stored_db=catalog.databases.stored(txn, db),
+        stored_db=catalog.databases.stored_number(txn, db),
         shared=shared,
         base_ms=max(txn.now_ms, last_ms + 1),
         node_max_entries=limits.node_max_entries,
@@ -147,7 +147,7 @@ class _Load:
             if self._engine.run(append.is_done, mark):
                 return BulkResult(applied=False)
             prepared = self._prepare() if tries_left else None
-            with self._engine.held():
+            with self._engine.hold():
                 result = self._try_commit(prepared or self._prepare(), mark)
             if result is not None:
                 break
@@ -199,7 +199,7 @@ class _Load:
             return False
         if stream is not None:
             return stream.last == place.last
-        stored = txn.catalog.databases.stored(txn, self._ticket.db)
+        stored = txn.catalog.databases.stored_number(txn, self._ticket.db)
         return place.prefix[: U16.size] == U16.pack(stored)
 
     def _name(self, key: bytes) -> bytes:
@@ -236,7 +236,7 @@ class _Load:
 
     def _is_free(self, txn: Txn, key: bytes, prefix: bytes) -> bool:
         """Return whether a new stream may still have the prefix of its rows."""
-        stored = txn.catalog.databases.stored(txn, self._ticket.db)
+        stored = txn.catalog.databases.stored_number(txn, self._ticket.db)
         if prefix[: U16.size] != U16.pack(stored):
             return False
         if is_shared(prefix):
@@ -315,8 +315,8 @@ class _Load:
                 continue
             pages = self._pages(rows, key)
             if not given:
-                pages = _with_ids(pages, last, now_ms)
-            piece = maker.make(key, prefix, _above(pages, last, self._name(key)), table)
+                pages = _allot_ids(pages, last, now_ms)
+            piece = maker.make(key, prefix, _check_above(pages, last, self._name(key)), table)
             if piece.stream.length > expected:
                 raise Corruption(f"stream {quoted(key)} has more entries than its parts say")
             if piece.stream.length < expected:  # the same ID twice
@@ -357,7 +357,7 @@ class _Load:
         return result
 
 
-def _with_ids(pages: Pages, last: StreamID, now_ms: int) -> Pages:
+def _allot_ids(pages: Pages, last: StreamID, now_ms: int) -> Pages:
     """Give entries automatic IDs."""
     for _, values in pages:
         ids = next_packed(last, len(values), now_ms)
@@ -365,7 +365,7 @@ def _with_ids(pages: Pages, last: StreamID, now_ms: int) -> Pages:
         yield ids, values
 
 
-def _above(pages: Pages, last: StreamID, name: bytes) -> Pages:
+def _check_above(pages: Pages, last: StreamID, name: bytes) -> Pages:
     """Check that entries are above the last one of their stream."""
     for ids, values in pages:
         if ids[0] <= last.packed:

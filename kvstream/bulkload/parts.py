@@ -308,7 +308,7 @@ class RowsWriter(_Writer[RowsFile]):
         try:
             with open(path, "wb") as file:
                 for key, pages in streams:
-                    for ids, values in _small(pages):
+                    for ids, values in _cut_pages(pages):
                         file.write(msgpack.packb((key, b"".join(ids), values)))
         except BaseException:
             path.unlink(missing_ok=True)
@@ -352,7 +352,7 @@ def _pages(ids: list[PackedID], values: list[bytes]) -> Pages:
         yield ids[at : at + _PAGE_ROWS], values[at : at + _PAGE_ROWS]
 
 
-def _small(pages: Pages) -> Pages:
+def _cut_pages(pages: Pages) -> Pages:
     """Cut pages at _PAGE_BYTES."""
     for ids, values in pages:
         start = size = 0

@@ -218,7 +218,7 @@ def lease(
 
 
 def rest_of(timeout_s: float | None) -> Callable[[], float | None]:
-    """Return the function of the seconds that are left, never below 0; None: no timeout."""
+    """Return a function that returns the seconds left, at least 0; None without a timeout."""
     if timeout_s is None:
         return lambda: None
     deadline = monotonic() + timeout_s
@@ -247,14 +247,14 @@ def _decode(reply: Reply | None) -> PendingLists:
 
 
 def missing_key(engine: AnyEngine, name: bytes, kind: str = "key") -> str:
-    """Return that a key does not exist, with the nearest name."""
+    """Return the message for a missing key, with the nearest name."""
     key = text(key_of(name))
     keys = [text(known) for known in islice(engine.keys(database_of(name), None), _NAMES_MAX)]
     return f"there is no {kind} {shown(key)}{nearest(key, keys)}"
 
 
 def explain_missing(engine: AnyEngine, name: bytes, group: bytes | None = None) -> str:
-    """Return which of a stream and its group is missing, with the nearest name; "" if none is."""
+    """Return a message that names the missing stream or group; "" if both exist."""
     key = key_of(name)
     try:
         names = [text(known.name) for known in engine.run(info.group_infos, name)]

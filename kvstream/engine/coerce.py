@@ -213,7 +213,7 @@ def expiry_ms(seconds: Seconds) -> int:
 
 
 def unix_ms(at_ms: int, what: str) -> int:
-    """Return a Unix time in milliseconds; raise InvalidArgument if it is negative or none."""
+    """Return a Unix time in milliseconds; raise InvalidArgument unless it is an int from 0 on."""
     at_ms = whole(at_ms, what)
     if at_ms < 0:
         raise InvalidArgument(f"{what} is negative: {at_ms}")
@@ -261,7 +261,7 @@ class Asked(NamedTuple):
     """What the arguments of ``kvstream.open`` ask for."""
 
     url: str | None
-    """That of a server; None: a directory."""
+    """The URL of a server; None for a directory."""
     db: int | None
     shared: bool
     wait_s: float | None
@@ -284,7 +284,7 @@ def opening_of(
 ) -> Asked:
     """Return what the arguments of ``open`` ask for; InvalidArgument if they contradict the place.
 
-    A server has all of its own but ``db``. ``create`` means nothing there, and is taken.
+    For a server only ``db`` may be given; ``create`` is ignored.
     """
     refuse_unknown_options(options)
     url, db = server_url(place), optional(db, "db")

@@ -106,7 +106,7 @@ class Decoder(Generic[S]):
             try:
                 entries = [texts.entry(entry) for entry in entries]
             except UnicodeDecodeError:
-                raise self._malformed(key, entries) from None
+                raise self._text_error(key, entries) from None
         return entries  # type: ignore[no-any-return]  # a cast takes a microsecond
 
     def history(self, key: bytes, undecoded: Iterable[HistoryEntry]) -> list[HistoryEntry[S]]:
@@ -121,9 +121,9 @@ class Decoder(Generic[S]):
         try:
             return _Texts(self.errors).entry(entry).fields
         except UnicodeDecodeError:
-            raise self._malformed(key, [entry], what) from None
+            raise self._text_error(key, [entry], what) from None
 
-    def _malformed(self, key: bytes, entries: Iterable[Entry], what: str = "") -> NotText:
+    def _text_error(self, key: bytes, entries: Iterable[Entry], what: str = "") -> NotText:
         """Return the error of the first field that is not text."""
         for entry in entries:
             for name, value in entry.pairs:

@@ -1,8 +1,8 @@
 """The disk of an open store, looked at by the expiry thread before each cycle.
 
-Two states end or begin without a write of anybody: the store's path leads elsewhere, and the disk
-is not full any more. RocksDB recovers from most full disks by itself. If it could not make a file,
-as with no free inode, it refuses writes for as long as it is open; so it is opened again.
+Two things happen without a write: the store's path leads elsewhere, or the disk is not full any
+more. RocksDB recovers from most full disks by itself. If it could not make a file, as with no free
+inode, it refuses writes for as long as it is open; so it is opened again.
 """
 
 from collections.abc import Callable
@@ -25,17 +25,17 @@ class DiskWatch:
         self,
         database: Database,
         waiters: Waiters,
-        held: Callable[[], AbstractContextManager[object]],
+        hold: Callable[[], AbstractContextManager[object]],
         reopen: Callable[[bool], None],
         recovery_s: float,
     ) -> None:
-        """``held`` keeps writers out; ``reopen`` opens RocksDB again, with True from the log.
+        """``hold`` keeps writers out; ``reopen`` opens RocksDB again, with True from the log.
 
-        It is opened again if it does not recover within ``recovery_s``.
+        RocksDB is opened again if it does not recover from a full disk within ``recovery_s``.
         """
         self._database = database
         self._waiters = waiters
-        self._held = held
+        self._hold = hold
         self._reopen = reopen
         self._recovery_s = recovery_s
         self._try_at = 0.0
@@ -46,7 +46,7 @@ class DiskWatch:
         """Look at the path, and at a disk that was full."""
         guard = self._database.write_guard
         if self._database.is_displaced():
-            with self._held():
+            with self._hold():
                 self._waiters.end(guard.error, Wake.FAILED)
         elif not guard.recovers or not self._database.has_room():
             self._reopen_at = None
@@ -59,7 +59,7 @@ class DiskWatch:
         if self._reopen_at is None:
             self._reopen_at = monotonic() + self._recovery_s
         with suppress(KVStreamError):  # the disk is full again, or the store is closed
-            with self._held():
+            with self._hold():
                 recovered = self._database.has_recovered()
             if recovered or monotonic() < self._reopen_at:
                 return

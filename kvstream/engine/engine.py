@@ -83,7 +83,7 @@ class Engine(Unclosed):
         self._opener = 0
         """The thread that opened it."""
         self._nested = False
-        """It had the lock before."""
+        """That thread had the lock before it opened the transaction."""
         self._running = False
         """The holder of the lock is in the middle of its work: it may begin no other call."""
         self.entered: dict[int, bool] = {}
@@ -117,11 +117,11 @@ class Engine(Unclosed):
         weak, index = partial(weakly, self), self.catalog.index
         self.timers = TimerThread(weak("run"), self._now_ms, index.next_due, self.thresholds)
         disk = DiskWatch(
-            self.database, self.waiters, weak("held"), weak("reopen"), self.thresholds.recovery_s
+            self.database, self.waiters, weak("hold"), weak("reopen"), self.thresholds.recovery_s
         )
         own = self.database, self.catalog, disk, self.timers, self._compacting
         self.expiry = Expiry(weak("run"), Upkeep(weak, *own), self.thresholds)
-        # the last of what ``close`` ends
+        # last: ``close`` needs the parts above
         self.committer = Committer(self.database, self.options.durability, self.entered)
         staged_loads.recover(self.run, self.options.read_only)
         if not self.options.read_only:
@@ -140,12 +140,12 @@ class Engine(Unclosed):
         return self._lock.is_held_here()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Keep other threads out through several commits of this thread.
 
         Raises InvalidArgument inside a transaction.
         """
-        with self._lock.held():
+        with self._lock.hold():
             if self._running:
                 self._refuse_within()
             if self._open is not None:
@@ -245,7 +245,7 @@ class Engine(Unclosed):
     def _refuse_within(self) -> None:
         """Raise ReentrantCall in the middle of another call of this thread, which has the lock.
 
-        Without the lock of an outer call ``_running`` is what an interrupt has left.
+        If no outer call has the lock, an interrupt has left ``_running`` set: it is cleared.
         """
         self._lock.release()
         try:
@@ -271,7 +271,7 @@ class Engine(Unclosed):
         """Write the changes of ``txn``; return the sequence number, 0 if nothing changed."""
         batch, sequence = txn.finish(), 0
         if batch is not None:
-            write = self._timed_write if self._commit_watchers else self.database.write
+            write = self._time_write if self._commit_watchers else self.database.write
             sequence = write(batch, txn.frees)
             batch.clear()
         if txn.events and self._publish is not None:
@@ -282,7 +282,7 @@ class Engine(Unclosed):
             self.catalog.evict()
         return sequence
 
-    def _timed_write(self, batch: Batch, frees: bool) -> int:
+    def _time_write(self, batch: Batch, frees: bool) -> int:
         begun = perf_counter()
         sequence = self.database.write(batch, frees)
         for watcher in self._commit_watchers:
@@ -531,7 +531,7 @@ class Engine(Unclosed):
         self._unserved |= dict.fromkeys(names, Wake.AGAIN)
 
     def serve(self, names: Iterable[bytes], groups: Container[bytes | None] | None = None) -> None:
-        """Run the attempts of the waiters of some keys, in order of arrival, as time has passed.
+        """Run the attempts of the waiters of some keys, in order of arrival, since time has passed.
 
         With ``groups``, only of those that read for one of these groups.
         """
@@ -644,7 +644,7 @@ class Engine(Unclosed):
     @contextmanager
     def _working(self) -> Iterator[None]:
         """Keep the lock, and refuse the calls of this thread, for a block."""
-        with self._lock.held():
+        with self._lock.hold():
             before, self._running = self._running, True
             try:
                 yield
@@ -675,7 +675,7 @@ class Engine(Unclosed):
         with self._flushing:
             if self.database.size_on_disk(".log") > log_bytes_max:
                 self.database.flush()
-            self.database.checkpoint(target, self._lock.held())
+            self.database.checkpoint(target, self._lock.hold())
 
     def flush(self) -> None:
         """Write the memtables into tables; reads and writes go on, ``close`` waits."""
@@ -696,7 +696,7 @@ class Engine(Unclosed):
         If the store cannot be opened again, it is closed.
         """
         self.refuse_within(self._compacting, self._flushing)
-        with self._compacting, self._flushing, self.committer.held(), self._working():
+        with self._compacting, self._flushing, self.committer.hold(), self._working():
             if self._open is not None or self._closed:
                 raise StoreClosed() if self._closed else InvalidArgument("a transaction is open")
             self._write_seen()
@@ -714,7 +714,7 @@ class Engine(Unclosed):
         """
         self.refuse_within(self._compacting, self._flushing, self._closing)
         with self._closing:
-            with self._lock.held():
+            with self._lock.hold():
                 if self._open is not None:
                     raise InvalidArgument("the store cannot be closed inside a transaction")
             self.timers.stop()
@@ -731,7 +731,7 @@ class Engine(Unclosed):
                     raise
             finally:
                 # RocksDB cannot be closed meanwhile
-                with self._compacting, self._flushing, self.committer.held():
+                with self._compacting, self._flushing, self.committer.hold():
                     self.database.close(discard)
                     directories.unregister(self)
         emit_deferred()

@@ -1,4 +1,4 @@
-"""What the library's face needs of an engine: a store in this process, or a server.
+"""What stores, streams and queues need of an engine: a store in this process, or a server.
 
 ``Engine`` runs operations on the store that this process has open. ``kvstream.remote.engine`` sends
 them to a server as commands, under the same names: an operation is a function of
@@ -48,7 +48,6 @@ class AnyEngine(Protocol):
         """Run ``attempt`` until it replies; return None after ``timeout_s`` (None: never).
 
         The ``interrupt`` of a GroupRead ends the wait earlier, also with None.
-
         ``retry_at`` returns the Unix time in milliseconds at which another try may help although
         nothing is written, or None if that is unknown. In a transaction it tries once, and warns if
         there is no reply.

@@ -198,7 +198,7 @@ class Outages:
 
 
 class Lease(Generic[T]):
-    """Keeps what a consumer has read its own until the program is done with it."""
+    """Keeps the entries that a consumer has read leased until the program is done with them."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class Lease(Generic[T]):
         self._every_s = max(RENEW_S_MIN, every_s)
         self._entries: Sequence[T] = ()
         self._at = 0
-        """The place in ``_entries`` of the one that the program works on."""
+        """The index in ``_entries`` of the entry that the program works on."""
         self._lost: set[T] = set()
         self._renewed = 0.0
         self._end: Callable[[], None] | None = None
@@ -225,9 +225,9 @@ class Lease(Generic[T]):
             self._end = self._engine.every(self._every_s, self.renew)
 
     def begin(self, at: int) -> bool:
-        """Release the entries before a place; return whether that entry is still the consumer's.
+        """Release the entries before index ``at``; return whether that one is still the consumer's.
 
-        False, too, if the listener is to end while the server that knows it is away.
+        Return False, too, if the listener is to end while the server is away.
         """
         self._at = at
         if self._is_late() and self._engine.own_engine is not None:  # the process stood still
@@ -255,7 +255,7 @@ class Lease(Generic[T]):
         self._renewed = begun
 
     def end(self) -> None:
-        """Keep no entry any more."""
+        """End the leases of all entries."""
         self._entries = ()
         if self._end is not None:
             self._end()

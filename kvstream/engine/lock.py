@@ -88,7 +88,7 @@ class EngineLock(CallLock):  # type: ignore[misc]
             self.busy = handed
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Hold the lock, for longer than a call. The block ends in the thread that began it."""
         nested = self.busy and self.park()
         with self:  # C code: no interrupt comes between taking the lock and the block

@@ -51,7 +51,7 @@ _STAT_START = 19
 """The index of the start time in /proc/PID/stat, counted after the name."""
 
 
-def started_at(pid: int) -> int:
+def read_start_time(pid: int) -> int:
     """Return the start time of a process in clock ticks since boot; 0 if it is unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -72,7 +72,7 @@ def system_id() -> str:
 
 def new_token(pid: int) -> str:
     """Return a name for a snapshot for a process."""
-    return f"{pid}-{started_at(pid)}-{system_id()}-{secrets.token_hex(8)}"
+    return f"{pid}-{read_start_time(pid)}-{system_id()}-{secrets.token_hex(8)}"
 
 
 LOG_BYTES_MAX = 1 << 20
@@ -160,7 +160,7 @@ class SnapshotRequests:
             return
         if changed_ns != self._seen_ns or time.time_ns() - changed_ns < _MTIME_TICK_NS:
             self._seen_ns = changed_ns
-            for target in _wanted(self._folder):
+            for target in _find_requests(self._folder):
                 self._make(target)
         now = monotonic()
         if now >= self._next_sweep:
@@ -177,7 +177,7 @@ class SnapshotRequests:
             _beside(target, _WANTED).unlink(missing_ok=True)
 
 
-def _wanted(folder: Path) -> Iterator[Path]:
+def _find_requests(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.glob(f"*{_WANTED}")):
         if _TOKEN.fullmatch(path.name.removesuffix(_WANTED)) and not path.is_symlink():
             yield path.with_name(path.name.removesuffix(_WANTED))
@@ -191,7 +191,7 @@ def _beside(target: Path, suffix: str) -> Path:
 
 
 def sweep(folder: Path) -> None:
-    """Remove snapshots of processes that have ended, and those that were long not opened.
+    """Remove snapshots of processes that have ended, and snapshots not opened for a day.
 
     Whether a process on another system or in another container has ended is unknown here.
     """
@@ -204,7 +204,7 @@ def sweep(folder: Path) -> None:
 
 def _is_abandoned(entry: os.DirEntry[str], token: re.Match[str]) -> bool:
     pid, start = int(token[1]), int(token[2])
-    if token[3] == system_id() and start and started_at(pid) != start:
+    if token[3] == system_id() and start and read_start_time(pid) != start:
         return True
     with suppress(OSError):
         return time.time() - entry.stat(follow_symlinks=False).st_mtime > IDLE_S

@@ -31,7 +31,7 @@ class Address(NamedTuple):
 
 
 def reachable(host: str) -> str:
-    """Return the host by which clients on the same machine reach a server that listens on one."""
+    """Return the host by which clients on this machine reach a server that listens on ``host``."""
     return _ANYWHERE.get(host, host)
 
 

@@ -35,7 +35,7 @@ CLOCK_PAUSE_S = 0.1
 """Longest sleep before the clock is read again: it may be set forward."""
 
 Fire = Callable[[Txn, bytes, StreamMeta, list[Timer]], None]
-"""Does what timers of one kind of a stream, given by its name, are for; they are taken already."""
+"""Fires timers of one kind of a stream, given by its name; their rows are deleted already."""
 
 KINDS: Mapping[int, Fire] = {
     Kind.DELAYED: delayed.fire,

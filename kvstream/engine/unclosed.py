@@ -124,7 +124,7 @@ def _wait() -> None:
 
 
 def _free(path: Path) -> None:
-    """Free a directory that is locked by a dropped store of this process; it may be in a cycle."""
+    """Free a directory that a dropped store of this process, perhaps in a cycle, has locked."""
     holders = directories.holders_of(path)
     if os.getpid() in holders or not holders:  # nobody knows whose the lock is
         gc.collect()

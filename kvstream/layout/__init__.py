@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 PURE_VARIABLE = "KVSTREAM_PURE"
 
 
-def compiled(name: str) -> Any:
+def import_compiled(name: str) -> Any:
     """Return a compiled module; None if it was not built, or KVSTREAM_PURE=1 forbids it."""
     if os.environ.get(PURE_VARIABLE) == "1":
         return None
@@ -26,6 +26,6 @@ def compiled(name: str) -> Any:
 if TYPE_CHECKING:
     from kvstream.layout import _compiled as twins
 else:
-    twins = compiled("kvstream.layout._compiled")
+    twins = import_compiled("kvstream.layout._compiled")
 
-__all__ = ["PURE_VARIABLE", "compiled", "twins"]
+__all__ = ["PURE_VARIABLE", "import_compiled", "twins"]

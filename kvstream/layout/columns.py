@@ -24,7 +24,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from kvstream.errors import Corruption, InvalidArgument
-from kvstream.layout import compiled
+from kvstream.layout import import_compiled
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.values import decode_checked
 from kvstream.types.ids import StreamID
@@ -35,7 +35,7 @@ Column = tuple[Any, Any, Any]
 Packed = tuple[bytes, tuple[bytes, ...]]
 """The value of a row, and the names of its fields."""
 
-_packing = compiled("kvstream.layout._packing")
+_packing = import_compiled("kvstream.layout._packing")
 
 
 def pack_columns(
@@ -103,7 +103,7 @@ def put_in_python(into: Any, prefix: bytes, rows: bytes) -> None:
 
 _END_MAX = (1 << 31) - 1
 
-_compiled = compiled("kvstream.layout._columns")
+_compiled = import_compiled("kvstream.layout._columns")
 
 
 class Columns(NamedTuple):

@@ -358,7 +358,7 @@ def set_id(
     if stream.length:
         top = last_entry(txn, stream)
         if top is None:
-            raise nodes.damaged(stream, "has fewer entries than it counts")
+            raise nodes.damage_error(stream, "has fewer entries than it counts")
         if last < top.id:
             raise InvalidArgument(
                 "The ID specified in XSETID is smaller than the target stream top item"

@@ -161,7 +161,7 @@ def _find_live(
     """Return the live IDs among ``ids``; steps have found ``found`` of ``wanted`` to be live."""
     if not stream.length:
         return []
-    live, gone = found[bisect_left(found, stream.first) :], watch.deleted()
+    live, gone = found[bisect_left(found, stream.first) :], watch.deleted_ids()
     if gone:
         live = [eid for eid in live if eid not in gone]
     if len(ids) == len(wanted):

@@ -461,7 +461,7 @@ def key_usages(
     if not sized:
         return following, [KeyUsage(key_summary(key)) for key in keys]
     view = copy(txn)
-    view.batch = txn.batch.copied(partial(Snapshot, families=(Family.MESSAGES, Family.TREES)))
+    view.batch = txn.batch.copy_onto(partial(Snapshot, families=(Family.MESSAGES, Family.TREES)))
     return following, [
         KeyUsage(key_summary(key), _lag_of(view, key), _key_size(view, key, SAMPLES))
         for key in keys

@@ -122,7 +122,7 @@ def persist(txn: Txn, name: bytes) -> bool:
 def delete_expired(txn: Txn, limit: int, skip: int = 0) -> int:
     """Delete up to ``limit`` expired keys, after the first ``skip``; return how many were found."""
     catalog = txn.catalog
-    names, before = catalog.index.expired(txn, limit, skip), catalog.expired
+    names, before = catalog.index.take_expired(txn, limit, skip), catalog.expired
     for name in names:
         if name is not None:
             txn.key(name)  # loading an expired key deletes it
@@ -259,7 +259,9 @@ def swap(txn: Txn, one: int, other: int) -> None:
         return any(exists(txn, qualified(db, key)) for db in (one, other))
 
     catalog = txn.catalog
-    catalog.index.note_swapped([catalog.databases.stored(txn, db) for db in (one, other)], is_there)
+    catalog.index.note_swapped(
+        [catalog.databases.stored_number(txn, db) for db in (one, other)], is_there
+    )
     catalog.swap(txn, one, other)
     catalog.index.usage.swap(one, other)
 
@@ -277,7 +279,7 @@ class KeyLookup(ABC, Generic[T]):
 
     def __init__(self, txn: Txn, db: int, keys: Sequence[bytes]) -> None:
         self._db, self._keys = db, keys
-        self._stored_db = txn.catalog.databases.stored(txn, db)
+        self._stored_db = txn.catalog.databases.stored_number(txn, db)
         self._prefix = U16.pack(self._stored_db)
         self._looked = 0
         """How many keys were looked at."""

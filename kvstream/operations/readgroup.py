@@ -36,7 +36,7 @@ from kvstream.operations.reads.rows import FEW, read_ahead, read_entries_of, rea
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, PACKED, StreamID, ascending_packed
 from kvstream.types.images import PackedID
-from kvstream.types.records import DeletedEntry, Entry, HistoryEntry, delivered_first
+from kvstream.types.records import DeletedEntry, Entry, HistoryEntry, clear_deliveries
 
 WHERE = " in XREADGROUP with GROUP option"
 """The end of XREADGROUP's errors."""
@@ -257,7 +257,7 @@ def _deliver_new(
         return []
     new: Sequence[Entry] = read_next(txn, stream, group, count, reader.room, encoded)
     if reader.marks_new:
-        new = delivered_first(new)
+        new = clear_deliveries(new)
     if budget is not UNLIMITED and budget.limited:
         new = new[: budget.take(new)]
     if not new:

@@ -237,7 +237,7 @@ def _number(raw: bytes) -> long_double.Number:
 
 def _sum(a: long_double.Number, b: long_double.Number) -> long_double.Number:
     if isinstance(a, Fraction) and isinstance(b, Fraction):
-        return long_double.rounded(a + b)
+        return long_double.round_exact(a + b)
     return math.inf  # or no number, which is refused as well
 
 
@@ -291,11 +291,11 @@ def add_decimal_within(
     before = Fraction() if value is None else _number(value)
     if not isinstance(before, Fraction):
         raise InvalidArgument("value cannot be Infinity")
-    exact = long_double.rounded(before + number)
+    exact = long_double.round_exact(before + number)
     total = min(max(exact, low), high)
     if total != exact and not saturate:
         return Added(before, Fraction(), is_done=False)
-    applied = long_double.rounded(total - before) if isinstance(total, Fraction) else total
+    applied = long_double.round_exact(total - before) if isinstance(total, Fraction) else total
     if not isinstance(total, Fraction) or not isinstance(applied, Fraction):
         raise InvalidArgument("applied increment would be Infinity")
     _put_sum(txn, name, long_double.text(total), INCRBYFLOAT, keeps)
@@ -403,7 +403,7 @@ class _Values(keyspace.KeyLookup[list[bytes | None]]):
         return in_order
 
     def _look_on(self, txn: Txn) -> bool:
-        unlinked = txn.catalog.unlinked.known(txn)
+        unlinked = txn.catalog.unlinked.generations(txn)
         until, size = self._looked + txn.thresholds.step_names, 0
         while self._left and self._looked < until and size < txn.thresholds.step_bytes:
             names = self._left[-txn.thresholds.records_together :]
@@ -489,7 +489,7 @@ class _Replacement(keyspace.KeyLookup[bool]):
         names = self._left[-txn.thresholds.step_names :]
         del self._left[-txn.thresholds.step_names :]
         self._looked += len(names)
-        unlinked, new = txn.catalog.unlinked.known(txn), []
+        unlinked, new = txn.catalog.unlinked.generations(txn), []
         for name, record in zip(
             names, read_records(txn.batch, names, txn.thresholds.records_together), strict=True
         ):
@@ -520,7 +520,7 @@ class _Replacement(keyspace.KeyLookup[bool]):
     def _put(self, txn: Txn) -> None:
         catalog, shown = txn.catalog, txn.catalog.databases.shown_name
         txn.batch.puts[Family.METADATA].update(self._rows)
-        catalog.index.rewritten(self._rewritten)
+        catalog.index.report_rewrites(self._rewritten)
         for name in self._rewritten:
             catalog.strings.pop(shown(txn, name), None)
         if self._made:

@@ -276,7 +276,7 @@ def _cut(
             stream.first = _live_at(txn, stream, last, part, more)
         if part:
             nodes.lose(txn, stream, boundary, part)
-        txn.catalog.reply_cache.trimmed(stream.prefix, stream.first.packed)
+        txn.catalog.reply_cache.drop_before(stream.prefix, stream.first.packed)
     sweep(txn, stream)
 
 
@@ -292,7 +292,7 @@ def _live_at(txn: Txn, stream: StreamMeta, last: StreamID, skip: int, more: int)
     for _ in range(min(skip, len(first_ids))):
         first_ids.popleft()
     if not first_ids:
-        raise nodes.damaged(stream, "has fewer entries than it counts")
+        raise nodes.damage_error(stream, "has fewer entries than it counts")
     return first_ids[0]
 
 
@@ -396,7 +396,7 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
         nodes.lose_parts(txn, stream, parts)
         _delete_rows(txn, stream, parts)
     if catalog.reply_cache.memory:
-        catalog.reply_cache.deleted(stream.prefix, PACKED(*first), PACKED(*last))
+        catalog.reply_cache.drop_between(stream.prefix, PACKED(*first), PACKED(*last))
     catalog.deletions.report(stream, ids)
     stream.shrinks += 1
     if last > stream.deleted_to:

@@ -6,11 +6,11 @@ image of a stream is in kvstream/types/images.py.
 
 from typing import TYPE_CHECKING
 
-from kvstream.layout import compiled
+from kvstream.layout import import_compiled
 
 if TYPE_CHECKING:
     from kvstream.rdb import _compiled as twins
 else:
-    twins = compiled("kvstream.rdb._compiled")
+    twins = import_compiled("kvstream.rdb._compiled")
 
 __all__ = ["twins"]

@@ -6,12 +6,12 @@
 import os
 from typing import TYPE_CHECKING
 
-from kvstream.layout import compiled
+from kvstream.layout import import_compiled
 
 if TYPE_CHECKING:
     from kvstream.resp import _wire as twins
 else:
-    twins = compiled("kvstream.resp._wire")
+    twins = import_compiled("kvstream.resp._wire")
 
 
 def may_poll() -> bool:

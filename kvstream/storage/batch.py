@@ -165,8 +165,8 @@ class Batch:
             return self._rows.page(family, lower, upper, limit, reverse)
         return list(islice(self._merge(family, lower, upper, reverse), max(limit, 0)))
 
-    def added(self, family: int, lower: bytes, upper: bytes, limit: int) -> list[Row]:
-        """Return the first ``limit`` rows of ``lower <= key < upper``; none may be committed."""
+    def page_added(self, family: int, lower: bytes, upper: bytes, limit: int) -> list[Row]:
+        """Return the first ``limit`` rows of a range in which no row is committed yet."""
         changes = self._changes(family, lower, upper, False)
         return list(islice(((key, value) for key, value in changes if value is not None), limit))
 
@@ -198,7 +198,7 @@ class Batch:
             merge_changes(rows, changes, self._deleted_ranges(family, lower, upper), reverse)
         )
 
-    def copied(self, rows_of: Callable[[Rows], Rows]) -> "Batch":
+    def copy_onto(self, rows_of: Callable[[Rows], Rows]) -> "Batch":
         """Return a copy of the changes, on top of ``rows_of`` the committed rows."""
         self.put_deferred()
         copy = Batch(rows_of(self._rows))

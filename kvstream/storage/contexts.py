@@ -16,12 +16,12 @@ from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from kvstream.layout import compiled
+from kvstream.layout import import_compiled
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_twin: Any = compiled("kvstream.storage._contexts")
+_twin: Any = import_compiled("kvstream.storage._contexts")
 
 
 def contextmanager(

@@ -87,7 +87,7 @@ class Database:
     def _take(self, rows: Rdict, opened: Opened) -> None:
         self._opened = opened
         if not self._options.read_only:  # a reader writes nothing
-            self.write_guard.displaced = opened.displaced
+            self.write_guard.describe_displacement = opened.describe_displacement
         no_slowdown = WriteOptions()
         no_slowdown.no_slowdown = True  # a stalled write would hold the GIL
         rows.set_write_options(no_slowdown)
@@ -151,7 +151,7 @@ class Database:
         For few rows, or when the caller stops early; ``page`` is faster for many.
         """
         rows = reads.walk(self._families[family], below(upper), lower, upper, reverse)
-        return self._scans.tracked(rows)
+        return self._scans.track(rows)
 
     def page(
         self, family: int, lower: bytes, upper: bytes, limit: int, reverse: bool = False
@@ -165,7 +165,7 @@ class Database:
     def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
         """Return rows as they are now, in pages: see ``reads.walk_pages``."""
         pages = reads.walk_pages(self._families[family], below(upper), lower, upper)
-        return self._scans.tracked(pages)
+        return self._scans.track(pages)
 
     def snapshot(
         self, family: int, lower: bytes, upper: bytes, reverse: bool = False
@@ -175,11 +175,11 @@ class Database:
         Later writes are not seen. Until the iterator is closed it keeps what it sees on disk.
         """
         pages = reads.snapshot(self._families[family], below(upper), lower, upper, reverse)
-        return self._scans.tracked(reads.begin(pages))
+        return self._scans.track(reads.begin(pages))
 
     def seeks(self, family: int) -> Seeks:
         """Return a reader of any number of ranges, as they are now, by one iterator."""
-        return self._scans.tracked(reads.begin(reads.walk_seeks(self._families[family])))
+        return self._scans.track(reads.begin(reads.walk_seeks(self._families[family])))
 
     def write(self, batch: Batch, frees: bool = False) -> int:
         """Write all of ``batch`` or nothing, and return the latest sequence number.
@@ -203,7 +203,7 @@ class Database:
             # A caller that keeps the error must not keep a WriteBatch, which keeps RocksDB open.
             size = self._write_failed(error.with_traceback(None), batch, frees)
         if guard.recovers:
-            guard.passed()
+            guard.resume_writes()
         stalls = self._stalls
         stalls.unseen += size
         if stalls.unseen >= LOOK_BYTES:
@@ -276,7 +276,7 @@ class Database:
                 waited_s = monotonic() - begun
                 self._stall_log.log(_log, logging.INFO, "a write waited %.3f s for space", waited_s)
                 return size
-        raise self.write_guard.failed(error, recovers=True) from None
+        raise self.write_guard.stop_writes(error, recovers=True) from None
 
     def ingest(self, family: int, paths: list[Path]) -> None:
         """Ingest SST files, all or none, durably; none of their rows may be there already."""
@@ -286,7 +286,7 @@ class Database:
             with self._ingesting:
                 sst.ingest(self._families[family], paths)
         except Exception as error:
-            raise self.write_guard.failed(error, recovers=True) from None
+            raise self.write_guard.stop_writes(error, recovers=True) from None
 
     def _refuse_within(self) -> None:
         """Raise ReentrantCall if this thread is ingesting, or copying the files, already."""
@@ -339,7 +339,7 @@ class Database:
             if self._opened.watermark is not None:
                 self._opened.watermark.record(sequence)
         except Exception as error:
-            raise self.write_guard.failed(error, recovers=False) from None
+            raise self.write_guard.stop_writes(error, recovers=False) from None
         self.write_guard.refuse_displaced()
         return sequence
 
@@ -350,12 +350,12 @@ class Database:
             for family in self._families:
                 family.flush(True)
         except Exception as error:
-            raise self.write_guard.failed(error, recovers=False) from None
+            raise self.write_guard.stop_writes(error, recovers=False) from None
 
     def _refuse_displaced(self) -> None:
         """Raise an error if the store's path leads elsewhere, for a reader too."""
         self.write_guard.refuse_displaced()
-        what = self._opened.displaced()
+        what = self._opened.describe_displacement()
         if what is not None:
             raise StoreError(f"{what}: open it again")
 
@@ -402,7 +402,7 @@ class Database:
             # compact_range() hides its errors, but after one RocksDB refuses to write.
             self._write_rows(WriteBatch(True))
         except Exception as error:
-            raise self.write_guard.failed(error, recovers=True) from None
+            raise self.write_guard.stop_writes(error, recovers=True) from None
 
     def has_room(self) -> bool:
         """Return whether the disk has room to open the store again.
@@ -419,9 +419,9 @@ class Database:
         try:
             self._write_rows(WriteBatch(True))
         except Exception as error:
-            self.write_guard.failed(error.with_traceback(None), recovers=True)
+            self.write_guard.stop_writes(error.with_traceback(None), recovers=True)
             return False
-        self.write_guard.passed()
+        self.write_guard.resume_writes()
         return True
 
     @property
@@ -501,7 +501,7 @@ class Database:
         try:
             self._use(*open_any(place, self._options, opener))
             if was_full:
-                self.write_guard.passed()
+                self.write_guard.resume_writes()
         except BaseException as error:
             self._closed = True
             why = f"the store could not be opened again: {error}"

@@ -461,7 +461,7 @@ class Directory:
         """Return whether the directory is locked, and nobody has removed or replaced it since."""
         return self._descriptor >= 0 and _is_at(self._descriptor, self.path)
 
-    def displaced(self) -> str | None:
+    def describe_displacement(self) -> str | None:
         """Return that the directory was removed or replaced, None if it is still at its path.
 
         A path that cannot be looked at, such as one behind a folder that was closed to us, counts
@@ -497,11 +497,11 @@ class Directory:
 
     def size(self, suffix: str = "") -> int:
         """Return the bytes of all files of the store, or of those with a suffix."""
-        return sum(_size(entry) for entry in self._files() if entry.name.endswith(suffix))
+        return sum(_size(entry) for entry in self._list_files() if entry.name.endswith(suffix))
 
     def count(self) -> int:
         """Return the number of files of the store."""
-        return len(self._files())
+        return len(self._list_files())
 
     def is_complete(self) -> bool:
         """Return whether the store was created completely: then it may hold rows."""
@@ -511,12 +511,12 @@ class Directory:
         """Return whether a row was ever written: a half-created store has no SST file, no log."""
         return any(
             entry.name.endswith(".sst") or (entry.name.endswith(".log") and entry.stat().st_size)
-            for entry in self._files()
+            for entry in self._list_files()
         )
 
     def clear_half_created(self) -> None:
         """Remove what RocksDB cannot continue from if its first opening was interrupted."""
-        names = [entry.name for entry in self._files()]
+        names = [entry.name for entry in self._list_files()]
         if "CURRENT" in names:
             return
         for name in names:
@@ -528,7 +528,7 @@ class Directory:
 
         One without the log may be open beside one with it.
         """
-        shared = self._shared_files()
+        shared = self._list_shared_files()
         if not with_log:
             shared = [entry for entry in shared if not entry.name.endswith(".log")]
         if self.read_only:
@@ -554,7 +554,7 @@ class Directory:
         replaces and removes its files but never writes to old ones, and the watermark is replaced.
         """
         target.mkdir(DIRECTORY_MODE)
-        for entry in self._shared_files():
+        for entry in self._list_shared_files():
             os.link(entry.path, target / entry.name)
 
     def unshare(self) -> None:
@@ -562,7 +562,7 @@ class Directory:
 
         RocksDB locks one of them, so store and copy could not be open together.
         """
-        for entry in self._files():
+        for entry in self._list_files():
             own = entry.name.startswith(_OWN_TO_EACH_OPENER)
             if own and entry.stat(follow_symlinks=False).st_nlink > 1:
                 os.unlink(entry.path)
@@ -664,12 +664,14 @@ class Directory:
                 f"{self.path} is no store of kvstream, and not empty: it holds {foreign[0]!r}"
             ) from None
 
-    def _files(self) -> list[os.DirEntry[str]]:
+    def _list_files(self) -> list[os.DirEntry[str]]:
         with os.scandir(self.own_path) as entries:
             return [entry for entry in entries if entry.is_file(follow_symlinks=False)]
 
-    def _shared_files(self) -> list[os.DirEntry[str]]:
-        return [entry for entry in self._files() if not entry.name.startswith(_OWN_TO_EACH_OPENER)]
+    def _list_shared_files(self) -> list[os.DirEntry[str]]:
+        return [
+            entry for entry in self._list_files() if not entry.name.startswith(_OWN_TO_EACH_OPENER)
+        ]
 
 
 def _size(entry: os.DirEntry[str]) -> int:

@@ -60,7 +60,7 @@ class Committer:
         entered: dict[int, bool] | None = None,
         flush_interval_s: float = FLUSH_INTERVAL_S,
     ) -> None:
-        """``entered`` has the threads that are in here: one that enters twice waits for itself."""
+        """``entered`` has the threads that are in here: one that enters again would deadlock."""
         self.level = level
         self._flush_interval_s = flush_interval_s
         self._entered: dict[int, bool] = {} if entered is None else entered
@@ -138,7 +138,7 @@ class Committer:
         return self.durable_sequence
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Keep other threads from flushing the log: they wait."""
         queued, entered, thread = _Queued(sys.maxsize), self._entered, threading.get_ident()
         is_outer = thread not in entered
@@ -170,7 +170,7 @@ class Committer:
         """Make all writes durable and end the thread; idempotent.
 
         Raises UnknownOutcome if this last fsync failed, StoreReadOnly if the store's path leads
-        elsewhere and writes may be missing there of which nobody has been told. After an interrupt
+        elsewhere and writes that were reported as done may be missing there. After an interrupt
         the next call continues.
         """
         with self._lock:

@@ -85,9 +85,9 @@ class Opened:
     """The view that a reader has opened."""
     loss: Loss | None
 
-    def displaced(self) -> str | None:
+    def describe_displacement(self) -> str | None:
         """Return that the store or a file of it was removed or replaced; None if it was not."""
-        what = self.directory.displaced()
+        what = self.directory.describe_displacement()
         if what is not None or self.watermark is None:
             return what
         if self.watermark.is_replaced() or self.directory.has_lost_layout():

@@ -313,7 +313,7 @@ it to find a row beside it. Pieces of strings (meta/strings.py) are smaller and 
 """
 
 LARGE_VALUES_SUFFIX = ".blob"
-"""Of the names of these files."""
+"""The suffix of the names of these files."""
 
 _LARGE_VALUES: Settings = {
     "set_enable_blob_files": (True,),

@@ -210,7 +210,7 @@ class Scans:
     def __init__(self) -> None:
         self._walks: set[weakref.ref[Walk]] = set()
 
-    def tracked(self, rows: W) -> W:
+    def track(self, rows: W) -> W:
         """Add a generator, by a weak reference, and return it."""
         self._walks.add(weakref.ref(rows, self._walks.discard))
         return rows

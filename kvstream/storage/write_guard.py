@@ -99,7 +99,7 @@ class WriteGuard:
     """Admits writes or refuses them."""
 
     def __init__(self, directory: Directory, reserve: int) -> None:
-        self.displaced: Callable[[], str | None] = lambda: None
+        self.describe_displacement: Callable[[], str | None] = lambda: None
         """Returns what has happened to the store if its path leads elsewhere."""
         self.open_until = 0.0
         """Monotonic time until which small writes are admitted unasked."""
@@ -209,7 +209,7 @@ class WriteGuard:
         """Return whether the store's path leads elsewhere; then writes are refused from now on."""
         if self._is_displaced:
             return True
-        what = self.displaced()
+        what = self.describe_displacement()
         if what is None:
             return False
         failure = StoreReadOnly(
@@ -226,16 +226,17 @@ class WriteGuard:
         if self.is_displaced():
             self.refuse_failed()
 
-    def passed(self) -> None:
+    def resume_writes(self) -> None:
         """Note a successful write after a full disk."""
         _log.warning("the disk has space again: writes go on")
         self.failure = None
         self.recovers = self.is_shut = False
 
-    def failed(self, error: Exception, recovers: bool) -> Exception:
+    def stop_writes(self, error: Exception, recovers: bool) -> Exception:
         """Stop writes because of ``error``; return the error to raise.
 
-        ``recovers``: a full disk may end; not if the log's fsync met it.
+        ``recovers``: if the disk is full, writes go on once it has space. Not after an fsync of the
+        log that failed.
         """
         meaning = classify(error)
         if meaning is error or isinstance(meaning, StoreClosed):

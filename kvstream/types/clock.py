@@ -48,8 +48,8 @@ def call_later(
 
 
 _FRAMES = 8
-"""More than freezegun looks at: to a call that a thread makes among its first five frames it gives
-the real time, and threads of one store would disagree."""
+"""freezegun gives the real time to calls from the first five frames of a thread, so threads of one
+store would disagree; it looks at fewer frames than this."""
 
 
 class Clock(Protocol):

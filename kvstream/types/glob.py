@@ -32,7 +32,7 @@ def matcher(pattern: bytes, ignore_case: bool = False) -> Callable[[bytes], bool
 
 
 def _literals(steps: list[_Step]) -> bytes:
-    """Return the bytes with which each text that matches begins."""
+    """Return the bytes with which every matching text begins."""
     literals = bytearray()
     for step in steps:
         if step is _STAR or len(step) != 1:

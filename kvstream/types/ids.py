@@ -34,7 +34,7 @@ _AGO = re.compile(
 _NOW = re.compile(r"now(?:-(.+))?")
 _DAY = re.compile(r"(today|yesterday)(?: (\d?\d)(:\d\d(?::\d\d)?))?", re.IGNORECASE)
 _SECONDS = range(10**9, 1 << 32)
-"""Numbers that are Unix seconds from 2001 to 2106, and as milliseconds days of early 1970."""
+"""Numbers that mean 2001 to 2106 as Unix seconds, but early 1970 as milliseconds."""
 
 NowMs = Callable[[], int]
 

@@ -279,8 +279,8 @@ class IdempotencyImage:
 
 
 QueueRow = tuple[bytes, bytes]
-"""What a stream has as a queue, in rows of which each stands for itself: a tag of QUEUE_PARTS and
-the rest of the key, and a value (operations/queues/image.py)."""
+"""A row of a stream that is a queue: a tag of QUEUE_PARTS with the rest of the key, and the value
+(operations/queues/image.py)."""
 
 QUEUE_PARTS = {
     b"a": "policies",

@@ -53,17 +53,17 @@ def parse(raw: bytes) -> Number:
     exact = Fraction(number * scale) if power >= 0 else Fraction(number, scale)
     if _is_extreme(exact) and (exact > MAX or exact <= _LEAST):
         raise ValueError
-    return rounded(-exact if match["sign"] == b"-" else exact)
+    return round_exact(-exact if match["sign"] == b"-" else exact)
 
 
-def rounded(exact: Fraction) -> Number:
+def round_exact(exact: Fraction) -> Number:
     """Return the nearest number that there is; an infinite one beyond the greatest."""
     top, bottom = exact.numerator, exact.denominator
     left = _BITS - top.bit_length() + bottom.bit_length()
-    if abs(_shifted(top, left)) >= _shifted(bottom, -left) << _BITS:
+    if abs(_shift(top, left)) >= _shift(bottom, -left) << _BITS:
         left -= 1
-    whole = _nearest(_shifted(top, left), _shifted(bottom, -left))
-    number = Fraction(_shifted(whole, -left), _shifted(1, left))
+    whole = _nearest(_shift(top, left), _shift(bottom, -left))
+    number = Fraction(_shift(whole, -left), _shift(1, left))
     if _is_extreme(number) and abs(number) > MAX:
         return -math.inf if top < 0 else math.inf
     return number
@@ -82,7 +82,7 @@ def _is_extreme(number: Fraction) -> bool:
     return abs(number.numerator.bit_length() - number.denominator.bit_length()) > _ORDINARY_BITS
 
 
-def _shifted(number: int, left: int) -> int:
+def _shift(number: int, left: int) -> int:
     return number << left if left > 0 else number
 
 

@@ -130,7 +130,7 @@ if not TYPE_CHECKING:  # a checker would take every name; a NamedTuple has no ot
 _new_entry = partial(tuple.__new__, Entry)
 
 
-def delivered_first(entries: Iterable[Entry]) -> list[Entry]:
+def clear_deliveries(entries: Iterable[Entry]) -> list[Entry]:
     """Return entries with idle time 0 and no deliveries: those that were not delivered before."""
     return [_new_entry((eid, fields, 0, 0)) for eid, fields, _, _ in entries]
 
@@ -372,13 +372,13 @@ class DeadLetter(NamedTuple, Generic[S]):
     id: StreamID
     """Its ID in the stream of the dead letters, which ``redrive`` takes."""
     fields: Fields[S]
-    """Those of the message."""
+    """The fields of the message."""
     origin: S
     """The key of the stream that it comes from."""
     origin_id: StreamID
     group: S
     consumer: S
-    """The one that had it last; empty if none had it."""
+    """The consumer that had it last; empty if none had it."""
     deliveries: int
     reason: str
     """``"max-deliveries"``, ``"fatal"`` or ``"expired"``."""
@@ -399,7 +399,7 @@ class QueueInfo:
     waiting: int
     """Given back, to be repeated after a delay."""
     held: int
-    """Behind another one of their key, if the queue has ``order_by``."""
+    """Waiting for another message of their key (``order_by``)."""
     dead: int
     """In the stream of the dead letters; those of other queues there do not count."""
     oldest_age: float | None
@@ -415,7 +415,7 @@ class RedriveInfo(Generic[S]):
     """``"running"``, ``"done"``, ``"cancelled"``, ``"failed"`` or ``"dry-run"``."""
     moved: int
     skipped: int
-    """Entries left where they are, since they tell no stream to go to."""
+    """Entries that stay, since they name no stream to go back to."""
     streams: dict[S, int]
     """How many were moved to each of the first 100 streams."""
     error: str

@@ -37,7 +37,7 @@ class Thresholds:
     last_step_ids: int = 50
     """IDs that the last step of XACK, XNACK and XCLAIM may look at for the first time."""
     steps_factor: int = 4
-    """How many times the steps that it needs alone one of these may take because of others."""
+    """How many times the usual steps one of these may take if others change its entries."""
     long_autoclaim: int = 500_000
     """Entries for which XAUTOCLAIM gets all the steps it needs, whatever other commands change."""
     packed_together: int = 5000
@@ -126,12 +126,12 @@ class Thresholds:
     cached_rows: int = 1 << 14
     """Rows of one tree kept in memory: 8 MB if each has one ID."""
     store_rows: int = 1 << 18
-    """Rows of trees with room for more than ``cached_rows`` that a store keeps in memory: 80 MB if
-    each has one ID."""
+    """Rows of all trees above ``cached_rows`` that a store keeps in memory: 80 MB if each has one
+    ID."""
     chunk_keys: int = 512
-    """Sorted keys that are moved together, at least."""
+    """The size to which a chunk of sorted keys is split; a change moves the keys of one chunk."""
     sparse_keys: int = 16
-    """Sorted keys are changed one by one among more than this many times as many."""
+    """Keys are added one by one to a list that is longer by more than this factor."""
     range_rows: int = 64
     """From this number of rows on, one range delete is cheaper for later readers than single
     ones."""
@@ -142,7 +142,7 @@ class Thresholds:
     run_ids: int = 32
     """IDs of one run: a delivery that joins it, or an acknowledgement, rewrites it."""
     few_ids: int = 4
-    """IDs that are cut out of a run one by one; more are left out of a new one."""
+    """Up to this number, IDs are cut out of a run one by one."""
     few_runs: int = 8
     """Up to this number, runs are written or deleted one by one."""
 
@@ -162,7 +162,7 @@ class Thresholds:
     """Entries of a group that delivers in order, or was moved back, that one read looks at: 15
     milliseconds if all of them are held."""
     given_back_runs: int = 2000
-    """Runs that are read to tell entries apart that were given back."""
+    """Runs that are read to count the entries that were given back, by kind."""
     counted_nodes: int = 2000
     """Nodes whose entries are counted to know how many a group has not delivered."""
     retained_entries: int = 200_000

@@ -341,7 +341,7 @@ def test_the_loop_goes_on_while_a_thread_checks(
     begun, go_on, check = threading.Event(), threading.Event(), Store.check
 
     def slow_check(store: Store, /, **options: Any) -> Any:
-        with store.engine.held():
+        with store.engine.hold():
             begun.set()
             assert go_on.wait(PATIENCE_S)
             return check(store, **options)

@@ -207,7 +207,7 @@ def test_a_finished_wait_leaves_no_waiter(store: Store) -> None:
 def test_keys_that_are_to_be_served_are_not_lost_with_a_call_that_fails(store: Store) -> None:
     store.engine.expiry.paused = True
     add(store, b"s", "1-0")
-    with store.engine.held():  # the expiry thread makes a commit every tenth of a second
+    with store.engine.hold():  # the expiry thread makes a commit every tenth of a second
         watch = watch_stream(store, b"s", after=1)
         watch.waiter.attempt = lambda txn: "found"
         store.engine.serve_later(watch.waiter.names)

@@ -19,13 +19,13 @@ def parked(lock: EngineLock, count: int) -> None:
 
 
 def use(lock: EngineLock) -> None:
-    with lock.held():
+    with lock.hold():
         pass
 
 
 def test_a_thread_waits_until_the_lock_is_released_and_is_woken() -> None:
     lock = EngineLock()
-    with lock.held():
+    with lock.hold():
         call = Call(lambda: use(lock))
         parked(lock, 1)
         assert lock.busy
@@ -36,7 +36,7 @@ def test_a_thread_waits_until_the_lock_is_released_and_is_woken() -> None:
 
 def test_the_lock_is_reentrant() -> None:
     lock = EngineLock()
-    with lock.held():
+    with lock.hold():
         use(lock)
         assert lock.busy
         assert lock.is_held_here()
@@ -51,10 +51,10 @@ def test_a_thread_that_has_waited_long_gets_the_lock_first(
     lock, order = EngineLock(), []
 
     def taken_by(name: str) -> None:
-        with lock.held():
+        with lock.hold():
             order.append(name)
 
-    with lock.held():
+    with lock.hold():
         patient = Call(lambda: taken_by("patient"))
         parked(lock, 1)
         monkeypatch.setattr(locks, "HANDOVER_S", 0.0)

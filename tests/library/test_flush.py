@@ -156,7 +156,7 @@ def test_a_sweep_begins_again_after_a_reopening(store: Store, reopen: Callable[.
 def test_a_flushed_database_has_a_new_number_until_all_were_used(store: Store) -> None:
     numbers = [0, 32768, 32769, 32770]
     for number in numbers:
-        assert store.engine.run(lambda txn: txn.catalog.databases.stored(txn, 0)) == number
+        assert store.engine.run(lambda txn: txn.catalog.databases.stored_number(txn, 0)) == number
         fill(store, 101)
         assert store.engine.run(keyspace.flush, 0) == 101
     assert [row[1:] for row in rows(store) if row.startswith(FLUSHED_TAG)] == [

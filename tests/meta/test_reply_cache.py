@@ -84,11 +84,11 @@ def test_cached_reads_equal_the_rows(steps: list[tuple], memory: int, least: int
             chosen = [number for number in live if how[0] <= number <= how[0] + how[1]]
             live = [number for number in live if number not in chosen]
             if chosen:
-                cache.deleted(PREFIX, packed(chosen[0]), packed(chosen[-1]))
+                cache.drop_between(PREFIX, packed(chosen[0]), packed(chosen[-1]))
         elif what == "trim":
             live = live[how[0] :]
             if live:
-                cache.trimmed(PREFIX, packed(live[0]))
+                cache.drop_before(PREFIX, packed(live[0]))
         if not live:
             cache.forget(PREFIX)
             last += 1
@@ -133,8 +133,8 @@ def test_the_least_recently_read_leave_first() -> None:
 def test_entries_of_another_stream_stay() -> None:
     cache = ReplyCache(1 << 20, write_rows)
     read(cache, list(range(1, 41)), 1, 40, 20)
-    cache.deleted(b"other", packed(1), packed(40))
-    cache.trimmed(b"other", packed(40))
+    cache.drop_between(b"other", packed(1), packed(40))
+    cache.drop_before(b"other", packed(40))
     cache.forget(b"other")
     assert len(cache.of(PREFIX)) == 1
     cache.clear()

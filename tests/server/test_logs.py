@@ -354,10 +354,10 @@ def test_states_of_a_store_are_logged_once(
     gate.admit(frees=False)
     full = Exception("IO error: No space left on device")
     for _ in range(2):
-        gate.failed(full, recovers=True)
-    gate.passed()
+        gate.stop_writes(full, recovers=True)
+    gate.resume_writes()
     for _ in range(2):
-        gate.failed(Exception("IO error: broken"), recovers=False)
+        gate.stop_writes(Exception("IO error: broken"), recovers=False)
     assert isinstance(gate.failure, StoreReadOnly)
     emit_deferred()
     starts = ("writes that", "there is", "the disk is full", "the disk has", "the disk failed")

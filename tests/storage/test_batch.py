@@ -153,7 +153,7 @@ def test_a_snapshot_shows_the_changes_before_it_and_none_after_it(
     expected = model.between(family, lower, upper)
     with patch.object(batches, "SNAPSHOT_ROWS", data.draw(st.integers(1, 4))):
         pages = [batch.snapshot(family, lower, upper, reverse) for reverse in (False, True)]
-        copied = batch.copied(partial(Snapshot, families=tuple(FAMILIES)))
+        copied = batch.copy_onto(partial(Snapshot, families=tuple(FAMILIES)))
         for change in later:
             apply(batch, change)
         shared.write(batch)

@@ -182,12 +182,12 @@ def test_errors_of_rocksdb_name_the_directory(directory: Path) -> None:
     database = Database.open(directory, SMALL)
     put_one_by_one(database, range(10))
     shutil.rmtree(directory)
-    database.write_guard.displaced = lambda: None
+    database.write_guard.describe_displacement = lambda: None
     with pytest.raises(UnknownOutcome) as caught:
         database.flush()
     assert str(directory) in str(caught.value)
     assert "/proc" not in str(caught.value)
-    database.write_guard.displaced = database._opened.displaced
+    database.write_guard.describe_displacement = database._opened.describe_displacement
     database.close()
 
 

@@ -282,7 +282,7 @@ def test_no_thread_flushes_while_the_log_is_held(
     always = committer(ALWAYS)
     sequence = put_one_by_one(database, range(1))
     waiting = threading.Thread(target=always.wait, args=(sequence,))
-    with always.held():
+    with always.hold():
         waiting.start()
         waiting.join(0.1)
         assert waiting.is_alive()
@@ -298,7 +298,7 @@ def always_held_twice(always: Committer) -> Iterator[threading.Event]:
     held = threading.Event()
 
     def hold() -> None:
-        with always.held():
+        with always.hold():
             held.set()
 
     thread = threading.Thread(target=hold, daemon=True)

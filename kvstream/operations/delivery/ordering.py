@@ -198,7 +198,7 @@ def release_some(txn: Txn, group: GroupMeta, last: PackedID) -> bool:
         for eid in run.ids:
             known = edit.entry(eid)
             if known is None:
-                raise pel_index.lost(group, eid)
+                raise pel_index.missing_run(group, eid)
             edit.end_hold(known[1], eid)
             edit.forget(eid)
     edit.apply()

@@ -38,7 +38,7 @@ from kvstream.operations.reads.range import read_whole
 from kvstream.operations.reads.rows import read_entries_of
 from kvstream.types.ids import MAX_ID, PACKED, ascending_packed
 from kvstream.types.images import PackedID
-from kvstream.types.records import Entry, delivered_first
+from kvstream.types.records import Entry, clear_deliveries
 
 DeliverNew = Callable[[Txn, Reader, int | None], Sequence[Entry]]
 """Delivers new entries to a reader, up to a number of them; None: all."""
@@ -155,7 +155,7 @@ def _deliver_new(
     assert reader.group.policy is not None
     if reader.group.policy.order_by:
         new = ordering.take_new(txn, reader, count)
-        return delivered_first(new) if reader.marks_new else new
+        return clear_deliveries(new) if reader.marks_new else new
     if _is_moved_back(txn, reader.group):
         return _deliver_not_pending(txn, reader, count)
     return deliver_new(txn, reader, count)
@@ -389,7 +389,7 @@ def _deliver_not_pending(txn: Txn, reader: Reader, count: int | None) -> list[En
         pending = frozenset(pending_among(txn, group, ids))
         free = [entry for entry, eid in zip(page, ids, strict=True) if eid not in pending]
         if reader.marks_new:
-            free = delivered_first(free)
+            free = clear_deliveries(free)
         taken = free[: budget.take(free)]
         if len(taken) < len(free):
             ids = [eid for eid in ids if eid < PACKED(*free[len(taken)].id)]

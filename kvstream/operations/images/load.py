@@ -475,7 +475,9 @@ class _Nodes:
         whole = len(ids) == node.live > 0 and self._last < first <= ids[0] and ids[-1] <= last
         self._last = last
         if not whole or any(len(key) != self._key_bytes for key, _ in rows):
-            raise nodes.damaged(self._stream, f"has other entries than node {node.first} counts")
+            raise nodes.damage_error(
+                self._stream, f"has other entries than node {node.first} counts"
+            )
         values = [value for _, value in rows]
         size = node.size + counters_size(node.live, node.appended - node.live)
         return NodeImage(first, node.names, ids, values, node.appended, size, last)
@@ -489,7 +491,7 @@ def _head(txn: Txn, stream: StreamMeta, start: PackedID | None) -> StreamID:
         return stream.open_first
     node = nodes.node_at(txn, stream, StreamID.unpack(start))
     if node is None:
-        raise nodes.damaged(stream, "has fewer nodes than it counts")
+        raise nodes.damage_error(stream, "has fewer nodes than it counts")
     return node.first
 
 
@@ -542,7 +544,7 @@ def _idempotency(txn: Txn, stream: StreamMeta) -> IdempotencyImage | None:
     producers = []
     oldest = txn.now_ms - idempotency.duration_ms(txn, stream)
     for pid in idempotency.producers(txn, stream):
-        remembered = idempotency.Producer(txn, stream, pid).remembered()
+        remembered = idempotency.Producer(txn, stream, pid).iids()
         iids = [(iid, eid) for iid, eid, stamp_ms in remembered if stamp_ms > oldest]
         if iids:
             producers.append(ProducerImage(pid, iids))

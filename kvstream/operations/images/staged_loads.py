@@ -158,7 +158,7 @@ def ignore_uncounted(txn: Txn) -> None:
     """Ignore entries of tables that no commit has counted."""
     txn.catalog.uncounted = set()
     with suppress(Corruption):
-        txn.catalog.uncounted = {stream.prefix for stream in unfinished_loads.ingested(txn)}
+        txn.catalog.uncounted = {stream.prefix for stream in unfinished_loads.read_ingested(txn)}
 
 
 def undo_uncounted(commit: Callable[[Callable[[Txn], None]], None]) -> None:

@@ -111,7 +111,7 @@ def begin_with(txn: Txn, name: bytes, rules: Retention, group: bytes = b"") -> b
     if stream is not None:
         own = txn.catalog.group(txn, stream, group) if group else None
         others = stream.groups_count - (own is not None and own.policy is not None)
-        added = stream.entries_added - timers.added(txn, stream)
+        added = stream.entries_added - timers.count_added(txn, stream)
         if added or others or rules_of(txn, name) is not None:
             return False
         timers.delete_row(txn, stream, ADDED_ROW)
@@ -161,7 +161,9 @@ def progress_of(txn: Txn, stream: StreamMeta) -> Progress | None:
             try:
                 stream.retained = Progress(Retention.decode(packed))
             except ValueError as error:
-                raise nodes.damaged(stream, f"has damaged rules of retention: {error}") from error
+                raise nodes.damage_error(
+                    stream, f"has damaged rules of retention: {error}"
+                ) from error
     return stream.retained
 
 
@@ -433,7 +435,7 @@ def _closed_nodes(txn: Txn, stream: StreamMeta, start: StreamID, last: StreamID)
     """Yield the closed nodes that begin between two IDs."""
     if stream.closed_nodes <= 0:
         return
-    for node in nodes.closed(txn, stream, start):
+    for node in nodes.scan_closed(txn, stream, start):
         if node.first > last:
             return
         yield node
@@ -442,7 +444,7 @@ def _closed_nodes(txn: Txn, stream: StreamMeta, start: StreamID, last: StreamID)
 def _last_closed(txn: Txn, stream: StreamMeta) -> StreamID:
     if stream.closed_nodes <= 0:
         return MIN_ID
-    last = next(nodes.closed(txn, stream, stream.head, reverse=True), None)
+    last = next(nodes.scan_closed(txn, stream, stream.head, reverse=True), None)
     return MIN_ID if last is None else last.first
 
 

@@ -56,7 +56,7 @@ def read_rows(
         return [] if value is None else [(lower, value)]
     upper = prefix + PACKED(*end) + b"\0"
     if txn.unwritten and start > txn.unwritten.get(prefix, MAX_ID):
-        return txn.batch.added(_MESSAGES, lower, upper, most)
+        return txn.batch.page_added(_MESSAGES, lower, upper, most)
     return txn.batch.page(_MESSAGES, lower, upper, most)
 
 

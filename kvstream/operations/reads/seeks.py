@@ -56,7 +56,9 @@ def seek_snapshot(txn: Txn) -> Seeks:
     """Return an iterator for later reads; it sees the transaction's changes up to now."""
     if not txn.dirty:
         return txn.batch.seeks(Family.MESSAGES)
-    return txn.batch.copied(partial(Snapshot, families=(Family.MESSAGES,))).seeks(Family.MESSAGES)
+    return txn.batch.copy_onto(partial(Snapshot, families=(Family.MESSAGES,))).seeks(
+        Family.MESSAGES
+    )
 
 
 def part_of(name: bytes, stream: StreamMeta, after: StreamID) -> Part:

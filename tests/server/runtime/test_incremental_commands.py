@@ -180,7 +180,7 @@ def test_with_always_the_reply_waits_for_the_disk(tmp_path: Path) -> None:
     for number in range(1, 2200):
         ann.send("XADD", "s", f"{number}-1", "f", "v")
     server.turn()
-    with server.engine.committer.held():
+    with server.engine.committer.hold():
         worker.send("COPY", "s", "c")
         server.turn()
         assert worker.heard() == b""

@@ -140,7 +140,7 @@ def test_readers_beside_the_server_are_woken_only_by_durable_entries(tmp_path: P
         return None if stream is None else stream.last
 
     assert server.engine.submit([name], attempt, found.append)[0] is None
-    with server.engine.committer.held():
+    with server.engine.committer.hold():
         ann.ask("XADD", "s", "1-1", "f", "v")
         assert (found, ann.heard()) == ([], b"")
     until(lambda: found and ann.heard() == b"$3\r\n1-1\r\n")
