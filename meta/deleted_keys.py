@@ -42,7 +42,7 @@ class Flushed:
         read."""
 
     def numbers(self, txn: Changeset) -> dict[int, bytes]:
-        """Return where the sweep of each number goes on."""
+        """Return the place from which the sweep of each number continues."""
         if self._next is None:
             rows = txn.batch.scan(_METADATA, FLUSHED_TAG, successor(FLUSHED_TAG))
             databases = (row for row, _ in rows if len(row) == 1 + U16.size)

@@ -149,9 +149,9 @@ class Producer:
         return oldest, following
 
     def expire(self) -> tuple[int, int]:
-        """Forget the IDs that are older than the stream's duration; return what is left.
+        """Forget the IDs that are older than the stream's duration.
 
-        That is the order of the oldest ID, and of the next one.
+        Return the orders of the oldest ID that is left and of the next new one.
         """
         txn, stream, row = self._txn, self._stream, self._row
         first, following = self._bounds()

@@ -14,7 +14,7 @@ ALL: Final = sum([BITS[letter] for letter in "g$lshzxetd"])
 """The classes of the letter A."""
 KEYSPACE, KEYEVENT = BITS["K"], BITS["E"]
 CHANNELS: Final = KEYSPACE | KEYEVENT
-"""The names of channels: by the key, by the event, or both."""
+"""The kinds of channels: named by the key, by the event, or both."""
 
 
 class Event(NamedTuple):

@@ -291,9 +291,9 @@ class KeyIndex:
         """A set, since the truth of a WeakSet takes 0.2 us and is asked at each change; callers
         look before they report a change."""
         self._general: set[ref[KeyWatch]] = set()
-        """Those of all keys."""
+        """The watches of all keys."""
         self._by_name: dict[bytes, set[ref[KeyWatch]]] = {}
-        """The others, by stored name."""
+        """The watches of some keys, by stored name."""
         self._ended_watches: deque[tuple[set[bytes], ref[KeyWatch]]] = deque()
         """Watches that are still in ``_by_name``, though nobody keeps them, and their names.
 
@@ -310,7 +310,7 @@ class KeyIndex:
         self._call_sooner = function
 
     def add(self, txn: Changeset, key: Key) -> None:
-        """List and count a key. Space freed for it does not let the commit pass on a full disk."""
+        """List and count a key; the commit may not use the reserve of free space any more."""
         txn.frees = False
         if self.watches:
             self.report_change(key)
@@ -398,7 +398,7 @@ class KeyIndex:
         return found
 
     def _live_name(self, txn: Changeset, stored: bytes) -> bytes | None:
-        """Return the name of a stored name, None if a flush has left it."""
+        """Return the name of a stored name; None if its database was flushed."""
         if not self._databases.has(txn, database_of(stored)):
             return None
         return self._databases.shown_name(txn, stored)
@@ -487,7 +487,7 @@ class KeyIndex:
         stored, none = self._databases.stored_number, Expiries()
         return lambda db: self._expiries.get(stored(txn, db), none)
 
-    def counts_expiries(self, txn: Changeset) -> bool:
+    def has_true_expiries(self, txn: Changeset) -> bool:
         """Return whether the expiries counted so far are those that the rows show."""
         recounted = KeyIndex(self._unlinked, self._databases, self.usage)
         recounted._counted_to = self._counted_to
@@ -639,7 +639,7 @@ class KeyIndex:
             if watch is not None:
                 watch.changed.add(name)
 
-    def note_swapped(self, dbs: Collection[int], is_there: Callable[[bytes], bool]) -> None:
+    def report_swap(self, dbs: Collection[int], is_there: Callable[[bytes], bool]) -> None:
         """Report the watched keys of swapped databases that exist.
 
         ``dbs`` are stored numbers; ``is_there`` tells whether either database has a key.

@@ -178,7 +178,7 @@ def _sweep_unlinked(txn: Txn) -> int | None:
         return 0
     txn.frees = True
     db, generations = taken
-    if not txn.catalog.databases.has(txn, db):  # a flush took the whole number
+    if not txn.catalog.databases.has(txn, db):  # a flush has deleted the whole number
         unlinked.clear_first(txn, db, generations)
         return len(generations)
     rows = [scan_row(db, generation) for generation in generations]

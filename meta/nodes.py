@@ -367,7 +367,7 @@ def is_behind_large(txn: Changeset, stream: StreamMeta, eid: StreamID) -> bool:
     return node is not None and node.size >= LARGE_VALUE
 
 
-def lose(txn: Changeset, stream: StreamMeta, node: Node, count: int) -> None:
+def subtract(txn: Changeset, stream: StreamMeta, node: Node, count: int) -> None:
     """Subtract ``count`` live entries, whose rows still exist, from a node's count."""
     if count == node.live:
         remove(txn, stream, node)
@@ -411,15 +411,15 @@ def parts_of(txn: Changeset, stream: StreamMeta, ids: list[StreamID]) -> list[Pa
     return parts
 
 
-def lose_parts(txn: Changeset, stream: StreamMeta, parts: list[Part]) -> None:
+def subtract_parts(txn: Changeset, stream: StreamMeta, parts: list[Part]) -> None:
     """Subtract the parts of ``parts_of``, whose rows still exist, from the nodes' counts."""
     if len(parts) == 1:
-        lose(txn, stream, parts[0].node, len(parts[0].ids))
+        subtract(txn, stream, parts[0].node, len(parts[0].ids))
         return
     headless = False
     for node, ids, whole, _ in parts:
         if node.is_open:  # the last part
-            lose(txn, stream, node, len(ids))
+            subtract(txn, stream, node, len(ids))
         elif not whole:
             node.live -= len(ids)
             put(txn.batch, stream, node)

@@ -198,7 +198,7 @@ def lapsed_runs(txn: Changeset, group: GroupMeta, latest_ms: int) -> Iterator[Ru
 
 
 def runs_waiting_for(txn: Changeset, group: GroupMeta, time_ms: int) -> Iterator[Run]:
-    """Yield the runs that were given back until a time, in the order in which they came."""
+    """Yield the runs that were given back and wait for a time, in the order of their return."""
     for suffix in pel_index.times_of(txn, group, first_waiting(time_ms)):
         if time_of(suffix) > time_ms:
             return
@@ -575,7 +575,7 @@ def signal_freed(txn: Changeset, name: bytes, group: GroupMeta) -> None:
         txn.signal(name, Wake.FREED)
 
 
-def note_renewed(txn: Changeset, group: GroupMeta) -> None:
+def note_renewal(txn: Changeset, group: GroupMeta) -> None:
     """Note that leases begin now: before all others, if the clock was set back."""
     group.owned_since = min(group.owned_since, txn.now_ms)
 
@@ -624,7 +624,7 @@ def free_keys(txn: Changeset, group: GroupMeta, ids: Iterable[PackedID]) -> None
 
 
 def make_ready(txn: Changeset, group: GroupMeta, keys: Iterable[Key]) -> None:
-    """Make the next held entries of some keys ready, as far as these have room."""
+    """Make the next held entries of some keys ready, as far as ``max_per_key`` allows."""
     assert group.keyed is not None
     _make_ready(txn, group, Edit(group.keyed, txn.batch), keys)
 

@@ -193,7 +193,7 @@ class Progress:
     counted: bool = False
     """All nodes are counted."""
     swept_to: bytes = b""
-    """The latest row up to which rows of entries that have gone were deleted."""
+    """The latest row up to which the rows of deleted entries were removed."""
 
 
 # --- the bytes of rules ---------------------------------------------------------------------------

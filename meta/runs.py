@@ -244,9 +244,8 @@ class RunIndex:
             share.anchors.add(run.anchor)
             self.times.add(run.times_suffix)
 
-    def add_all(self, runs: Iterable[Run]) -> None:
+    def add_all(self, runs: list[Run]) -> None:
         """Add many runs."""
-        runs = list(runs)
         if self.is_ordered:
             self.times.add_all([run.times_suffix for run in runs])
         for owner, anchors, count in _by_owner(runs):
@@ -269,9 +268,8 @@ class RunIndex:
         if not share.pending:
             del self.shares[owner]
 
-    def remove_all(self, runs: Iterable[Run]) -> None:
+    def remove_all(self, runs: list[Run]) -> None:
         """Remove many runs."""
-        runs = list(runs)
         if self.is_ordered:
             self.times.remove_all([run.times_suffix for run in runs])
         for owner, anchors, count in _by_owner(runs):

@@ -373,7 +373,7 @@ class Tree(Generic[T]):
     ) -> None:
         """Delete many rows and write many others, some of which may exist.
 
-        ``values`` are all values of the others, if the caller has encoded them.
+        ``values`` are the values of ``rows``, if the caller has encoded them.
         """
         self._put_changed(batch)
         memory = self.memory or self._load(batch)

@@ -163,7 +163,7 @@ def remove_ingested(txn: Changeset) -> None:
 
 
 def read_ingested(txn: Changeset) -> list[Ingested]:
-    """Return what was being ingested; raise Corruption if the row is damaged."""
+    """Return the streams of the ingested row; raise Corruption if it is damaged."""
     value = txn.batch.get(_METADATA, INGESTED_KEY)
     return [] if value is None else list(decode_ingested(value))
 

@@ -134,7 +134,7 @@ class RowsFile(NamedTuple):
     path: str
     digest: str
     given: bool
-    """As that of Part."""
+    """The entries came with their IDs, as in ``Part``."""
 
     @property
     def paths(self) -> tuple[Path, ...]:

@@ -69,7 +69,7 @@ class Loader:
         return MIN_ID if self._staged is None else self._staged.noted
 
     def node(self, node: NodeImage) -> None:
-        """Append a node without entries already stored; raise InvalidArgument if out of order."""
+        """Append a node, less what is stored already; raise InvalidArgument if out of order."""
         last = _NOTHING if self._staged is None else self._staged.reached
         if node.count and node.first_id <= last:
             at = bisect_right(node.ids, last)

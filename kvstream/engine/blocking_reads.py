@@ -45,7 +45,7 @@ Lists = list[tuple[bytes, list[Entry]]]
 """The (qualified name, entries) of each stream with entries."""
 
 PendingLists = list[tuple[bytes, list[HistoryEntry]]]
-"""The same for a read that may return pending entries, some of them deleted."""
+"""The (qualified name, entries) of each stream; pending entries may be deleted ones."""
 
 BudgetOf = Callable[[], Budget | None]
 """Returns new limits of a reply, for each attempt."""

@@ -55,7 +55,7 @@ class DiskWatch:
             self._try()
 
     def _try(self) -> None:
-        """Write nothing, to learn whether RocksDB has recovered; open it again if it does not."""
+        """Write an empty batch to see if RocksDB has recovered; open it again if it does not."""
         if self._reopen_at is None:
             self._reopen_at = monotonic() + self._recovery_s
         with suppress(KVStreamError):  # the disk is full again, or the store is closed

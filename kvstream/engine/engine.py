@@ -277,7 +277,7 @@ class Engine(Unclosed):
         if txn.events and self._publish is not None:
             self._publish(txn.events)
         if self.catalog.over_key_limit:
-            if self.catalog.seen:  # seen times have no write that takes them along
+            if self.catalog.seen:  # no other write stores the seen times
                 self._write_seen()
             self.catalog.evict()
         return sequence
@@ -727,7 +727,7 @@ class Engine(Unclosed):
             try:
                 self.committer.close()
             except StoreReadOnly:
-                if not discard:  # else the program learns of another error
+                if not discard:  # otherwise the caller raises another error
                     raise
             finally:
                 # RocksDB cannot be closed meanwhile

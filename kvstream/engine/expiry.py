@@ -52,7 +52,7 @@ class Expiry(threading.Thread):
         self._try_at = 0.0
         """When these keys are tried again."""
         self._rests_until = 0.0
-        """When anything is tried again."""
+        """When any work is tried again."""
 
     def run(self) -> None:
         """Run cycles until ``stop`` is called, or nothing refers to the engine any more."""

@@ -1,8 +1,8 @@
 """Settle the messages of a queue by the tokens of their leases.
 
 A call may settle messages of several streams and consumers: each of these is one operation. In a
-transaction on a server an outcome is known when the block ends, so a lost lease is then an error of
-EXEC, by ``guard``.
+transaction on a server the outcomes are known at its end: ``guard`` makes EXEC fail if a lease is
+lost.
 """
 
 from collections.abc import Callable, Sequence

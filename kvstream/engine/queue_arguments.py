@@ -169,7 +169,7 @@ def _count(number: int, what: str) -> int:
 
 
 def rate_of(rate: Rate) -> tuple[int, int]:
-    """Return a number, and a time in milliseconds."""
+    """Return the number and the milliseconds of a rate."""
     if not isinstance(rate, tuple | list) or len(rate) != 2:
         raise InvalidArgument(
             f"rate is a pair, (100, 60) for 100 messages in 60 seconds, not {shown(rate)}"

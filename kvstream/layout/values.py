@@ -263,7 +263,7 @@ def flat_bytes(fields: FieldsLike) -> list[bytes]:
     pairs = fields.items() if isinstance(fields, Mapping) else fields
     if isinstance(fields, RepeatedFields):
         listed = [*zip(fields.flat[::2], fields.flat[1::2], strict=True)]
-        if fields == dict(listed):  # those of an entry, which nobody has changed
+        if fields == dict(listed):  # the fields of an entry, unchanged
             pairs = listed
     try:
         return [

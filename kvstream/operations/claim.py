@@ -20,7 +20,7 @@ from kvstream.meta.pel import (
     Stretches,
     Targets,
     ids_between,
-    note_renewed,
+    note_renewal,
     plan,
     runs_by_time,
     runs_from,
@@ -305,7 +305,7 @@ def renew(
     packed = ascending_packed([PACKED(*eid) for eid in ids])
     plan(txn, group, stretches(txn, group, packed), decide).apply(txn, group)
     if kept:
-        note_renewed(txn, group)
+        note_renewal(txn, group)
         txn.member_changed(group)
     return [*map(StreamID.unpack, kept)]
 

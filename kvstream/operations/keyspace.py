@@ -259,7 +259,7 @@ def swap(txn: Txn, one: int, other: int) -> None:
         return any(exists(txn, qualified(db, key)) for db in (one, other))
 
     catalog = txn.catalog
-    catalog.index.note_swapped(
+    catalog.index.report_swap(
         [catalog.databases.stored_number(txn, db) for db in (one, other)], is_there
     )
     catalog.swap(txn, one, other)

@@ -15,7 +15,7 @@ from kvstream.meta.pel import (
     deliver,
     discard,
     ids_between,
-    note_renewed,
+    note_renewal,
     oldest_time,
     redeliver,
     runs_by_time,
@@ -320,7 +320,7 @@ def _history(
         pages.append(page)
         touched.append((run, live))
     txn.only_redelivered = not txn.dirty
-    note_renewed(txn, group)
+    note_renewal(txn, group)
     for run, ids in touched:
         redeliver(txn, group, run, ids, consumer.name)
     undecoded = [page for page in pages if isinstance(page, Rows)]

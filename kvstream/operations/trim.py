@@ -275,7 +275,7 @@ def _cut(
             last = boundary.last if part < boundary.live else stream.last
             stream.first = _live_at(txn, stream, last, part, more)
         if part:
-            nodes.lose(txn, stream, boundary, part)
+            nodes.subtract(txn, stream, boundary, part)
         txn.catalog.reply_cache.drop_before(stream.prefix, stream.first.packed)
     sweep(txn, stream)
 
@@ -389,11 +389,11 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     """Delete live entries of one stream, in ascending order, and update its counters."""
     first, last, catalog = ids[0], ids[-1], txn.catalog
     if first == last:
-        nodes.lose(txn, stream, nodes.node_of(txn, stream, first), 1)
+        nodes.subtract(txn, stream, nodes.node_of(txn, stream, first), 1)
         txn.batch.puts[_MESSAGES][stream.prefix + PACKED(*first)] = None
     else:
         parts = nodes.parts_of(txn, stream, ids)
-        nodes.lose_parts(txn, stream, parts)
+        nodes.subtract_parts(txn, stream, parts)
         _delete_rows(txn, stream, parts)
     if catalog.reply_cache.memory:
         catalog.reply_cache.drop_between(stream.prefix, PACKED(*first), PACKED(*last))

@@ -1,1 +1,1 @@
-"""Storage: RocksDB behind one narrow door."""
+"""Storage: RocksDB behind a small interface."""

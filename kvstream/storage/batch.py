@@ -247,7 +247,7 @@ class Batch:
         if new > _FEW:
             fresh = sorted(islice(reversed(puts), new))
             at = bisect_left(order, fresh[0])
-            if at == bisect_left(order, fresh[-1], at):  # side by side, as those of one stream
+            if at == bisect_left(order, fresh[-1], at):  # adjacent, as the keys of one stream are
                 order[at:at] = fresh
             else:
                 order += fresh
@@ -296,7 +296,7 @@ class Batch:
         return ((key, puts[key]) for key in map(order.__getitem__, places))
 
     def _merge(self, family: int, lower: bytes, upper: bytes, reverse: bool) -> Iterator[Row]:
-        changes = self._changes(family, lower, upper, reverse)  # few, for one row
+        changes = self._changes(family, lower, upper, reverse)
         rows = self._rows.scan(family, lower, upper, reverse)
         return merge_changes(rows, changes, self._deleted_ranges(family, lower, upper), reverse)
 

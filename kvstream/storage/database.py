@@ -214,7 +214,7 @@ class Database:
         return self._latest_sequence()  # type: ignore[no-any-return]
 
     def pause_by(self, sleep: Callable[[float], None]) -> None:
-        """Let ``rest`` pause by another function than ``time.sleep``."""
+        """Make ``rest`` pause by ``sleep`` instead of ``time.sleep``."""
         self._sleep = sleep
 
     def rest(self) -> None:

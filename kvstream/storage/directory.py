@@ -27,7 +27,6 @@ parent's log, and closing RocksDB would wait for threads that do not exist. So e
 disabled in the child at the fork, and no call has to compare process ids.
 """
 
-import contextlib
 import ctypes
 import fcntl
 import os
@@ -130,7 +129,7 @@ def _skip_exit_handlers() -> None:
     interpreter has run its own handlers and flushed its files.
     """
     libc = ctypes.CDLL(None)
-    with contextlib.suppress(AttributeError):  # glibc has on_exit(), others do not
+    with suppress(AttributeError):  # glibc has on_exit(), others do not
         libc.on_exit(libc._exit, None)
 
 
@@ -444,7 +443,7 @@ class Directory:
         if self._made and is_free and not self.holds_rows():
             for name in os.listdir(self.own_path):
                 files.remove(self.own_path / name)
-            with suppress(OSError):  # of somebody else by now, or not empty
+            with suppress(OSError):  # another process has it by now, or it is not empty
                 for path in reversed(self._made):
                     path.rmdir()
         self.release()
@@ -515,7 +514,7 @@ class Directory:
         )
 
     def clear_half_created(self) -> None:
-        """Remove what RocksDB cannot continue from if its first opening was interrupted."""
+        """Remove the files that an interrupted first opening of RocksDB has left."""
         names = [entry.name for entry in self._list_files()]
         if "CURRENT" in names:
             return

@@ -5,7 +5,6 @@ that, but it belongs to the whole process. So the directory gets a default acces
 which the system applies to new files instead of the umask. This module knows nothing of stores.
 """
 
-import contextlib
 import errno
 import io
 import os
@@ -13,12 +12,13 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import Struct
 from typing import Any, BinaryIO
 
 DIRECTORY_MODE = 0o700
+_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 FILE_MODE = 0o600
 _DEFAULT_ACL = "system.posix_acl_default"
 _ACL_VERSION = Struct("<I").pack(2)
@@ -32,7 +32,7 @@ _OWNER_ALONE = _ACL_VERSION + b"".join(
 """An ACL as in acl(5): new files in the directory give group and others no permission."""
 
 
-@contextlib.contextmanager
+@contextmanager
 def scratch(prefix: str, parent: Path) -> Iterator[Path]:
     """Create a folder and remove it at the end; a child forked meanwhile does not remove it."""
     folder, owner = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)), os.getpid()
@@ -50,7 +50,7 @@ def is_at(descriptor: int, path: Path) -> bool:
 
 def remove(path: Path) -> None:
     """Remove a file, or a folder with all that is in it, as far as possible."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -62,7 +62,7 @@ def keep_private(directory: Path) -> None:
 
     Does nothing on a file system without access control lists.
     """
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.setxattr(directory, _DEFAULT_ACL, _OWNER_ALONE)
 
 
@@ -73,21 +73,16 @@ def make_private(directory: Path) -> None:
     """
     with os.scandir(directory) as entries:
         for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                _close_to_others(entry)
+            with suppress(FileNotFoundError):
+                if entry.is_file(follow_symlinks=False):
+                    take_from_others(entry.path)
 
 
-def take_from_others(path: Path) -> None:
+def take_from_others(path: str | Path) -> None:
     """Remove the permissions of group and others from a file or folder; leave a link alone."""
     mode = os.stat(path, follow_symlinks=False).st_mode
-    if not stat.S_ISLNK(mode):
+    if not stat.S_ISLNK(mode) and mode & _OF_OTHERS:
         os.chmod(path, stat.S_IMODE(mode) & stat.S_IRWXU)
-
-
-def _close_to_others(entry: os.DirEntry[str]) -> None:
-    status = entry.stat(follow_symlinks=False)
-    if stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
-        os.chmod(entry.path, FILE_MODE)
 
 
 PARTIAL_SUFFIX = ".partial"
@@ -139,7 +134,7 @@ def write(path: Path, content: bytes) -> None:
         os.fsync(descriptor)
         partial.rename(path)
     except OSError:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             partial.unlink()
         raise
     finally:
@@ -159,7 +154,7 @@ def overwrite(path: Path, content: bytes) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Give the errors of the block this path; the system names a file only in opening it."""
+    """Add a path to the errors of the block: the system adds it only to errors of opening."""
     try:
         yield
     except OSError as error:

@@ -55,7 +55,7 @@ class Opener(Protocol[Rocks_co]):
         ...
 
     def close(self) -> None:
-        """Close all that was opened: an exception may be kept, with the frames that have it."""
+        """Close all databases that were opened: a kept exception may refer to them."""
         ...
 
 

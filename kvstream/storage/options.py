@@ -45,7 +45,7 @@ BLOCK_CACHE = "block_cache"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIZE = re.compile(r"(\d{1,19}) ?([KMG]?)B?", re.IGNORECASE)
 _COMPRESSIONS = ("none", "lz4", "zstd")
-"""What is compiled into every build of rocksdict."""
+"""The compressions that every build of rocksdict has."""
 
 
 def _number(low: int, high: int = (1 << 63) - 1) -> Callable[[Any], int]:
@@ -134,7 +134,7 @@ class Tuning:
         self.block_cache: int | None = None
         self.database: Settings = {}
         self.families: dict[str, Settings] = {family: {} for family in _FAMILIES}
-        # an option of one family outdoes that of all, in any order
+        # an option of one family overrides that of all, in any order
         for name in sorted(options, key=lambda name: "." in name):
             self._set(name, options[name])
 
@@ -375,7 +375,7 @@ class Opener:
         if own is not None:
             way = AccessType.secondary(str(own))
         try:
-            # In one expression: no frame of an interrupt has what ``close`` does not know.
+            # One expression: an interrupt leaves no open database that ``close`` does not know.
             self._opened.append(Rdict(str(path), general, families, way))
         except Exception as error:
             raise classify_at_open(error) from None
@@ -384,7 +384,7 @@ class Opener:
             return rows
         try:
             _check_large_values(rows, path)
-        except Exception as error:  # also of a compaction that has met damage by now
+        except Exception as error:  # a compaction may have met damage by now
             with suppress(Exception):
                 rows.close()
             raise classify_at_open(error) from None

@@ -323,7 +323,7 @@ def id_or_time(
 def position(
     value: BoundLike, now_ms: NowMs = _system_ms, wanted: str = f"give {ID_OR_TIME}"
 ) -> StreamID:
-    """Return the ID after which reading starts: an ID, or a time, whose own entries are read."""
+    """Return the ID after which reading starts; the entries of a time itself are read, too."""
     try:
         return StreamID.parse(value)  # type: ignore[arg-type]
     except InvalidID:

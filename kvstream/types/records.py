@@ -308,7 +308,7 @@ class KeyInfo(NamedTuple, Generic[S]):
     key: S
     type: str
     length: int | None
-    """None, as the next two, if the key is no stream."""
+    """None if the key is not a stream; so are the next two fields."""
     groups: int | None
     last_id: StreamID | None
     ttl: float | None

@@ -93,7 +93,7 @@ class Thresholds:
     """A reply of more memory is written page by page."""
     recipe_bytes: int = 64 << 10
     """After an EXEC has used its share of memory, replies longer than this are made in pages; an
-    iterator takes a quarter of it."""
+    iterator takes a quarter of that memory."""
     look_rows: int = 100
     """A read of up to this many entries is short without a look at the stream."""
     few_streams: int = 16

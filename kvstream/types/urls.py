@@ -34,7 +34,7 @@ def _text_of(place: AnyPath) -> str:
 
 
 def _url_match(path: AnyPath) -> re.Match[str] | None:
-    """Match the scheme of a URL, also of one in a ``Path``, or of a mistyped one of a server."""
+    """Match the scheme of a URL, of a URL in a ``Path``, or of a mistyped URL of a server."""
     text = _text_of(path)
     whole = _SHORTENED if isinstance(path, PurePath) else _URL
     return whole.match(text) or _MISTYPED.match(text)

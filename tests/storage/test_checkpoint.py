@@ -156,6 +156,8 @@ def test_later_writes_do_not_reach_a_checkpoint(database: Database, tmp_path: Pa
     database.compact()
     assert len(opened_keys(tmp_path / "copy")) == 10
     assert len(keys(database)) == 50
+    assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o700
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "store"]
 
 
 def test_a_checkpoint_has_all_writes_before_its_call(database: Database, tmp_path: Path) -> None:

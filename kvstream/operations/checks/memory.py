@@ -35,7 +35,7 @@ _HOT = "what was shown lately is not what is there"
 
 def check_memory(survey: Survey, txn: Txn) -> None:
     """Compare every loaded object with its row, and every readahead with the next entries."""
-    if not txn.catalog.index.counts_expiries(txn):
+    if not txn.catalog.index.has_true_expiries(txn):
         survey.findings.fault(STORE, "the keys that expire are miscounted in memory")
     for string in txn.catalog.strings.values():
         if survey.rows.get(_METADATA, string.row) != string.encode():

@@ -16,7 +16,7 @@ from kvstream.meta.pel import (
     Targets,
     discard,
     discard_from,
-    note_renewed,
+    note_renewal,
     pending_of,
     plan,
     run_at,
@@ -163,7 +163,7 @@ def extend(
     outcomes, parts = check_tokens(txn, of_group, consumer, tokens, LeaseOutcome.DONE)
     if parts:
         _change(txn, of_group, parts, partial(_renew, txn.now_ms))
-        note_renewed(txn, of_group)
+        note_renewal(txn, of_group)
         txn.member_changed(of_group)
         consumer_of(txn, name, of_group, consumer)  # it is not idle: REAP does not remove it
     return outcomes
