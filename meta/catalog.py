@@ -233,12 +233,9 @@ class Catalog:
         key = self._stored_key(txn, name)
         if key is None or self.is_gone(txn, key):
             return None
-        if isinstance(key, StreamMeta):
-            if key.prefix not in self.uncounted:
-                catch_up(txn.batch, key)
-            self._keep(name, key)
-        else:
-            self._keep_string(name, key)
+        if isinstance(key, StreamMeta) and key.prefix not in self.uncounted:
+            catch_up(txn.batch, key)
+        self._keep(name, key)
         return key
 
     def _stored_key(self, txn: Changeset, name: bytes) -> Key | None:
@@ -246,19 +243,18 @@ class Catalog:
         record = txn.batch.get(_METADATA, stream_row(stored))
         return None if record is None else decode_key(stored, record)
 
-    def _keep(self, name: bytes, stream: StreamMeta) -> None:
-        self.streams[name] = stream
-        if stream.queue_tree:
-            self.retained[name] = None
-        if len(self.streams) > self.thresholds.streams_cached:
-            self.over_key_limit = True
-
-    def _keep_string(self, name: bytes, string: StringMeta) -> None:
-        most = self.thresholds.strings_cached
-        is_short = len(string.value) <= self.thresholds.string_bytes_cached
-        if is_short and len(self.strings) < 2 * most:
-            self.strings[name] = string
-            if len(self.strings) > most:
+    def _keep(self, name: bytes, key: Key) -> None:
+        sizes = self.thresholds
+        if isinstance(key, StreamMeta):
+            self.streams[name] = key
+            if key.queue_tree:
+                self.retained[name] = None
+            if len(self.streams) > sizes.streams_cached:
+                self.over_key_limit = True
+        elif len(key.value) <= sizes.string_bytes_cached:
+            if len(self.strings) < 2 * sizes.strings_cached:
+                self.strings[name] = key
+            if len(self.strings) > sizes.strings_cached:
                 self.over_key_limit = True  # one commit may add many before it evicts some
 
     def peek(self, txn: Changeset, name: bytes) -> Key | None:
@@ -308,7 +304,7 @@ class Catalog:
         string.put(txn, value)
         txn.batch.puts[_METADATA][string.row] = string.encode()
         self.index.add(txn, string)
-        self._keep_string(name, string)
+        self._keep(name, string)
         if is_new and txn.wanted_events:
             txn.notify(NEW, name)
         return string
@@ -416,10 +412,7 @@ class Catalog:
         self.drop_gone(txn, stored)
         self.unlist(txn, key)
         key.name, key.row = stored, stream_row(stored)
-        if isinstance(key, StreamMeta):
-            self._keep(name, key)
-        else:
-            self._keep_string(name, key)
+        self._keep(name, key)
         self.index.add(txn, key)
         self.write(txn, key)
         txn.notify(NEW, name)
