@@ -81,7 +81,7 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
-def described(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Return the type and the text of an exception, as the last line of a traceback has them."""
     name = type(error).__name__
     try:
@@ -91,14 +91,14 @@ def described(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def traced(error: BaseException) -> str:
+def format_trace(error: BaseException) -> str:
     """Return the traceback of an exception and its causes; each long text in it is cut."""
     from traceback import format_exception, format_tb  # of a failure alone
 
     try:
         parts = format_exception(error)
     except BaseException:  # an attribute of the exception may raise anything
-        parts = [*format_tb(error.__traceback__), f"{described(error)}\n"]
+        parts = [*format_tb(error.__traceback__), f"{describe(error)}\n"]
     return "".join(map(_part, parts))
 
 

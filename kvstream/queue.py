@@ -221,7 +221,7 @@ class Queue(DeadLetters[S]):
             message.ack()
     """
 
-    _internal = frozenset({"held_by", "policy", "prepare"})
+    _internal = frozenset({"messages_of", "policy", "prepare"})
 
     def __init__(
         self,
@@ -470,7 +470,7 @@ class Queue(DeadLetters[S]):
         """Acknowledge messages; return the outcome of each."""
         return self._all(leases.ack, messages)
 
-    def held_by(self, consumer: bytes) -> Iterator[Message[S]]:
+    def messages_of(self, consumer: bytes) -> Iterator[Message[S]]:
         """Yield the messages that a consumer has in work, up to 1000 of each priority."""
         for stream, group in zip(self.streams(), self.groups(), strict=True):
             try:

@@ -81,7 +81,7 @@ class Store(Public, Generic[S]):
             raise TypeError("Store.open(path) opens a store: Store() wraps an engine that is open")
         self._engine = engine
         self._decoder: Decoder[S] = decoder
-        self.db = _checked_db(db, engine.options)
+        self.db = _check_db(db, engine.options)
 
     @property
     def engine(self) -> Engine:
@@ -174,7 +174,7 @@ class Store(Public, Generic[S]):
         settings = store_options(
             {"durability": durability, "read_only": read_only, "create": create, **options}
         )
-        _checked_db(db, settings)
+        _check_db(db, settings)
         decoder = decoder_of(decode, errors)
         engine = cls.engine_type(directory, settings, clock_of(clock))
         try:
@@ -257,7 +257,7 @@ class Store(Public, Generic[S]):
         """
         reply = plain_read(
             self._engine,
-            self._wanted(streams),
+            self._starts_of(streams),
             count,
             block,
             lambda: budget_of(max_count, max_size),
@@ -288,7 +288,7 @@ class Store(Public, Generic[S]):
             self._engine,
             name_bytes(group, "the group"),
             name_bytes(consumer, "the consumer"),
-            self._wanted(streams),
+            self._starts_of(streams),
             count=count,
             block=block,
             noack=noack,
@@ -297,7 +297,7 @@ class Store(Public, Generic[S]):
         )
         return {self._key(name): self._decoder.history(name, entries) for name, entries in reply}
 
-    def _wanted(self, streams: Streams) -> list[tuple[bytes, IDLike]]:
+    def _starts_of(self, streams: Streams) -> list[tuple[bytes, IDLike]]:
         if not isinstance(streams, Mapping):
             raise InvalidArgument(f'streams map keys to IDs, {{"a": "$"}}, not {shown(streams)}')
         return [(self.name_of(key), after) for key, after in streams.items()]
@@ -543,7 +543,7 @@ class Store(Public, Generic[S]):
         return self._engine.statistics()
 
 
-def _checked_db(db: int, options: StoreOptions) -> int:
+def _check_db(db: int, options: StoreOptions) -> int:
     number = whole(db, "db")
     if not 0 <= number < options.databases:
         raise InvalidArgument("DB index is out of range")

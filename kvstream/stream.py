@@ -476,7 +476,7 @@ class Stream(Public, Generic[S]):
         last = StreamID.parse(last_id)
         added = optional(entries_added, "entries_added")
         try:
-            self._known(append.set_id, last, added, deleted)
+            self._run_existing(append.set_id, last, added, deleted)
         except InvalidArgument as error:
             end = f"the last ID of stream {quoted(key_of(self._name))} is {self._last_id()}"
             raise error.with_detail(f"{last}: {end}") from None
@@ -487,7 +487,7 @@ class Stream(Public, Generic[S]):
         """Set how long (seconds) and how many idempotent IDs are kept, as XCFGSET does."""
         duration = optional(idmp_duration, "idmp_duration")
         maxsize = optional(idmp_maxsize, "idmp_maxsize")
-        self._known(append.configure, duration, maxsize)
+        self._run_existing(append.configure, duration, maxsize)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -504,13 +504,13 @@ class Stream(Public, Generic[S]):
 
         stream.range(start=timedelta(minutes=15))  # or "now-15m"
         """
-        return self._decoded(self._scan(*self._bounds(start, end), count))
+        return self._decode(self._scan(*self._bounds(start, end), count))
 
     def revrange(
         self, end: BoundLike = "+", start: BoundLike = "-", count: int | None = None
     ) -> list[Entry[S]]:
         """Return the entries from ``end`` back to ``start``, as XREVRANGE does."""
-        return self._decoded(self._scan(*self._bounds(start, end), count, reverse=True))
+        return self._decode(self._scan(*self._bounds(start, end), count, reverse=True))
 
     def _bounds(self, start: BoundLike, end: BoundLike) -> tuple[StreamID, StreamID]:
         return range_start(start, self._now), range_end(end, self._now)
@@ -526,13 +526,13 @@ class Stream(Public, Generic[S]):
         page = self._engine.run(scan, Range(self._name, start, end, count, reverse))
         return page.entries() if page else []
 
-    def _decoded(self, found: list[Entry]) -> list[Entry[S]]:
+    def _decode(self, found: list[Entry]) -> list[Entry[S]]:
         return self._decoder.entries(self._name, found)
 
     def get(self, id: IDLike) -> Entry[S] | None:
         """Return the entry with this ID, or None."""
         eid = StreamID.parse(id)
-        entries = self._decoded(self._scan(eid, eid, 1))
+        entries = self._decode(self._scan(eid, eid, 1))
         return entries[0] if entries else None
 
     def count(self, start: BoundLike = "-", end: BoundLike = "+") -> int:
@@ -567,7 +567,7 @@ class Stream(Public, Generic[S]):
         while True:
             size = self._engine.page_size(entries, page)
             entries = self._scan(following, last, size)
-            yield from self._decoded(entries)
+            yield from self._decode(entries)
             if len(entries) < size or entries[-1].id >= last:
                 return
             following = entries[-1].id.next()
@@ -596,7 +596,7 @@ class Stream(Public, Generic[S]):
             block,
             lambda: budget_of(max_count, max_size),
         )
-        return self._decoded(reply[0][1]) if reply else []
+        return self._decode(reply[0][1]) if reply else []
 
     def tail(self, after: BoundLike = "$", *, poll: Seconds = 1.0) -> Iterator[Entry[S]]:
         """Yield the entries after an ID or from a time on, and new ones as they come, for ever.
@@ -616,7 +616,7 @@ class Stream(Public, Generic[S]):
                 yield entry
                 position = entry.id
 
-    def _known(
+    def _run_existing(
         self,
         operation: Callable[Concatenate[Txn, bytes, P], T],
         *args: P.args,
@@ -630,12 +630,12 @@ class Stream(Public, Generic[S]):
 
     def info(self) -> StreamInfo[S]:
         """Return the counters of XINFO STREAM. Raises NoSuchKey if there is no stream."""
-        details = self._known(info.stream_info)
+        details = self._run_existing(info.stream_info)
         return self._decoder.stream_info(self._name, details)
 
     def info_full(self, count: int = FULL_COUNT) -> StreamDetail[S]:
         """Return XINFO STREAM FULL with ``count`` entries and pending entries; 0 means all."""
-        details = self._known(info.stream_detail, whole(count, "count"))
+        details = self._run_existing(info.stream_detail, whole(count, "count"))
         return self._decoder.stream_detail(self._name, details)
 
     # --- tables ---------------------------------------------------------------------------------
@@ -708,7 +708,7 @@ class Stream(Public, Generic[S]):
         from kvstream.arrow.batches import StreamRead
 
         def last() -> StreamID:
-            return self._known(info.stream_info).last_generated_id
+            return self._run_existing(info.stream_info).last_generated_id
 
         bounds = self._bounds(start, end)
         return StreamRead(self._engine, self._name, bounds, schema, prefix, last)
@@ -751,7 +751,7 @@ class Stream(Public, Generic[S]):
 
     def groups(self) -> list[GroupInfo[S]]:
         """Return XINFO GROUPS. Raises NoSuchKey if there is no stream."""
-        infos = self._known(info.group_infos)
+        infos = self._run_existing(info.group_infos)
         return [self._decoder.group_info(each) for each in infos]
 
 

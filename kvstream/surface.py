@@ -159,7 +159,7 @@ class Public(metaclass=_Class):
             if hasattr(type(self), name):  # a property that has raised: show its own error
                 return object.__getattribute__(self, name)
             raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}{_meant(self, name)}",
+                f"{type(self).__name__!r} object has no attribute {name!r}{_suggest(self, name)}",
                 name=name,
                 obj=self,
             )
@@ -169,7 +169,7 @@ def _internal(of: type) -> frozenset[str]:
     return frozenset().union(*(vars(each).get("_internal", ()) for each in of.__mro__))
 
 
-def _meant(of: Any, name: str) -> str:
+def _suggest(of: Any, name: str) -> str:
     if name.startswith("_"):
         return ""
     for each in type(of).__mro__:

@@ -19,7 +19,7 @@ from kvstream.errors import InvalidArgument, NoGroup, RequestError, WrongType
 from kvstream.jobs import Jobs
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.handle import RETRY, JobHandle, state_of
-from kvstream.jobs.job import Job, Refused, made_ms
+from kvstream.jobs.job import Job, Refused, creation_ms
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.queue import Queue
 from kvstream.types.ids import StreamID, Ticket
@@ -92,7 +92,7 @@ def _row(fields: Fields, where: StreamID | Ticket, status: str, queue: Any) -> d
 def _creation_ms(job_id: str) -> int | None:
     """Return when an ID was made; None if another program has chosen it."""
     try:
-        return made_ms(job_id)
+        return creation_ms(job_id)
     except InvalidArgument:
         return None
 

@@ -87,16 +87,16 @@ class KVStreamJobStore(BaseJobStore):
         return next((job for job in self._jobs() if job.id == job_id), None)
 
     def get_due_jobs(self, now: datetime) -> list[Job]:
-        return [job for job in self._timed() if job.next_run_time <= now]
+        return [job for job in self._list_unpaused() if job.next_run_time <= now]
 
     def get_next_run_time(self) -> datetime | None:
-        return next((job.next_run_time for job in self._timed()), None)
+        return next((job.next_run_time for job in self._list_unpaused()), None)
 
     def get_all_jobs(self) -> list[Job]:
         paused = [job for job in self._jobs() if job.next_run_time is None]
-        return self._timed() + paused
+        return self._list_unpaused() + paused
 
-    def _timed(self) -> list[Job]:
+    def _list_unpaused(self) -> list[Job]:
         """Return the jobs that are not paused, the soonest first."""
         jobs = [job for job in self._jobs() if job.next_run_time is not None]
         return sorted(jobs, key=lambda job: job.next_run_time)

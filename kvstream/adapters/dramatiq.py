@@ -27,7 +27,7 @@ from dramatiq.message import Message
 from dramatiq.rate_limits.backend import RateLimiterBackend
 from dramatiq.results.backend import Missing, ResultBackend
 
-from kvstream.adapters.places import Place, Strings, repeated
+from kvstream.adapters.places import Place, Strings, retry_conflicts
 from kvstream.adapters.tasks import LEASE_S, Ref, Tasks
 from kvstream.errors import KVStreamError
 from kvstream.stream import Stream
@@ -261,26 +261,26 @@ class KVStreamRateLimiterBackend(RateLimiterBackend):
     def incr_and_sum(
         self, key: str, keys: Callable[[], Iterable[str]], amount: int, maximum: int, ttl: int
     ) -> bool:
-        def allowed(value: int) -> bool:
+        def is_allowed(value: int) -> bool:
             return value <= maximum and amount + sum(map(self._value, keys())) <= maximum
 
-        return self._change(key, ttl, amount, allowed)
+        return self._change(key, ttl, amount, is_allowed)
 
     def _value(self, key: str) -> int:
         return int(self._counters.get(key) or 0)
 
-    def _change(self, key: str, ttl: int, amount: int, allowed: Callable[[int], bool]) -> bool:
+    def _change(self, key: str, ttl: int, amount: int, is_allowed: Callable[[int], bool]) -> bool:
         """Add to a counter in one commit if the new value is allowed; return whether it is."""
 
         def once() -> bool:
             with self.place.store.transaction():
                 value = self._value(key) + amount
-                done = allowed(value)
+                done = is_allowed(value)
                 if done:
                     self._counters.put(key, b"%d" % value, ttl / 1000)
             return done
 
-        return repeated(once, twice=False)
+        return retry_conflicts(once, twice=False)
 
     def wait(self, key: str, timeout: int) -> bool:
         stream = self.place.store.stream(f"{self._namespace}:{key}")

@@ -28,9 +28,9 @@ from urllib.parse import quote, unquote, urlsplit
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.utils.url import as_url
 
-from kvstream.adapters.places import Place, Strings, repeated
+from kvstream.adapters.places import Place, Strings, retry_conflicts
 from kvstream.adapters.tasks import BODY, LEASE_S, Ref, Tasks
-from kvstream.errors import InvalidArgument, KVStreamError, described
+from kvstream.errors import InvalidArgument, KVStreamError, describe
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import StreamID
 from kvstream.version import VERSION
@@ -124,7 +124,7 @@ class KVStreamChannel(virtual.Channel):
             message = _message_of(task.body)
         except Exception as error:  # bytes of another program: they would come back for ever
             dead = f"{task.ref.key.decode()}:dead"
-            _log.error("moving what is no message to %s: %s", dead, described(error))
+            _log.error("moving what is no message to %s: %s", dead, describe(error))
             self.tasks.bury(task.ref, task.body, dead)
             return self._read(queues, None)
         properties = message["properties"]
@@ -218,7 +218,7 @@ class KVStreamChannel(virtual.Channel):
                 table = self._table(exchange)
                 self._bindings.put(exchange, json.dumps(change(table)).encode())
 
-        repeated(once)
+        retry_conflicts(once)
 
     def _put_fanout(
         self, exchange: str, message: dict[str, Any], routing_key: str | None = None, **kwargs: Any

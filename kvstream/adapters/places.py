@@ -38,7 +38,7 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-def repeated(call: Callable[[], T], twice: bool = True) -> T:
+def retry_conflicts(call: Callable[[], T], twice: bool = True) -> T:
     """Make a call again while it conflicts with others; ``twice``: or if its outcome is unknown."""
     for _ in range(TRIES - 1):
         with suppress(Conflict, *([UnknownOutcome] if twice else [])):
@@ -172,11 +172,11 @@ class Records:
 
     def put(self, name: str, record: str | bytes, *, exists: bool | None = None) -> bool:
         """Set a record in one commit; with ``exists`` only if there is one, or none, before."""
-        return repeated(lambda: self._change(name, record, exists), twice=exists is None)
+        return retry_conflicts(lambda: self._change(name, record, exists), twice=exists is None)
 
     def delete(self, name: str) -> bool:
         """Delete a record; return whether there was one."""
-        return repeated(lambda: self._change(name, None, True), twice=False)
+        return retry_conflicts(lambda: self._change(name, None, True), twice=False)
 
     def _change(self, name: str, record: str | bytes | None, exists: bool | None) -> bool:
         with self._place.store.transaction():

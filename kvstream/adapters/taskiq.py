@@ -35,7 +35,7 @@ from kvstream.adapters.places import Place, Strings
 from kvstream.adapters.tasks import LEASE_S, Tasks
 from kvstream.aio import AsyncStore, StoreOfLoop
 from kvstream.engine.coerce import at_least_1
-from kvstream.errors import StoreClosed, described
+from kvstream.errors import StoreClosed, describe
 from kvstream.store import Store
 from kvstream.types.urls import AnyPath
 
@@ -196,7 +196,7 @@ class KVStreamScheduleSource(ScheduleSource):
             try:
                 schedules.append(ScheduledTask.model_validate_json(body))
             except ValueError as error:  # bytes of another program
-                _log.warning("a schedule of %s cannot be read: %s", self._name, described(error))
+                _log.warning("a schedule of %s cannot be read: %s", self._name, describe(error))
         return schedules
 
     def _read(self) -> list[bytes]:

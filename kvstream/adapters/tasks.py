@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
-from kvstream.adapters.places import repeated
+from kvstream.adapters.places import retry_conflicts
 from kvstream.engine.coerce import Name, milliseconds
 from kvstream.errors import InvalidArgument, KVStreamError, LeaseLost, NoGroup, shown
 from kvstream.group import Group
@@ -117,7 +117,9 @@ class Tasks:
 
     def _add_level(self, queue: _Queue, level: float, key: bytes) -> None:
         if level not in queue.levels:
-            repeated(lambda: self._open().stream(key).create_group(GROUP, "0", exist_ok=True))
+            retry_conflicts(
+                lambda: self._open().stream(key).create_group(GROUP, "0", exist_ok=True)
+            )
             queue.levels[level] = key
 
     def _streams(self, name: str) -> list[Stream]:
@@ -197,7 +199,7 @@ class Tasks:
         self.release(*refs)
         for key, tokens in _by_key(refs):
             with suppress(NoGroup):  # the queue was deleted
-                outcomes = repeated(partial(self._run, operation, key, tokens))
+                outcomes = retry_conflicts(partial(self._run, operation, key, tokens))
                 if lost := outcomes.count(LeaseOutcome.LOST):
                     _log.warning("%d tasks of %s are another reader's by now", lost, key.decode())
 
@@ -292,13 +294,13 @@ class Tasks:
     def items(self, name: str, limit: int | None = None) -> list[bytes]:
         """Return the tasks that no reader has, in the order in which they will be read."""
 
-        def found() -> list[bytes]:
+        def read() -> list[bytes]:
             return [body for stream in self._streams(name) for body in self._ready(stream, limit)]
 
-        return self._retry([name], found)[:limit]
+        return self._retry([name], read)[:limit]
 
     def _ready(self, stream: Stream, limit: int | None) -> Iterator[bytes]:
-        taken = self._taken(stream)
+        taken = self._list_pending(stream)
         for entry in stream.scan():
             if entry.id not in taken:
                 yield _body(entry)
@@ -306,7 +308,7 @@ class Tasks:
                 if limit == 0:
                     return
 
-    def _taken(self, stream: Stream) -> set[StreamID]:
+    def _list_pending(self, stream: Stream) -> set[StreamID]:
         group = stream.group(GROUP)
         summary = group.pending()
         return {

@@ -88,7 +88,7 @@ F_co = TypeVar("F_co", covariant=True)
 _END: Any = object()
 
 
-class _Face(Public, Generic[F_co]):
+class _AsyncProxy(Public, Generic[F_co]):
     """An object of the library, and the engine that runs its methods for tasks."""
 
     __slots__ = ("_engine", "_sync")
@@ -101,35 +101,35 @@ class _Face(Public, Generic[F_co]):
         return f"<Async{repr(self._sync)[1:]}"
 
 
-class _Same(Generic[T]):
+class _SyncAttribute(Generic[T]):
     """A property of the object of the library, by the same name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, face: _Face[Any] | None, owner: type | None = None) -> T:
-        return cast(T, self if face is None else getattr(face._sync, self._name))
+    def __get__(self, proxy: _AsyncProxy[Any] | None, owner: type | None = None) -> T:
+        return cast(T, self if proxy is None else getattr(proxy._sync, self._name))
 
 
-def _awaited(
+def _wrap_call(
     method: Callable[Concatenate[F_co, P], T],
-) -> Callable[Concatenate[_Face[F_co], P], Coroutine[Any, Any, T]]:
+) -> Callable[Concatenate[_AsyncProxy[F_co], P], Coroutine[Any, Any, T]]:
     """Return the method that awaits a method of the library."""
 
     @wraps(method)
-    async def call(self: _Face[F_co], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: _AsyncProxy[F_co], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._engine.task_call(method, self._sync, *args, **kwargs)
 
     return call
 
 
-def _long(
+def _wrap_long_call(
     method: Callable[Concatenate[F_co, P], T], alone: bool = True
-) -> Callable[Concatenate[_Face[F_co], P], Coroutine[Any, Any, T]]:
+) -> Callable[Concatenate[_AsyncProxy[F_co], P], Coroutine[Any, Any, T]]:
     """Return the method that awaits a long one; ``alone``: other calls wait meanwhile."""
 
     @wraps(method)
-    async def call(self: _Face[F_co], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: _AsyncProxy[F_co], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._engine.task_call_long(
             partial(method, self._sync, *args, **kwargs), alone
         )
@@ -137,13 +137,15 @@ def _long(
     return call
 
 
-def _stepped(
+def _wrap_iterator(
     method: Callable[Concatenate[F_co, P], Iterator[T]],
-) -> Callable[Concatenate[_Face[F_co], P], AsyncIterator[T]]:
+) -> Callable[Concatenate[_AsyncProxy[F_co], P], AsyncIterator[T]]:
     """Return the method that makes an asynchronous iterator of the library's iterator."""
 
     @wraps(method)
-    async def steps(self: _Face[F_co], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+    async def steps(
+        self: _AsyncProxy[F_co], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncIterator[T]:
         iterator = await self._engine.task_call(method, self._sync, *args, **kwargs)
         try:
             while (item := await self._engine.task_call(next, iterator, _END)) is not _END:
@@ -172,64 +174,64 @@ async def _in_task(
             await in_greenlet(block.__exit__, None, None, None)
 
 
-class AsyncConsumer(_Face[Consumer[S]], Generic[S]):
+class AsyncConsumer(_AsyncProxy[Consumer[S]], Generic[S]):
     """A consumer, by its name; its first read creates it."""
 
     __slots__ = ()
 
-    name = _Same[S]()
+    name = _SyncAttribute[S]()
 
-    ack = _awaited(Consumer[S].ack)
-    autoclaim = _awaited(Consumer[S].autoclaim)
-    claim = _awaited(Consumer[S].claim)
-    delete = _awaited(Consumer[S].delete)
-    history = _awaited(Consumer[S].history)
-    listen = _stepped(Consumer[S].listen)
-    nack = _awaited(Consumer[S].nack)
-    pending = _awaited(Consumer[S].pending)
-    read = _awaited(Consumer[S].read)
+    ack = _wrap_call(Consumer[S].ack)
+    autoclaim = _wrap_call(Consumer[S].autoclaim)
+    claim = _wrap_call(Consumer[S].claim)
+    delete = _wrap_call(Consumer[S].delete)
+    history = _wrap_call(Consumer[S].history)
+    listen = _wrap_iterator(Consumer[S].listen)
+    nack = _wrap_call(Consumer[S].nack)
+    pending = _wrap_call(Consumer[S].pending)
+    read = _wrap_call(Consumer[S].read)
 
 
-class AsyncGroup(_Face[Group[S]], Generic[S]):
+class AsyncGroup(_AsyncProxy[Group[S]], Generic[S]):
     """A consumer group, by its name; see Group."""
 
     __slots__ = ()
 
-    name = _Same[S]()
+    name = _SyncAttribute[S]()
 
     def consumer(self, name: Name) -> AsyncConsumer[S]:
         """Return a consumer by name; its first read creates it."""
         return AsyncConsumer(self._engine, self._sync.consumer(name))
 
-    ack = _awaited(Group[S].ack)
-    ack_delete = _awaited(Group[S].ack_delete)
-    autoclaim = _awaited(Group[S].autoclaim)
-    backlog = _awaited(Group[S].backlog)
-    claim = _awaited(Group[S].claim)
-    consumers = _awaited(Group[S].consumers)
-    create_consumer = _awaited(Group[S].create_consumer)
-    delete_consumer = _awaited(Group[S].delete_consumer)
-    destroy = _awaited(Group[S].destroy)
-    drop_policy = _awaited(Group[S].drop_policy)
-    info = _awaited(Group[S].info)
-    nack = _awaited(Group[S].nack)
-    pause = _awaited(Group[S].pause)
-    pending = _awaited(Group[S].pending)
-    pending_range = _awaited(Group[S].pending_range)
-    policy = _awaited(Group[S].policy)
-    remove_consumer = _awaited(Group[S].remove_consumer)
-    resume = _awaited(Group[S].resume)
-    seek = _awaited(Group[S].seek)
-    set_id = _awaited(Group[S].set_id)
-    set_policy = _awaited(Group[S].set_policy)
+    ack = _wrap_call(Group[S].ack)
+    ack_delete = _wrap_call(Group[S].ack_delete)
+    autoclaim = _wrap_call(Group[S].autoclaim)
+    backlog = _wrap_call(Group[S].backlog)
+    claim = _wrap_call(Group[S].claim)
+    consumers = _wrap_call(Group[S].consumers)
+    create_consumer = _wrap_call(Group[S].create_consumer)
+    delete_consumer = _wrap_call(Group[S].delete_consumer)
+    destroy = _wrap_call(Group[S].destroy)
+    drop_policy = _wrap_call(Group[S].drop_policy)
+    info = _wrap_call(Group[S].info)
+    nack = _wrap_call(Group[S].nack)
+    pause = _wrap_call(Group[S].pause)
+    pending = _wrap_call(Group[S].pending)
+    pending_range = _wrap_call(Group[S].pending_range)
+    policy = _wrap_call(Group[S].policy)
+    remove_consumer = _wrap_call(Group[S].remove_consumer)
+    resume = _wrap_call(Group[S].resume)
+    seek = _wrap_call(Group[S].seek)
+    set_id = _wrap_call(Group[S].set_id)
+    set_policy = _wrap_call(Group[S].set_policy)
 
 
-class AsyncStream(_Face[Stream[S]], Generic[S]):
+class AsyncStream(_AsyncProxy[Stream[S]], Generic[S]):
     """A handle on the stream of a key, which need not exist yet; see Stream."""
 
     __slots__ = ()
 
-    key = _Same[S]()
+    key = _SyncAttribute[S]()
 
     async def length(self) -> int:
         """Return the number of entries, as ``len`` does for a Stream."""
@@ -256,42 +258,42 @@ class AsyncStream(_Face[Stream[S]], Generic[S]):
         """Return a handle on a group; whether it exists is not checked."""
         return AsyncGroup(self._engine, self._sync.group(name))
 
-    add = _awaited(Stream[S].add)
-    add_many = _awaited(Stream[S].add_many)
-    cancel = _awaited(Stream[S].cancel)
-    configure = _awaited(Stream[S].configure)
-    count = _awaited(Stream[S].count)
-    count_after = _awaited(Stream[S].count_after)
-    delayed = _awaited(Stream[S].delayed)
-    delayed_count = _awaited(Stream[S].delayed_count)
-    delete = _awaited(Stream[S].delete)
-    delete_entries = _awaited(Stream[S].delete_entries)
-    delete_schedule = _awaited(Stream[S].delete_schedule)
-    drop_retention = _awaited(Stream[S].drop_retention)
-    get = _awaited(Stream[S].get)
-    groups = _awaited(Stream[S].groups)
-    info = _awaited(Stream[S].info)
-    info_full = _awaited(Stream[S].info_full)
-    iter_batches = _stepped(Stream[S].iter_batches)
-    move = _awaited(Stream[S].move)
-    range = _awaited(Stream[S].range)
-    read = _awaited(Stream[S].read)
-    retention = _awaited(Stream[S].retention)
-    revrange = _awaited(Stream[S].revrange)
-    run_schedule = _awaited(Stream[S].run_schedule)
-    scan = _stepped(Stream[S].scan)
-    schedule = _awaited(Stream[S].schedule)
-    schedules = _awaited(Stream[S].schedules)
-    set_id = _awaited(Stream[S].set_id)
-    set_retention = _awaited(Stream[S].set_retention)
-    tail = _stepped(Stream[S].tail)
-    to_arrow = _long(Stream[S].to_arrow, alone=False)
-    to_pandas = _long(Stream[S].to_pandas, alone=False)
-    to_polars = _long(Stream[S].to_polars, alone=False)
-    trim = _awaited(Stream[S].trim)
+    add = _wrap_call(Stream[S].add)
+    add_many = _wrap_call(Stream[S].add_many)
+    cancel = _wrap_call(Stream[S].cancel)
+    configure = _wrap_call(Stream[S].configure)
+    count = _wrap_call(Stream[S].count)
+    count_after = _wrap_call(Stream[S].count_after)
+    delayed = _wrap_call(Stream[S].delayed)
+    delayed_count = _wrap_call(Stream[S].delayed_count)
+    delete = _wrap_call(Stream[S].delete)
+    delete_entries = _wrap_call(Stream[S].delete_entries)
+    delete_schedule = _wrap_call(Stream[S].delete_schedule)
+    drop_retention = _wrap_call(Stream[S].drop_retention)
+    get = _wrap_call(Stream[S].get)
+    groups = _wrap_call(Stream[S].groups)
+    info = _wrap_call(Stream[S].info)
+    info_full = _wrap_call(Stream[S].info_full)
+    iter_batches = _wrap_iterator(Stream[S].iter_batches)
+    move = _wrap_call(Stream[S].move)
+    range = _wrap_call(Stream[S].range)
+    read = _wrap_call(Stream[S].read)
+    retention = _wrap_call(Stream[S].retention)
+    revrange = _wrap_call(Stream[S].revrange)
+    run_schedule = _wrap_call(Stream[S].run_schedule)
+    scan = _wrap_iterator(Stream[S].scan)
+    schedule = _wrap_call(Stream[S].schedule)
+    schedules = _wrap_call(Stream[S].schedules)
+    set_id = _wrap_call(Stream[S].set_id)
+    set_retention = _wrap_call(Stream[S].set_retention)
+    tail = _wrap_iterator(Stream[S].tail)
+    to_arrow = _wrap_long_call(Stream[S].to_arrow, alone=False)
+    to_pandas = _wrap_long_call(Stream[S].to_pandas, alone=False)
+    to_polars = _wrap_long_call(Stream[S].to_polars, alone=False)
+    trim = _wrap_call(Stream[S].trim)
 
 
-class AsyncStore(_Face[Store[S]], Generic[S]):
+class AsyncStore(_AsyncProxy[Store[S]], Generic[S]):
     """An open store, and one of its numbered databases, for the tasks of one event loop.
 
     Calls raise the errors of Store.
@@ -300,7 +302,7 @@ class AsyncStore(_Face[Store[S]], Generic[S]):
     __slots__ = ()
     _internal = Store._internal | {"call", "plain"}
 
-    db = _Same[int]()
+    db = _SyncAttribute[int]()
 
     @property
     def plain(self) -> Store[S]:
@@ -359,40 +361,40 @@ class AsyncStore(_Face[Store[S]], Generic[S]):
         """Close the store; after an error, remove a new directory without any write."""
         await self._engine.task_close(discard=error is not None)
 
-    bulk_append = _long(Store[S].bulk_append)
-    bulk_load = _long(Store[S].bulk_load)
-    bulk_ticket = _awaited(Store[S].bulk_ticket)
-    check = _long(Store[S].check)
-    checkpoint = _long(Store[S].checkpoint, alone=False)
-    compact = _long(Store[S].compact, alone=False)
-    copy = _long(Store[S].copy)
-    delete = _awaited(Store[S].delete)
-    discard_load = _long(Store[S].discard_load)
-    dump = _long(Store[S].dump)
-    exists = _awaited(Store[S].exists)
-    expire = _awaited(Store[S].expire)
-    expire_at = _awaited(Store[S].expire_at)
-    flush = _awaited(Store[S].flush)
-    flush_all = _awaited(Store[S].flush_all)
-    key_infos = _stepped(Store[S].key_infos)
-    keys = _awaited(Store[S].keys)
-    load = _long(Store[S].load)
-    persist = _awaited(Store[S].persist)
-    read = _awaited(Store[S].read)
-    read_group = _awaited(Store[S].read_group)
-    rename = _awaited(Store[S].rename)
-    restore = _long(Store[S].restore)
-    rows = _awaited(Store[S].rows)
-    scan_keys = _stepped(Store[S].scan_keys)
-    size = _awaited(Store[S].size)
-    stats = _awaited(Store[S].stats)
-    sync = _long(Store[S].sync, alone=False)
-    ttl = _awaited(Store[S].ttl)
-    type = _awaited(Store[S].type)
-    unfinished_loads = _awaited(Store[S].unfinished_loads)
+    bulk_append = _wrap_long_call(Store[S].bulk_append)
+    bulk_load = _wrap_long_call(Store[S].bulk_load)
+    bulk_ticket = _wrap_call(Store[S].bulk_ticket)
+    check = _wrap_long_call(Store[S].check)
+    checkpoint = _wrap_long_call(Store[S].checkpoint, alone=False)
+    compact = _wrap_long_call(Store[S].compact, alone=False)
+    copy = _wrap_long_call(Store[S].copy)
+    delete = _wrap_call(Store[S].delete)
+    discard_load = _wrap_long_call(Store[S].discard_load)
+    dump = _wrap_long_call(Store[S].dump)
+    exists = _wrap_call(Store[S].exists)
+    expire = _wrap_call(Store[S].expire)
+    expire_at = _wrap_call(Store[S].expire_at)
+    flush = _wrap_call(Store[S].flush)
+    flush_all = _wrap_call(Store[S].flush_all)
+    key_infos = _wrap_iterator(Store[S].key_infos)
+    keys = _wrap_call(Store[S].keys)
+    load = _wrap_long_call(Store[S].load)
+    persist = _wrap_call(Store[S].persist)
+    read = _wrap_call(Store[S].read)
+    read_group = _wrap_call(Store[S].read_group)
+    rename = _wrap_call(Store[S].rename)
+    restore = _wrap_long_call(Store[S].restore)
+    rows = _wrap_call(Store[S].rows)
+    scan_keys = _wrap_iterator(Store[S].scan_keys)
+    size = _wrap_call(Store[S].size)
+    stats = _wrap_call(Store[S].stats)
+    sync = _wrap_long_call(Store[S].sync, alone=False)
+    ttl = _wrap_call(Store[S].ttl)
+    type = _wrap_call(Store[S].type)
+    unfinished_loads = _wrap_call(Store[S].unfinished_loads)
 
 
-class AsyncMessage(_Face[Message[S]], Generic[S]):
+class AsyncMessage(_AsyncProxy[Message[S]], Generic[S]):
     """A message that was delivered to a consumer of a queue, and its lease; see Message."""
 
     __slots__ = ("queue",)
@@ -401,15 +403,15 @@ class AsyncMessage(_Face[Message[S]], Generic[S]):
         super().__init__(queue._engine, sync)
         self.queue = queue
 
-    age = _Same[float]()
-    consumer = _Same[S]()
-    deliveries = _Same[int]()
-    fields = _Same[Fields[S]]()
-    flat = _Same[tuple[S, ...]]()
-    id = _Same[StreamID]()
-    key = _Same[S]()
-    pairs = _Same[tuple[tuple[S, S], ...]]()
-    token = _Same[tuple[StreamID, int]]()
+    age = _SyncAttribute[float]()
+    consumer = _SyncAttribute[S]()
+    deliveries = _SyncAttribute[int]()
+    fields = _SyncAttribute[Fields[S]]()
+    flat = _SyncAttribute[tuple[S, ...]]()
+    id = _SyncAttribute[StreamID]()
+    key = _SyncAttribute[S]()
+    pairs = _SyncAttribute[tuple[tuple[S, S], ...]]()
+    token = _SyncAttribute[tuple[StreamID, int]]()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncStore[S]]:
@@ -417,12 +419,12 @@ class AsyncMessage(_Face[Message[S]], Generic[S]):
         async with _in_task(self._engine, self._sync.transaction):
             yield self.queue.store
 
-    ack = _awaited(Message[S].ack)
-    extend = _awaited(Message[S].extend)
-    nack = _awaited(Message[S].nack)
+    ack = _wrap_call(Message[S].ack)
+    extend = _wrap_call(Message[S].extend)
+    nack = _wrap_call(Message[S].nack)
 
 
-class AsyncQueue(_Face[Queue[S]], Generic[S]):
+class AsyncQueue(_AsyncProxy[Queue[S]], Generic[S]):
     """A queue of messages, by its name, for the tasks of one event loop; see Queue. ::
 
     emails = AsyncQueue(store, "emails", lease=30, max_deliveries=5)
@@ -443,10 +445,10 @@ class AsyncQueue(_Face[Queue[S]], Generic[S]):
         super().__init__(store._engine, Queue(store._sync, name, **options))
         self.store = store
 
-    consumer = _Same[S]()
-    group = _Same[S]()
-    name = _Same[S]()
-    priorities = _Same[tuple[str, ...]]()
+    consumer = _SyncAttribute[S]()
+    group = _SyncAttribute[S]()
+    name = _SyncAttribute[S]()
+    priorities = _SyncAttribute[tuple[str, ...]]()
 
     def streams(self) -> list[AsyncStream[S]]:
         """Return the streams of the priorities, the most urgent first."""
@@ -479,7 +481,7 @@ class AsyncQueue(_Face[Queue[S]], Generic[S]):
 
     async def ack(self, *messages: AsyncMessage[S]) -> list[LeaseOutcome]:
         """Acknowledge messages; return the outcome of each."""
-        return await self._engine.task_call(self._sync.ack, *_unwrapped(messages))
+        return await self._engine.task_call(self._sync.ack, *_unwrap(messages))
 
     async def nack(
         self,
@@ -491,23 +493,23 @@ class AsyncQueue(_Face[Queue[S]], Generic[S]):
     ) -> list[LeaseOutcome]:
         """Give messages back; return the outcome of each. See Message."""
         nack = partial(self._sync.nack, delay=delay, fatal=fatal, error=error, traceback=traceback)
-        return await self._engine.task_call(nack, *_unwrapped(messages))
+        return await self._engine.task_call(nack, *_unwrap(messages))
 
     async def extend(self, *messages: AsyncMessage[S]) -> list[LeaseOutcome]:
         """Renew leases; return the outcome of each."""
-        return await self._engine.task_call(self._sync.extend, *_unwrapped(messages))
+        return await self._engine.task_call(self._sync.extend, *_unwrap(messages))
 
-    cancel = _awaited(Queue[S].cancel)
-    cancel_redrive = _awaited(Queue[S].cancel_redrive)
-    dead = _awaited(Queue[S].dead)
-    info = _awaited(Queue[S].info)
-    pause = _awaited(Queue[S].pause)
-    purge = _awaited(Queue[S].purge)
-    put = _awaited(Queue[S].put)
-    put_many = _awaited(Queue[S].put_many)
-    redrive = _awaited(Queue[S].redrive)
-    redrive_status = _awaited(Queue[S].redrive_status)
-    resume = _awaited(Queue[S].resume)
+    cancel = _wrap_call(Queue[S].cancel)
+    cancel_redrive = _wrap_call(Queue[S].cancel_redrive)
+    dead = _wrap_call(Queue[S].dead)
+    info = _wrap_call(Queue[S].info)
+    pause = _wrap_call(Queue[S].pause)
+    purge = _wrap_call(Queue[S].purge)
+    put = _wrap_call(Queue[S].put)
+    put_many = _wrap_call(Queue[S].put_many)
+    redrive = _wrap_call(Queue[S].redrive)
+    redrive_status = _wrap_call(Queue[S].redrive_status)
+    resume = _wrap_call(Queue[S].resume)
 
 
 async def take(
@@ -524,7 +526,7 @@ async def take(
     return [AsyncMessage(of[message.queue], message) for message in messages]
 
 
-def _unwrapped(messages: Sequence[AsyncMessage[S]]) -> list[Message[S]]:
+def _unwrap(messages: Sequence[AsyncMessage[S]]) -> list[Message[S]]:
     """Return the messages of the Queue; it refuses other values, which stay as they are."""
     return [getattr(each, "_sync", each) for each in cast(Sequence[Any], messages)]
 
@@ -615,7 +617,7 @@ class StoreOfLoop:
         self._key = loop, self._place, repr(sorted(self._options.items()))
         opening = _openings.get(self._key)
         if opening is None:
-            opening = loop.create_task(_awaited_opening(self._place, self._options))
+            opening = loop.create_task(_open_store(self._place, self._options))
             _openings[self._key] = opening
         self._opening = opening
         _users[opening] += 1
@@ -639,7 +641,7 @@ class StoreOfLoop:
                 await opening.result().close()
 
 
-async def _awaited_opening(place: AnyPath, options: dict[str, Any]) -> AsyncStore:
+async def _open_store(place: AnyPath, options: dict[str, Any]) -> AsyncStore:
     return await open(place, **options)
 
 

@@ -232,7 +232,7 @@ class LoopSignal(Signal):
                 if timer is not None:
                     timer.cancel()
         if self._gate.is_shut:
-            wait(self._gate.passed())
+            wait(self._gate.wait_open())
         return self._is_set
 
 
@@ -265,7 +265,7 @@ class Gate:
         """Whether the calling task must wait in ``passed``."""
         return self.owner is not None and self.owner is not asyncio.current_task()
 
-    async def passed(self) -> None:
+    async def wait_open(self) -> None:
         """Wait until the calling task may use the engine."""
         while self.is_shut:
             _refuse_child(self.owner)
@@ -369,7 +369,7 @@ class LoopEngine(Engine):
             self._calls = 0
             await asyncio.sleep(0)
         if self.gate.owner is not None:
-            await self.gate.passed()
+            await self.gate.wait_open()
         return await in_greenlet(function, *args, **kwargs)
 
     async def task_call_long(self, function: Callable[[], T], alone: bool) -> T:
@@ -377,7 +377,7 @@ class LoopEngine(Engine):
         if self.gate.owner is not None and not self.gate.is_shut:
             return await in_greenlet(function)
         if not alone:
-            await self.gate.passed()
+            await self.gate.wait_open()
             return await in_thread(function)
         thread = object()
         await self.gate.take(thread)
@@ -441,7 +441,7 @@ class LoopEngine(Engine):
             wait(self._durable(awaited))
         if signals:
             if self.gate.is_shut:
-                wait(self.gate.passed())
+                wait(self.gate.wait_open())
             self.serve(signals)
 
     async def _durable(self, sequence: int) -> None:
@@ -496,13 +496,13 @@ class LoopLink(Link):
             "redis_connect_func": _begin,
         }
         self._reply_s = settings.get("socket_timeout")
-        # ``_replied`` keeps this timeout. redis.asyncio's own would be 5 seconds, as long as a
+        # ``_await_reply`` keeps this timeout. redis.asyncio's own would be 5 seconds, as long as a
         # blocked read waits, and makes it send by ``wait_for``, which before Python 3.12 loses
         # cancellations.
         settings["socket_timeout"] = None
         self._connection = getattr(connection, pool.connection_class.__name__)(**settings)
         try:
-            wait(self._replied(self._connection.connect()))
+            wait(self._await_reply(self._connection.connect()))
         except BaseException as error:
             self._connection._close()
             mark_unsent(error)
@@ -538,12 +538,12 @@ class LoopLink(Link):
 
     def _write(self, data: Sequence[bytes]) -> None:
         self._writer.writelines(data)
-        wait(self._replied(self._writer.drain()))
+        wait(self._await_reply(self._writer.drain()))
 
     def _read(self) -> Any:
-        return wait(self._replied(self._connection.read_response()))
+        return wait(self._await_reply(self._connection.read_response()))
 
-    async def _replied(self, event: Awaitable[T]) -> T:
+    async def _await_reply(self, event: Awaitable[T]) -> T:
         from redis import exceptions
 
         try:

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kvstream.arrow.casts import Bad, as_dictionary, is_bytes, is_text, typed
+from kvstream.arrow.casts import Bad, as_dictionary, cast_values, is_bytes, is_text
 from kvstream.arrow.roles import Column, Mode, Role
 from kvstream.arrow.schema import (
     COLUMNS_MAX,
-    found_columns,
-    given_columns,
+    columns_of_names,
+    columns_of_schema,
     schema_of,
     too_many_names,
 )
@@ -127,7 +127,7 @@ class Batches:
         self._bad = []
         arrays = [self._column(column, page) for column in self._columns]
         if self._bad and self._mode is Mode.FAILFAST:
-            raise self._malformed(page)
+            raise self._malformed_entry(page)
         arrays = [self._corrupt(page) if array is None else array for array in arrays]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         if self._bad and self._mode is Mode.DROPMALFORMED:
@@ -158,7 +158,7 @@ class Batches:
     def _values(self, column: Column, kind: pa.DataType, page: Page) -> pa.Array:
         if column.role is not Role.FIELD:
             return _RESERVED_COLUMNS[column.role](page, kind)
-        array, bad = typed(page.field(column.name.encode()), kind)
+        array, bad = cast_values(page.field(column.name.encode()), kind)
         if bad is not None:
             self._bad.append((column, bad))
         return array
@@ -169,7 +169,7 @@ class Batches:
             any_bad |= bad
         return any_bad
 
-    def _malformed(self, page: Page) -> MalformedEntry:
+    def _malformed_entry(self, page: Page) -> MalformedEntry:
         column, bad = self._bad[0]
         at = int(np.flatnonzero(bad)[0])
         value = page.field(column.name.encode())[at].as_py()
@@ -344,7 +344,7 @@ class StreamRead:
         self._prefix = prefix
         self._given = None if schema is None else schema_of(schema)
         if self._given is not None:
-            given_columns(self._given, prefix)  # raises its errors before anything is read
+            columns_of_schema(self._given, prefix)  # raises its errors before anything is read
         self._start, self._end = bounds[0], min(bounds[1], last())
 
     def table(self) -> pa.Table:
@@ -353,23 +353,23 @@ class StreamRead:
         if self._given is None:
             pages = list(pages)
         batches = self._batches_of(pages)
-        return pa.Table.from_batches(list(self._converted(batches, pages)), batches.schema)
+        return pa.Table.from_batches(list(self._convert(batches, pages)), batches.schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches; without a schema the range is read twice."""
         batches = self._batches_of(() if self._given is not None else self._pages())
-        yield from self._converted(batches, self._pages())
+        yield from self._convert(batches, self._pages())
 
     def _batches_of(self, pages: Iterable[Columns]) -> Batches:
         """Return what makes batches, with columns for the fields of ``pages`` if none are given."""
         if self._given is not None:
-            return Batches(self._given, given_columns(self._given, self._prefix))
-        return Batches(*found_columns(*_names(pages), self._prefix))
+            return Batches(self._given, columns_of_schema(self._given, self._prefix))
+        return Batches(*columns_of_names(*_names(pages), self._prefix))
 
     def _pages(self) -> Iterator[Columns]:
         return stream_pages(self._engine, self._name, self._start, self._end)
 
-    def _converted(self, batches: Batches, pages: Iterable[Columns]) -> Iterator[pa.RecordBatch]:
+    def _convert(self, batches: Batches, pages: Iterable[Columns]) -> Iterator[pa.RecordBatch]:
         key = key_of(self._name)
         return (batches.batch(page, key) for page in pages)
 

@@ -1,6 +1,6 @@
 """Field values as typed Arrow columns: the reverse of ``kvstream.arrow.text``.
 
-A value is the text that XADD stores. ``typed`` parses a whole column at once::
+A value is the text that XADD stores. ``cast_values`` parses a whole column at once::
 
     text, binary    unchanged; text must be UTF-8, and a fixed size must match
     whole numbers   decimal digits
@@ -28,7 +28,7 @@ Cast = Callable[[pa.Array], pa.Array]
 _ZONE = r"(Z|[+-]\d\d:?\d\d)$"
 
 
-def typed(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Bad | None]:
+def cast_values(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Bad | None]:
     """Cast binary values to a column of ``kind``; return it with the mask of malformed values.
 
     The mask is None if all values are well formed. Nulls stay null; malformed values become null.

@@ -21,7 +21,7 @@ COLUMNS_MAX = 1000
 _RESERVED = (Role.ID, Role.TIMESTAMP, Role.STREAM, Role.FIELDS)
 
 
-def given_columns(schema: pa.Schema, prefix: str) -> list[Column]:
+def columns_of_schema(schema: pa.Schema, prefix: str) -> list[Column]:
     """Return the columns of a schema; raise InvalidArgument for a type that one cannot have."""
     roles = {prefix + role: role for role in _RESERVED}
     columns = []
@@ -67,7 +67,7 @@ def _without_categories(schema: pa.Schema) -> pa.Schema:
     )
 
 
-def found_columns(
+def columns_of_names(
     names: Iterable[bytes], binary: set[bytes], prefix: str
 ) -> tuple[pa.Schema, list[Column]]:
     """Return ID, time, and a column for each field name; text, unless ``binary`` has the name."""

@@ -12,7 +12,7 @@ from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 
 from kvstream.engine.coerce import Name, Seconds, milliseconds, name_bytes, whole
-from kvstream.errors import InvalidArgument, described, nearest, shown, stored_text, traced
+from kvstream.errors import InvalidArgument, describe, format_trace, nearest, shown, stored_text
 from kvstream.layout.values import FieldPart, to_bytes
 from kvstream.operations.unique import Conflict, Unique
 from kvstream.types.clock import Clock
@@ -215,8 +215,8 @@ def failure_of(
     """Return the arguments of ``leases.nack``."""
     if isinstance(error, BaseException):
         if traceback is None and error.__traceback__ is not None:
-            traceback = traced(error)
-        error = described(error)
+            traceback = format_trace(error)
+        error = describe(error)
     for name, text in {"error": error, "traceback": traceback}.items():
         if text is not None and not isinstance(text, str):
             raise InvalidArgument(f"{name} is an exception or its text, not {shown(text)}")

@@ -25,9 +25,9 @@ from kvstream.errors import (
     shown,
 )
 from kvstream.jobs import schedules
-from kvstream.jobs.arguments import checked_format, pack
+from kvstream.jobs.arguments import check_format, pack
 from kvstream.jobs.handle import DONE, JobHandle
-from kvstream.jobs.job import ID, Job, checked_seconds, id_of
+from kvstream.jobs.job import ID, Job, id_of, to_seconds
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.schedules import SCHEDULED, Schedule
 from kvstream.jobs.task import Task
@@ -138,16 +138,16 @@ class Jobs(Public):
         """
         self.place = place
         self.name = name
-        self.format = checked_format(format)
+        self.format = check_format(format)
         self.middleware = _instances(middleware)
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: list[Schedule] = []
-        self.result_ttl = checked_seconds(result_ttl, "result_ttl")
+        self.result_ttl = to_seconds(result_ttl, "result_ttl")
         self._priorities = check_priorities(priorities)
         self._application = application
         self._module = schedules.maker()
         self._declared: set[schedules.Place] = set()
-        self.unknown_grace = checked_seconds(unknown_grace, "unknown_grace")
+        self.unknown_grace = to_seconds(unknown_grace, "unknown_grace")
         if options.get("decode"):
             raise InvalidArgument("a Jobs has a store of bytes: leave out decode")
         self._options: dict[str, Any] = {"shared": shared, **options}
@@ -179,10 +179,10 @@ class Jobs(Public):
             return store
         with self._lock:
             if self._store is None:
-                self._store = self._opened()
+                self._store = self._open()
             return self._store
 
-    def _opened(self) -> Store:
+    def _open(self) -> Store:
         """Open the store; without ``shared`` a directory is shared if that is possible."""
         options = {name: value for name, value in self._options.items() if value}
         is_own = self._clock is not None or "read_only" in options
@@ -329,7 +329,7 @@ class Jobs(Public):
                         f"{limit}: give one of them another queue="
                     )
         if task.default_priority is not None:
-            self._checked_priority(task, task.default_priority)
+            self._check_priority(task, task.default_priority)
         with self._lock:
             self.tasks[task.name] = task
             self._queues.clear()
@@ -432,7 +432,7 @@ class Jobs(Public):
         """Return the priorities of a queue: one with limits has none, as they hold for each."""
         return () if limits.keys() & {"rate", "max_in_flight"} else self._priorities
 
-    def _checked_priority(self, task: Task[..., Any], priority: str | None) -> None:
+    def _check_priority(self, task: Task[..., Any], priority: str | None) -> None:
         if priority is None or priority in self._priorities_of(task.limits):
             return
         if priority in self._priorities:
@@ -444,7 +444,7 @@ class Jobs(Public):
 
     def put(self, task: Task[..., R], job: Job, *, priority: str | None, **options: Any) -> Any:
         """Put a job into the queue of its task, and return its handle."""
-        self._checked_priority(task, priority)
+        self._check_priority(task, priority)
         queue, unique = self.queue_of(task), options.get("unique")
         where = queue.put(job.fields(), priority=priority, **options)
         with part_done(f"the job {job.id} was put, unless another one has its unique name"):
@@ -452,7 +452,7 @@ class Jobs(Public):
             if unique is not None and handle.id == job.id and options["window"] is not None:
                 key = self._unique_key(unique)
                 self.store.stream(key).add({ID: job.id}, maxlen=1)
-                self.store.expire(key, checked_seconds(options["window"], "window"))
+                self.store.expire(key, to_seconds(options["window"], "window"))
         if self.testing is not None:
             self.testing.run()
         return handle
@@ -508,7 +508,7 @@ class Jobs(Public):
         **options: Any,
     ) -> list[JobHandle[R]]:
         """Put jobs, with unique ``names`` or None, in one commit, and return their handles."""
-        self._checked_priority(task, priority)
+        self._check_priority(task, priority)
         queue, fields = self.queue_of(task), [job.fields() for job in jobs]
         places: Sequence[Any]
         if all(value is None for value in (*options.values(), *names)):

@@ -31,7 +31,7 @@ from uuid import UUID
 
 import msgpack
 
-from kvstream.errors import InvalidArgument, described, shown
+from kvstream.errors import InvalidArgument, describe, shown
 
 FORMATS = ("json", "msgpack")
 VERSION_LENGTH = 8
@@ -62,7 +62,7 @@ def pack(plain: Any, form: str) -> bytes:
 
 def unpack(data: bytes, form: str) -> Any:
     """Return the plain data in bytes of ``pack``; ValueError for bytes that hold none."""
-    checked_format(form)
+    check_format(form)
     try:
         return msgpack.unpackb(data) if form == "msgpack" else json.loads(data.decode())
     except RecursionError:
@@ -108,7 +108,7 @@ def _build(hint: Any) -> Codec:
     if hint in (Any, object, inspect.Parameter.empty):
         return Codec("plain data", _plain, _same)
     if hint is None or hint is type(None):
-        return _checked(type(None), "None")
+        return _plain_type(type(None), "None")
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return _union(args)
@@ -170,7 +170,7 @@ def _plain(value: Any) -> Any:
     )
 
 
-def _checked(kind: type | tuple[type, ...], name: str) -> Codec:
+def _plain_type(kind: type | tuple[type, ...], name: str) -> Codec:
     """Return the codec of a type that is plain data itself."""
 
     def check(value: Any) -> Any:
@@ -184,12 +184,12 @@ def _checked(kind: type | tuple[type, ...], name: str) -> Codec:
 def _text(kind: type, dump: Convert, load: Convert) -> Codec:
     """Return the codec of a type that is stored as text or a number."""
 
-    def dumped(value: Any) -> Any:
+    def check_and_dump(value: Any) -> Any:
         if not isinstance(value, kind):
             raise _wrong(value, f"a {kind.__name__}")
         return dump(value)
 
-    return Codec(kind.__name__, dumped, load)
+    return Codec(kind.__name__, check_and_dump, load)
 
 
 def _isoformat(value: Any) -> str:
@@ -218,9 +218,9 @@ def _date(value: Any) -> str:
 
 
 _SIMPLE: dict[Any, Codec] = {
-    bool: _checked(bool, "bool"),
-    int: _checked(int, "int"),
-    str: _checked(str, "str"),
+    bool: _plain_type(bool, "bool"),
+    int: _plain_type(int, "int"),
+    str: _plain_type(str, "str"),
     float: Codec("float", _float, _float),
     bytes: _text(bytes, _same, _load_bytes),
     bytearray: _text(bytearray, bytes, lambda plain: bytearray(_load_bytes(plain))),
@@ -306,11 +306,13 @@ def _series(kind: Any, item: Codec) -> Codec:
         return dumped if isinstance(values, Sequence) else sorted(dumped, key=_to_json)
 
     return Codec(
-        f"{kind.__name__}[{item.name}]", dump, lambda plain: kind(map(item.load, _listed(plain)))
+        f"{kind.__name__}[{item.name}]",
+        dump,
+        lambda plain: kind(map(item.load, _check_list(plain))),
     )
 
 
-def _listed(plain: Any) -> list[Any]:
+def _check_list(plain: Any) -> list[Any]:
     if not isinstance(plain, list):
         raise _wrong(plain, "a list")
     return plain
@@ -325,7 +327,7 @@ def _record(name: str, items: list[Codec], make: Convert) -> Codec:
         return [item.dump(each) for item, each in zip(items, values, strict=True)]
 
     def load(plain: Any) -> Any:
-        return make([item.load(each) for item, each in zip(items, _listed(plain), strict=True)])
+        return make([item.load(each) for item, each in zip(items, _check_list(plain), strict=True)])
 
     return Codec(name, dump, load)
 
@@ -347,7 +349,7 @@ def _mapping(key: Codec, value: Codec) -> Codec:
     def load(plain: Any) -> dict[Any, Any]:
         if isinstance(plain, dict):
             return {name: value.load(each) for name, each in plain.items()}
-        return {key.load(name): value.load(each) for name, each in _listed(plain)}
+        return {key.load(name): value.load(each) for name, each in _check_list(plain)}
 
     return Codec(f"dict[{key.name}, {value.name}]", dump, load)
 
@@ -475,7 +477,7 @@ class Signature:
         Arguments travel by name where the function takes them by name.
         """
         if (given := self._plain_call(args, kwargs)) is not None:
-            return [[], {name: self._dumped(name, value) for name, value in given.items()}]
+            return [[], {name: self._dump_argument(name, value) for name, value in given.items()}]
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -486,14 +488,17 @@ class Signature:
             kind = self._signature.parameters[name].kind
             if kind is inspect.Parameter.VAR_POSITIONAL:
                 if value:  # those before it have their places then
-                    placed += [*named.values(), *(self._dumped(name, each) for each in value)]
+                    placed += [
+                        *named.values(),
+                        *(self._dump_argument(name, each) for each in value),
+                    ]
                     named.clear()
             elif kind is inspect.Parameter.VAR_KEYWORD:
-                named |= {key: self._dumped(name, each) for key, each in value.items()}
+                named |= {key: self._dump_argument(name, each) for key, each in value.items()}
             elif kind is inspect.Parameter.POSITIONAL_ONLY:
-                placed.append(self._dumped(name, value))
+                placed.append(self._dump_argument(name, value))
             else:
-                named[name] = self._dumped(name, value)
+                named[name] = self._dump_argument(name, value)
         return [placed, named]
 
     def without_defaults(self, plain: Any) -> Any:
@@ -564,7 +569,7 @@ class Signature:
                     "is written twice"
                 )
 
-    def formatted(self, template: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def fill_template(self, template: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return a template with the arguments of a call in place of their names.
 
         TypeError if an argument has no such part or form.
@@ -578,7 +583,7 @@ class Signature:
         except (LookupError, AttributeError, ValueError, TypeError) as error:
             raise TypeError(f"unique={template!r} does not fit the arguments: {error}") from None
 
-    def _dumped(self, name: str, value: Any) -> Any:
+    def _dump_argument(self, name: str, value: Any) -> Any:
         try:
             return self._codecs[name].dump(value)
         except (TypeError, ValueError, RecursionError) as error:
@@ -592,21 +597,21 @@ class Signature:
             case _:
                 raise TypeError(f"{shown(plain)} is not a list and a mapping of arguments")
         if given is not None and tuple(given) == self.names:
-            return tuple([self._loaded(name, value) for name, value in given.items()]), {}
+            return tuple([self._load_argument(name, value) for name, value in given.items()]), {}
         bound = self._signature.bind(*placed, **named)
         for name, value in bound.arguments.items():
             kind = self._signature.parameters[name].kind
             if kind is inspect.Parameter.VAR_POSITIONAL:
-                bound.arguments[name] = tuple(self._loaded(name, each) for each in value)
+                bound.arguments[name] = tuple(self._load_argument(name, each) for each in value)
             elif kind is inspect.Parameter.VAR_KEYWORD:
                 bound.arguments[name] = {
-                    key: self._loaded(name, each) for key, each in value.items()
+                    key: self._load_argument(name, each) for key, each in value.items()
                 }
             else:
-                bound.arguments[name] = self._loaded(name, value)
+                bound.arguments[name] = self._load_argument(name, value)
         return bound.args, bound.kwargs
 
-    def _loaded(self, name: str, plain: Any) -> Any:
+    def _load_argument(self, name: str, plain: Any) -> Any:
         try:
             return self._codecs[name].load(plain)
         except (TypeError, ValueError, KeyError, ArithmeticError) as error:
@@ -624,7 +629,7 @@ class Signature:
         except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"the result of {self._name}: {error}") from None
         except (Exception, SystemExit, GeneratorExit, CancelledError) as error:  # its type's code
-            raise TypeError(f"the result of {self._name}: {described(error)}") from None
+            raise TypeError(f"the result of {self._name}: {describe(error)}") from None
 
     def load_result(self, plain: Any) -> Any:
         """Return the result that ``dump_result`` has made plain."""
@@ -652,7 +657,7 @@ def function_of(function: Callable[..., Any]) -> Any:
     return function if is_own else type(function).__call__
 
 
-def checked_format(form: str) -> str:
+def check_format(form: str) -> str:
     """Return a format; raise InvalidArgument for an unknown one."""
     if form not in FORMATS:
         raise InvalidArgument(f"format must be one of {', '.join(FORMATS)}, not {shown(form)}")

@@ -25,7 +25,7 @@ from kvstream.errors import (
     RequestError,
     ServerUnavailable,
     UnknownOutcome,
-    described,
+    describe,
 )
 from kvstream.jobs.handle import AWAY_S, FAILED, RETRY
 from kvstream.jobs.job import (
@@ -91,7 +91,7 @@ def job_of(jobs: AnyJobs, message: Message) -> Job | None:
         return job
     except Exception as error:  # bytes of any program
         job.message = message
-        refused = error if isinstance(error, Refused) else Refused(described(error))
+        refused = error if isinstance(error, Refused) else Refused(describe(error))
         refuse(jobs, job, refused)
         return None
 
@@ -128,14 +128,14 @@ async def run_async(jobs: AnyJobs, job: Job) -> bool:
     try:
         _begin(job)
         for middleware in jobs.middleware:
-            await _awaited(middleware.before(job))
+            await _await_middleware(middleware.before(job))
         async with limit:
             with _own_process():
                 result = await job.task.function(*job.args, **job.kwargs)
             if not job.settled:
                 job.result = result
         for middleware in reversed(jobs.middleware):
-            await _awaited(middleware.after(job, job.result))
+            await _await_middleware(middleware.after(job, job.result))
         job.returned = monotonic()
     except BaseException as error:
         job.returned = monotonic()
@@ -145,7 +145,7 @@ async def run_async(jobs: AnyJobs, job: Job) -> bool:
         failure = _timeout_of(job) if isinstance(error, TimeoutError) and limit.expired() else error
         for middleware in reversed(jobs.middleware):
             with suppress(Exception):
-                await _awaited(middleware.error(job, failure))
+                await _await_middleware(middleware.error(job, failure))
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():
             log_lost(job, "the worker has cancelled it")
             raise
@@ -195,40 +195,40 @@ def run_sync(jobs: AnyJobs, job: Job, wait: Wait) -> bool:
         try:
             _begin(job)
             for middleware in jobs.middleware:
-                _waited(middleware.before(job), wait)
+                _wait_for_middleware(middleware.before(job), wait)
             with _own_process():
                 result = job.task.function(*job.args, **job.kwargs)
             if not job.settled:
                 job.result = result
             for middleware in reversed(jobs.middleware):
-                _waited(middleware.after(job, job.result), wait)
+                _wait_for_middleware(middleware.after(job, job.result), wait)
             job.returned = monotonic()
         except BaseException as error:
             job.returned = monotonic()
             if isinstance(error, Refused):
                 refuse(jobs, job, error)
             else:
-                failed(jobs, job, error, wait)
+                end_with_error(jobs, job, error, wait)
             return False
         return True
     finally:
         current.reset(token)
 
 
-def failed(jobs: AnyJobs, job: Job, error: BaseException, wait: Wait) -> None:
+def end_with_error(jobs: AnyJobs, job: Job, error: BaseException, wait: Wait) -> None:
     """Tell the middleware of an error, and end the run with it."""
     for middleware in reversed(jobs.middleware):
         with suppress(Exception):
-            _waited(middleware.error(job, error), wait)
+            _wait_for_middleware(middleware.error(job, error), wait)
     fail(jobs, job, error)
 
 
-def timed_out(jobs: AnyJobs, job: Job, wait: Wait) -> None:
+def end_with_timeout(jobs: AnyJobs, job: Job, wait: Wait) -> None:
     """End the run of a sync task that takes too long; its thread goes on for nothing."""
-    failed(jobs, job, _timeout_of(job), wait)
+    end_with_error(jobs, job, _timeout_of(job), wait)
 
 
-def end_late(jobs: AnyJobs, job: Job, seconds: float) -> None:
+def end_child_with_timeout(jobs: AnyJobs, job: Job, seconds: float) -> None:
     """End the run of a job in another process, which has taken ``seconds``, by its timeout."""
     job.begun = monotonic() - seconds
     fail(jobs, job, _timeout_of(job))
@@ -239,12 +239,12 @@ def _timeout_of(job: Job) -> JobTimeout:
     return JobTimeout(f"{job.task.name} has run for more than {job.task.timeout:g} s")
 
 
-async def _awaited(found: Any) -> None:
+async def _await_middleware(found: Any) -> None:
     if inspect.isawaitable(found):
         await found
 
 
-def _waited(found: Any, wait: Wait) -> None:
+def _wait_for_middleware(found: Any, wait: Wait) -> None:
     if inspect.isawaitable(found):
         wait(found)
 
@@ -269,7 +269,7 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
             ending.append(job)
     if len(ending) > 1:
         with suppress(Exception):
-            _repeated(jobs, begun, partial(jobs.finish, ending))
+            _retry(jobs, begun, partial(jobs.finish, ending))
             for job in ending:
                 job.settled = True
             for job in ending:
@@ -281,7 +281,7 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
 
 def _finish_one(jobs: AnyJobs, job: Job, begun: float) -> None:
     try:
-        _repeated(jobs, begun, partial(jobs.finish, [job]))
+        _retry(jobs, begun, partial(jobs.finish, [job]))
         job.settled = True
     except LeaseLost:
         _note_lost(job)
@@ -295,7 +295,7 @@ def _finish_one(jobs: AnyJobs, job: Job, begun: float) -> None:
         log_done(job)
 
 
-def _repeated(jobs: AnyJobs, begun: float, call: Callable[[], None]) -> None:
+def _retry(jobs: AnyJobs, begun: float, call: Callable[[], None]) -> None:
     """Call again while other clients change what the transaction has read, or the server is away.
 
     A lease after ``begun`` it has ended, so that another worker may have the job. A call whose
@@ -381,11 +381,11 @@ def _is_written(jobs: AnyJobs, job: Job, write: Callable[[bool], None], outcome:
     done, begun = False, monotonic()
     try:
         try:
-            _repeated(jobs, begun, partial(commit, True))
+            _retry(jobs, begun, partial(commit, True))
         except (LeaseLost, Conflict):
             raise
         except RequestError:
-            _repeated(jobs, begun, partial(commit, False))
+            _retry(jobs, begun, partial(commit, False))
         done = True
     except LeaseLost:
         _note_lost(job)

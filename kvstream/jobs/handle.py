@@ -27,11 +27,11 @@ from kvstream.errors import (
     NoGroup,
     RequestError,
     ServerUnavailable,
-    described,
+    describe,
     part_done,
 )
 from kvstream.jobs.arguments import unpack
-from kvstream.jobs.job import AnyJobs, checked_seconds, has_id, made_ms
+from kvstream.jobs.job import AnyJobs, creation_ms, has_id, to_seconds
 from kvstream.operations.ack import acknowledge
 from kvstream.types.clock import call_later, monotonic
 from kvstream.types.ids import StreamID, Ticket
@@ -62,7 +62,7 @@ def _wait_s(timeout: float | timedelta | None) -> float | None:
         if timeout == inf:
             return None
         timeout = 0 if timeout < 0 else timeout
-    return None if timeout is None else checked_seconds(timeout, "timeout")
+    return None if timeout is None else to_seconds(timeout, "timeout")
 
 
 def state_of(pending: PendingEntry | None) -> str:
@@ -75,7 +75,7 @@ def state_of(pending: PendingEntry | None) -> str:
     return "retrying" if pending is not None and pending.deliveries else "queued"
 
 
-def _shown_text(value: bytes) -> str:
+def _decode(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
 
 
@@ -113,19 +113,19 @@ class JobHandle(Generic[R]):
         stream = self._jobs.store.stream(self._jobs.result_key(self.id))
         return stream.read(after, block=block)
 
-    def _last(self) -> dict[bytes, bytes]:
+    def _last_record(self) -> dict[bytes, bytes]:
         """Return the last record of the job; empty if there is none."""
         records = self._records()
         return dict(records[-1].fields) if records else {}
 
     def _end(self) -> str | None:
         """Return how the job has ended: "done", "failed" or "cancelled"; None if it has not."""
-        status = self._last().get(b"status", RETRY)
+        status = self._last_record().get(b"status", RETRY)
         if status == FAILED:
             if self._is_redriven():
                 return None
-            status = self._last().get(b"status", RETRY)  # it may have ended just now
-        return None if status == RETRY else _shown_text(status)
+            status = self._last_record().get(b"status", RETRY)  # it may have ended just now
+        return None if status == RETRY else _decode(status)
 
     def result(self, timeout: float | timedelta | None = None) -> R:
         """Wait for the job, and return what its task returned.
@@ -136,16 +136,16 @@ class JobHandle(Generic[R]):
         ``timeout``.
         """
         wait_s = _wait_s(timeout)
-        looks, found = self._looks(wait_s), None
+        steps, found = self._wait_steps(wait_s), None
         deadline = None if wait_s is None else monotonic() + wait_s
         while True:
             try:
-                asked = looks.send(found)
+                asked = steps.send(found)
             except StopIteration as end:
                 return cast(R, end.value)
-            found = self._asked(asked, deadline)
+            found = self._ask(asked, deadline)
 
-    def _asked(self, asked: tuple[Any, float | None] | None, deadline: float | None) -> Any:
+    def _ask(self, asked: tuple[Any, float | None] | None, deadline: float | None) -> Any:
         """Return the status or records, once the server is there."""
         while True:
             try:
@@ -155,7 +155,9 @@ class JobHandle(Generic[R]):
                     raise
             time.sleep(AWAY_S)
 
-    def _looks(self, timeout: float | None) -> Generator[tuple[Any, float | None] | None, Any, R]:
+    def _wait_steps(
+        self, timeout: float | None
+    ) -> Generator[tuple[Any, float | None] | None, Any, R]:
         """Yield the reads of the wait for a result, or None to be sent the status; return it."""
         deadline = None if timeout is None else monotonic() + timeout
         late = f"not done after {timeout or 0:g} s"
@@ -180,14 +182,14 @@ class JobHandle(Generic[R]):
     def _outcome(self, fields: Any) -> R:
         status = fields[b"status"]
         if status == DONE:
-            return self._loaded(fields)
+            return self._load_result(fields)
         if status == CANCELLED:
             raise JobCancelled(f"the job {self.id} was cancelled")
-        failed = JobFailed(_shown_text(fields.get(b"error", b"")))
-        failed.traceback = _shown_text(fields.get(b"traceback", b""))
+        failed = JobFailed(_decode(fields.get(b"error", b"")))
+        failed.traceback = _decode(fields.get(b"traceback", b""))
         raise failed
 
-    def _loaded(self, fields: Any) -> R:
+    def _load_result(self, fields: Any) -> R:
         """Return the result in a record; JobError if this program cannot read it.
 
         Another version of the task, or another program, may have written it.
@@ -198,18 +200,18 @@ class JobHandle(Generic[R]):
             value: R = plain if task is None else task.signature.load_result(plain)
         except Exception as error:
             raise JobError(
-                f"the result of the job {self.id} cannot be read: {described(error)}"
+                f"the result of the job {self.id} cannot be read: {describe(error)}"
             ) from error
         return value
 
     async def aresult(self, timeout: float | timedelta | None = None) -> R:
         """Await the result, as ``result`` waits for it; no thread waits."""
         wait_s = _wait_s(timeout)
-        looks, found = self._looks(wait_s), None
+        steps, found = self._wait_steps(wait_s), None
         deadline = None if wait_s is None else monotonic() + wait_s
         while True:
             try:
-                asked = looks.send(found)
+                asked = steps.send(found)
             except StopIteration as end:
                 return cast(R, end.value)
             try:
@@ -218,7 +220,7 @@ class JobHandle(Generic[R]):
                 asked = asked and (asked[0], None)
                 found = None
             if found is None:
-                found = await asyncio.to_thread(self._asked, asked, deadline)
+                found = await asyncio.to_thread(self._ask, asked, deadline)
 
     async def _aread(self, after: Any, block: float | None) -> list[Entry]:
         """Read records as ``_records`` does."""
@@ -275,8 +277,8 @@ class JobHandle(Generic[R]):
         return self._text(b"traceback")
 
     def _text(self, name: bytes) -> str | None:
-        value = self._last().get(name)
-        return None if value is None else _shown_text(value)
+        value = self._last_record().get(name)
+        return None if value is None else _decode(value)
 
     # --- the state ------------------------------------------------------------------------------
 
@@ -290,9 +292,9 @@ class JobHandle(Generic[R]):
         """
         if (end := self._end()) is not None:
             return end
-        if self._delayed() is not None:
+        if self._find_delayed() is not None:
             return "scheduled"
-        place = self._found()
+        place = self._find_message()
         if place is None:
             return self._end() or "unknown"  # it may have ended just now
         stream, entry_id = place
@@ -302,7 +304,7 @@ class JobHandle(Generic[R]):
             rows = []
         return state_of(rows[0] if rows else None)
 
-    def _delayed(self) -> tuple[Stream, Ticket] | None:
+    def _find_delayed(self) -> tuple[Stream, Ticket] | None:
         """Return the stream and ticket of the job's message; None if it is not delayed."""
         where = self.where
         if isinstance(where, StreamID):
@@ -324,7 +326,7 @@ class JobHandle(Generic[R]):
             return self._jobs.queue_of(self._task).streams()
         return [stream for queue in self._jobs.queues() for stream in queue.streams()]
 
-    def _found(self) -> tuple[Stream, StreamID] | None:
+    def _find_message(self) -> tuple[Stream, StreamID] | None:
         """Return the stream and ID of the job's message; None if it is in no queue."""
         where = self.where
         if isinstance(where, StreamID):
@@ -332,9 +334,9 @@ class JobHandle(Generic[R]):
                 entry = stream.get(where)
                 if entry is not None and self._is_mine(entry):
                     return stream, where
-            if self._last().get(b"status") not in (RETRY, FAILED):
+            if self._last_record().get(b"status") not in (RETRY, FAILED):
                 return None  # else it may have a new ID, from the dead letters
-        start = where.at_ms if isinstance(where, Ticket) else max(0, made_ms(self.id) - SKEW_MS)
+        start = where.at_ms if isinstance(where, Ticket) else max(0, creation_ms(self.id) - SKEW_MS)
         for stream in self._streams():
             for entry in stream.scan(f"{start}-0"):
                 if self._is_mine(entry):
@@ -350,13 +352,13 @@ class JobHandle(Generic[R]):
         A job that runs loses its lease: an async one is cancelled when its worker extends it next,
         and a thread's result is refused.
         """
-        delayed = self._delayed()
+        delayed = self._find_delayed()
         if delayed is not None and delayed[0].cancel(delayed[1]):
             with part_done(f"the job {self.id} is cancelled"):
                 self._jobs.record(self.id, CANCELLED, self._ttl)
             return True
         for _ in range(_TRIES):
-            place = self._found()
+            place = self._find_message()
             if place is None or self._end() is not None:
                 return False
             stream, entry_id = place
@@ -396,10 +398,10 @@ class JobHandle(Generic[R]):
         """Move the dead letter of the job back; return whether there was one."""
         for start in (f"{failed_ms}-0", "-"):
             if (found := self._letter(start)) is not None:
-                return self._redriven(*found)
+                return self._redrive_letter(*found)
         return False
 
-    def _failing(self) -> list[Queue]:
+    def _dead_letter_queues(self) -> list[Queue]:
         """Return a queue for each stream of dead letters."""
         return [*{queue.dead_stream().key: queue for queue in self._jobs.queues()}.values()]
 
@@ -408,7 +410,7 @@ class JobHandle(Generic[R]):
 
         It was added by the commit that wrote the failure.
         """
-        for queue in self._failing():
+        for queue in self._dead_letter_queues():
             for letter in queue.dead_stream().scan(start):
                 if self._is_mine(letter):
                     return queue, letter.id
@@ -419,14 +421,14 @@ class JobHandle(Generic[R]):
 
         Its records do not tell: only ``retry`` writes them.
         """
-        if not any(queue.redrive_status() for queue in self._failing()):
+        if not any(queue.redrive_status() for queue in self._dead_letter_queues()):
             return False
         records = self._records()
         start = f"{records[-1].id.ms}-0" if records else "-"
-        return self._letter(start) is None and self._found() is not None
+        return self._letter(start) is None and self._find_message() is not None
 
     @staticmethod
-    def _redriven(queue: Queue, letter: StreamID) -> bool:
+    def _redrive_letter(queue: Queue, letter: StreamID) -> bool:
         """Move a dead letter back, once another redrive of its stream has ended."""
         until, ended = monotonic() + LOOK_S, False
         while True:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from kvstream.engine.queue_arguments import Duration, span_ms
-from kvstream.errors import InvalidArgument, LeaseLost, described, quoted, shown
+from kvstream.errors import InvalidArgument, LeaseLost, describe, quoted, shown
 from kvstream.operations.queues.schedules import AT_FIELD, NAME_FIELD
 from kvstream.storage.contexts import contextmanager
 from kvstream.surface import Public
@@ -29,7 +29,7 @@ _DIGITS_MAX = 20
 """Digits of a time in milliseconds."""
 
 
-def checked_seconds(span: Duration, what: str) -> float:
+def to_seconds(span: Duration, what: str) -> float:
     """Return a duration in seconds; InvalidArgument if it is negative or no duration."""
     return span_ms(span, what) / 1000
 
@@ -39,7 +39,7 @@ class Retry(Exception):
 
     def __init__(self, message: str = "", *, delay: Duration | None = None) -> None:
         super().__init__(message)
-        self.delay = None if delay is None else checked_seconds(delay, "delay")
+        self.delay = None if delay is None else to_seconds(delay, "delay")
 
 
 class GiveUp(Exception):
@@ -155,7 +155,7 @@ def has_id(fields: Mapping[bytes, bytes], entry_id: object, job_id: str) -> bool
         return False
 
 
-def made_ms(job_id: str) -> int:
+def creation_ms(job_id: str) -> int:
     """Return the Unix milliseconds at which an ID was made."""
     try:
         return UUID(job_id).int >> 80
@@ -297,7 +297,7 @@ def _headers(fields: Mapping[bytes, bytes]) -> dict[str, str]:
     try:
         headers = json.loads(raw)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise _no_job(f"its headers are not JSON: {described(error)}") from None
+        raise _no_job(f"its headers are not JSON: {describe(error)}") from None
     if not isinstance(headers, dict):
         raise _no_job(f"its headers are no JSON object: {shown(headers)}")
     return headers

@@ -22,7 +22,7 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvstream.errors import KVStreamError, described, stored_text, traced
+from kvstream.errors import KVStreamError, describe, format_trace, stored_text
 from kvstream.logs import LEVELS, NOTICE
 from kvstream.types.clock import monotonic
 
@@ -46,8 +46,8 @@ class Failure(NamedTuple):
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """Return an exception with its texts; a long one is cut."""
-        text = stored_text(described(error)).decode()
-        return cls(error, text, stored_text(traced(error), keep_end=True).decode())
+        text = stored_text(describe(error)).decode()
+        return cls(error, text, stored_text(format_trace(error), keep_end=True).decode())
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
@@ -108,31 +108,31 @@ def log_begun(job: Job) -> None:
 
 def log_done(job: Job) -> None:
     """Log that the result of a try is written."""
-    _ended(logging.INFO, job, "done", "is done", "")
+    _log_end(logging.INFO, job, "done", "is done", "")
 
 
 def log_retried(job: Job, failure: Failure, delay_s: float) -> None:
     """Log that a try has failed and its job is tried again."""
     rest = f", tried again in {delay_s:g} s"
-    _ended(logging.WARNING, job, "retry", "failed", rest, failure.text)
+    _log_end(logging.WARNING, job, "retry", "failed", rest, failure.text)
 
 
 def log_failed(job: Job, failure: Failure) -> None:
     """Log that a job has failed and is not tried again, with the traceback."""
-    _ended(logging.ERROR, job, "failed", "failed for good", "", failure.text, failure)
+    _log_end(logging.ERROR, job, "failed", "failed for good", "", failure.text, failure)
 
 
 def log_late(job: Job, failure: Failure) -> None:
     """Log that a task has raised after the end of its job, such as that of its transaction."""
-    _ended(logging.ERROR, job, "failed", "failed after its end", "", failure.text, failure)
+    _log_end(logging.ERROR, job, "failed", "failed after its end", "", failure.text, failure)
 
 
 def log_lost(job: Job, why: str) -> None:
     """Log that a try has ended without an outcome: its lease is lost, or it is given back."""
-    _ended(logging.WARNING, job, "lost", "ended without an outcome", f": {why}")
+    _log_end(logging.WARNING, job, "lost", "ended without an outcome", f": {why}")
 
 
-def _ended(
+def _log_end(
     level: int,
     job: Job,
     outcome: str,

@@ -247,7 +247,7 @@ class Child:
         now = monotonic()
         if self.process is not None:
             has_worked = self.beats is not None and self.beats.has_begun()
-            code, self.process = self._ended(self.process), None
+            code, self.process = self._reap(self.process), None
             lived = now - self._begun
             longest = PAUSE_BEGUN_MAX_S if has_worked else PAUSE_MAX_S
             self._pause_s = PAUSE_S if lived >= STEADY_S else min(2 * self._pause_s, longest)
@@ -261,7 +261,7 @@ class Child:
         self._is_killed = True
         self.send(signal.SIGKILL)
 
-    def _ended(self, process: subprocess.Popen[bytes]) -> int:
+    def _reap(self, process: subprocess.Popen[bytes]) -> int:
         if self.beats is not None:
             self.beats.close()
         return process.wait()
@@ -277,7 +277,7 @@ class Child:
             return
         if process.poll() is None:
             process.kill()
-        self._ended(process)
+        self._reap(process)
 
 
 class Supervisor:
@@ -378,9 +378,9 @@ class Sources:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._times = self._found()
+        self._times = self._modification_times()
 
-    def _found(self) -> dict[str, int]:
+    def _modification_times(self) -> dict[str, int]:
         times: dict[str, int] = {}
         for folder, folders, files in os.walk(self._folder):
             folders[:] = [each for each in folders if each not in self._SKIPPED]
@@ -393,7 +393,7 @@ class Sources:
 
     def have_changed(self) -> bool:
         """Return whether a file has changed, come or gone since the last call."""
-        before, self._times = self._times, self._found()
+        before, self._times = self._times, self._modification_times()
         return before != self._times
 
 

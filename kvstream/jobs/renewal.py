@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kvstream.errors import KVStreamError, LeaseLost
-from kvstream.jobs.execution import end_late, job_of
+from kvstream.jobs.execution import end_child_with_timeout, job_of
 from kvstream.jobs.job import TASK
 from kvstream.jobs.job_log import logger_of
 from kvstream.types.clock import monotonic
@@ -156,7 +156,7 @@ class Renewal:
         if silent_s < SILENT_BEATS * self.every_s:
             return
         try:
-            held = self._held(beats.consumer)
+            held = self._list_held(beats.consumer)
             for queue in {message.queue for message in held}:
                 queue.extend(*[message for message in held if message.queue is queue])
             late_s = silent_s - SILENT_BEATS * self.every_s
@@ -171,14 +171,14 @@ class Renewal:
     def give_back(self, beats: Beats) -> None:
         """Give back the jobs of a child that was killed as the workers stop, as not tried."""
         try:
-            for message in self._held(beats.consumer):
+            for message in self._list_held(beats.consumer):
                 message.give_back()
         except KVStreamError as error:
             _log.warning("the jobs of a killed worker are not given back: %s", error)
 
-    def _held(self, consumer: bytes) -> list[Message]:
+    def _list_held(self, consumer: bytes) -> list[Message]:
         """Return what a child has in work, with its tokens."""
-        return [message for queue in self._queues for message in queue.held_by(consumer)]
+        return [message for queue in self._queues for message in queue.messages_of(consumer)]
 
     def _is_late(self, message: Message, late_s: float) -> bool:
         """Return whether a job has stood still for longer than its timeout."""
@@ -193,4 +193,4 @@ class Renewal:
                 with suppress(LeaseLost):
                     message.nack(0)
             elif (job := job_of(self._jobs, message)) is not None:
-                end_late(self._jobs, job, late_s)
+                end_child_with_timeout(self._jobs, job, late_s)

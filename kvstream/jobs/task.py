@@ -22,10 +22,10 @@ from typing import (
 
 from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import Backoff, rules_of
-from kvstream.errors import InvalidArgument, described, nearest, shown
+from kvstream.errors import InvalidArgument, describe, nearest, shown
 from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
 from kvstream.jobs.handle import JobHandle
-from kvstream.jobs.job import AnyJobs, Job, Refused, UnknownTask, checked_seconds, new_id
+from kvstream.jobs.job import AnyJobs, Job, Refused, UnknownTask, new_id, to_seconds
 from kvstream.meta.policy import GroupPolicy
 from kvstream.surface import Public
 from kvstream.types.options import OnConflict
@@ -98,9 +98,9 @@ class Task(Public, Generic[P, R_co]):
         self.name = _text(name, "the name of a task")
         self.queue = _text(queue, "queue")
         self.retries = whole(retries, "retries")
-        self.timeout = None if timeout is None else checked_seconds(timeout, "timeout")
+        self.timeout = None if timeout is None else to_seconds(timeout, "timeout")
         self.dead_letter = dead_letter
-        self.result_ttl = checked_seconds(result_ttl, "result_ttl")
+        self.result_ttl = to_seconds(result_ttl, "result_ttl")
         self._unique = unique
         self.default_priority = priority
         self.limits: dict[str, Any] = {}
@@ -162,7 +162,7 @@ class Task(Public, Generic[P, R_co]):
             send_mail.with_options(delay=60).enqueue("a@b.c")
         """
         given = {name: kwargs.pop(name) for name in self._options.intersection(kwargs)}
-        return self._enqueue(self._updated(_NONE, given) if given else _NONE, args, kwargs)
+        return self._enqueue(self._merge_options(_NONE, given) if given else _NONE, args, kwargs)
 
     def with_options(self, **options: Unpack[Options]) -> TaskWithOptions[P, R_co]:
         """Return the task with options for jobs that are enqueued through it.
@@ -174,9 +174,9 @@ class Task(Public, Generic[P, R_co]):
         the first, "replace", "debounce", or "after" (once more, after the first).
         ``priority``: one of those of the Jobs. ``ttl``: not after so many seconds.
         """
-        return TaskWithOptions(self, self._updated(_NONE, options))
+        return TaskWithOptions(self, self._merge_options(_NONE, options))
 
-    def _updated(self, options: Options, given: Mapping[str, Any]) -> Options:
+    def _merge_options(self, options: Options, given: Mapping[str, Any]) -> Options:
         """Return options with those that are given; InvalidArgument for a wrong template."""
         for name in given.keys() - OPTIONS:
             raise TypeError(f"a job has no option {shown(name)}{nearest(name, OPTIONS)}")
@@ -303,7 +303,7 @@ class Task(Public, Generic[P, R_co]):
             return f"{self.name}:{digest(plain)}"
         if wanted is False:
             return None
-        return self.signature.formatted(wanted, args, kwargs)
+        return self.signature.fill_template(wanted, args, kwargs)
 
     # --- running --------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class Task(Public, Generic[P, R_co]):
             )
             # A message without a version is of no worker: no other one can run it either.
             kind = UnknownTask if job.version and job.version != version else Refused
-            why = str(error) if isinstance(error, TypeError | ValueError) else described(error)
+            why = str(error) if isinstance(error, TypeError | ValueError) else describe(error)
             raise kind(f"the arguments do not fit {self.name}: {why} ({which})") from None
 
     @property
@@ -356,7 +356,7 @@ class TaskWithOptions(Generic[P, R_co]):
 
         ``delay`` and ``at`` take each other's place. See ``Task.with_options``.
         """
-        return TaskWithOptions(self._task, self._task._updated(self._options, options))
+        return TaskWithOptions(self._task, self._task._merge_options(self._options, options))
 
     @overload
     def enqueue(

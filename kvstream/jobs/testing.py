@@ -161,9 +161,9 @@ class Testing:
     def _run(self, job: Job) -> None:
         assert job.task is not None
         if job.task.is_async:
-            has_returned = _finished(run_async(self.jobs, job))
+            has_returned = _run_to_end(run_async(self.jobs, job))
         else:
-            has_returned = run_sync(self.jobs, job, _finished)
+            has_returned = run_sync(self.jobs, job, _run_to_end)
         if has_returned:
             finish(self.jobs, [job])
 
@@ -174,7 +174,7 @@ def _first_timer(txn: Any, name: bytes) -> int:
     return 0 if stream is None else int(stream.due_at)
 
 
-def _finished(awaitable: Awaitable[Any]) -> Any:
+def _run_to_end(awaitable: Awaitable[Any]) -> Any:
     """Run a coroutine to its end, in a thread of its own if this one has an event loop."""
 
     async def run() -> Any:

@@ -15,7 +15,7 @@ from random import random
 from typing import TYPE_CHECKING
 
 from kvstream.engine.queue_arguments import failure_of
-from kvstream.errors import KVStreamError, LeaseLost, described
+from kvstream.errors import KVStreamError, LeaseLost, describe
 from kvstream.jobs.handle import FAILED, RETRY
 from kvstream.logs import Throttle
 
@@ -37,7 +37,7 @@ def is_left_to_others(jobs: AnyJobs, job: Job, error: UnknownTask) -> bool:
     """Give a job back for other workers; return False, and note why, if its grace is over."""
     grace_s = jobs.unknown_grace
     try:
-        waited_s = _waited_s(jobs, job)
+        waited_s = _unknown_for_s(jobs, job)
         if waited_s is None and grace_s:
             _lines.log(
                 *(_log, logging.WARNING, "job %s is left to other workers for %g s: %s"),
@@ -55,7 +55,7 @@ def is_left_to_others(jobs: AnyJobs, job: Job, error: UnknownTask) -> bool:
     return False
 
 
-def _waited_s(jobs: AnyJobs, job: Job) -> float | None:
+def _unknown_for_s(jobs: AnyJobs, job: Job) -> float | None:
     """Return the seconds since a worker did not know the job; None if this is the first time."""
     since_ms = None
     for record in jobs.store.stream(jobs.result_key(job.id)).range():
@@ -74,7 +74,7 @@ def _put_off(jobs: AnyJobs, job: Job, error: UnknownTask, waited_s: float | None
     delay_s = min(max(DELAY_S, (waited_s or 0.0) / DELAY_SHARE) * (0.5 + random()), left_s)
     with jobs.store.brief_transaction():
         if waited_s is None:
-            fields = {"error": described(error), "traceback": "", _UNKNOWN: job.task_name}
+            fields = {"error": describe(error), "traceback": "", _UNKNOWN: job.task_name}
             jobs.record(job.id, RETRY, max(jobs.unknown_grace + KEPT_S, jobs.result_ttl), fields)
         said = failure_of(delay_s, False, error, "")
         job.message.nack_with(**said, untried=True)

@@ -27,14 +27,14 @@ from kvstream.engine.lease_renewal import Stop, stop_check, wait_until_set
 from kvstream.engine.waiters import Interrupt
 from kvstream.errors import KVStreamError, StoreClosed
 from kvstream.jobs.execution import (
+    end_with_timeout,
     finish,
     job_of,
     run_async,
     run_sync,
-    timed_out,
     was_cut_short,
 )
-from kvstream.jobs.job import checked_seconds
+from kvstream.jobs.job import to_seconds
 from kvstream.jobs.job_log import log_lost, log_problem, logger_of
 from kvstream.jobs.starting import LINE_S
 from kvstream.logs import Throttle
@@ -120,7 +120,7 @@ class Worker(Public):
         """
         self.jobs = jobs
         self.concurrency = at_least_1(concurrency, "concurrency")
-        self.grace = checked_seconds(grace, "grace")
+        self.grace = to_seconds(grace, "grace")
         self._declares = declares
         self.given_back = 0
         """Jobs that were not finished by the deadline."""
@@ -219,9 +219,9 @@ class Worker(Public):
             self._return(messages)
             return
         found = [(message, job_of(self.jobs, message)) for message in messages]
-        self._begin(self._chosen([(message, job) for message, job in found if job is not None]))
+        self._begin(self._choose([(message, job) for message, job in found if job is not None]))
 
-    def _chosen(self, found: Sequence[tuple[Message, Job]]) -> list[Run]:
+    def _choose(self, found: Sequence[tuple[Message, Job]]) -> list[Run]:
         """Return the runs to begin now of jobs that were read.
 
         One whose last try was cut short begins alone. If it cannot do so now, it is given back, to
@@ -280,16 +280,16 @@ class Worker(Public):
         try:
             has_returned = run_sync(self.jobs, run.job, self._wait)
         finally:
-            self._has_run(run, has_returned)
+            self._end_run(run, has_returned)
 
     async def _run_async(self, run: Run) -> None:
         has_returned = False
         try:
             has_returned = await run_async(self.jobs, run.job)
         finally:
-            self._has_run(run, has_returned)
+            self._end_run(run, has_returned)
 
-    def _has_run(self, run: Run, has_returned: bool) -> None:
+    def _end_run(self, run: Run, has_returned: bool) -> None:
         """Leave the result of a job to its thread; one that has failed has ended."""
         if has_returned:
             self._returned.put(run)
@@ -406,7 +406,7 @@ class Worker(Public):
                 late = [run for run in runs if _is_late(run, now, late_s) and self._abandon(run)]
                 for run in late:
                     # The event loop may hang.
-                    timed_out(self.jobs, run.job, partial(self._wait, seconds=late_s))
+                    end_with_timeout(self.jobs, run.job, partial(self._wait, seconds=late_s))
                 if any(run.future is not None for run in late):
                     self._check_loop()
                 if now >= due:
@@ -432,9 +432,9 @@ class Worker(Public):
                 continue
             for run, outcome in zip(some, outcomes, strict=True):
                 if outcome != 1 and not run.job.ending:
-                    self._lost(run)
+                    self._stop_lost(run)
 
-    def _lost(self, run: Run) -> None:
+    def _stop_lost(self, run: Run) -> None:
         """Stop a job that was cancelled, or that another worker has."""
         _log.warning("the lease of job %s of %s is lost", run.job.id, run.job.task_name)
         if run.future is None:

@@ -346,7 +346,7 @@ def test_the_loop_goes_on_while_a_thread_checks(
             assert go_on.wait(PATIENCE_S)
             return check(store, **options)
 
-    monkeypatch.setattr("kvstream.aio.AsyncStore.check", kvstream.aio._long(slow_check))
+    monkeypatch.setattr("kvstream.aio.AsyncStore.check", kvstream.aio._wrap_long_call(slow_check))
 
     async def main() -> None:
         async with kvstream.aio.open(directory) as store:

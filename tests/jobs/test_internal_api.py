@@ -125,9 +125,9 @@ def test_a_result_is_added_to_the_records_of_its_key(jobs: Jobs) -> None:
 def test_a_queue_tells_what_a_consumer_has_in_work(jobs: Jobs) -> None:
     messages = taken(jobs, 3)
     queue, consumer = messages[0].queue, messages[0].consumer
-    assert {each.token for each in queue.held_by(consumer)} == {each.token for each in messages}
-    assert not list(queue.held_by(b"nobody"))
-    assert not list(Queue(jobs.store, "none").held_by(consumer))
+    assert {each.token for each in queue.messages_of(consumer)} == {each.token for each in messages}
+    assert not list(queue.messages_of(b"nobody"))
+    assert not list(Queue(jobs.store, "none").messages_of(consumer))
     assert Queue(jobs.store, "none").policy() is None
     policy = queue.policy()
     assert policy is not None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvstream import Jobs, current_job
-from kvstream.errors import TEXT_BYTES_MAX, stored_text, traced
+from kvstream.errors import TEXT_BYTES_MAX, format_trace, stored_text
 from kvstream.jobs import JobFailed, job_log
 from kvstream.logs import JsonFormatter, TextFormatter
 from tests.jobs.conftest import Working
@@ -279,5 +279,5 @@ def test_a_traceback_with_causes_and_odd_attributes_has_a_text() -> None:
     error = Odd("last")
     error.__context__ = ValueError("x" * 10_000)
     for error.__suppress_context__ in (True, False):
-        assert "last" in traced(error)
-    assert "[cut: it has 10013 characters]" in traced(error.__context__)
+        assert "last" in format_trace(error)
+    assert "[cut: it has 10013 characters]" in format_trace(error.__context__)

@@ -27,7 +27,7 @@ from kvstream import (
     current_job,
 )
 from kvstream.jobs import Backoff, GiveUp, Job, JobHandle, Middleware, Retry
-from kvstream.jobs.job import id_of, made_ms, new_id
+from kvstream.jobs.job import creation_ms, id_of, new_id
 from tests.jobs.conftest import PLACES, Working
 from tests.patience import PATIENCE_S, until
 from tests.remote.conftest import Places
@@ -643,9 +643,9 @@ def test_a_wrong_schedule_is_refused_at_its_definition(
 def test_ids_sort_by_time_and_contain_it() -> None:
     ids = [new_id(ms) for ms in (1, 2, 1_700_000_000_000)]
     assert ids == sorted(ids)
-    assert [made_ms(each) for each in ids] == [1, 2, 1_700_000_000_000]
+    assert [creation_ms(each) for each in ids] == [1, 2, 1_700_000_000_000]
     assert all(UUID(each).version == 7 for each in ids)
-    assert made_ms("1700000000000-3") == 1_700_000_000_000
+    assert creation_ms("1700000000000-3") == 1_700_000_000_000
 
 
 def test_use_after_close_opens_the_store_again(jobs: Jobs, working: Start) -> None:

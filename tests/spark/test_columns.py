@@ -22,7 +22,7 @@ from pyspark.sql.types import (  # noqa: E402
 )
 
 from kvstream.arrow.batches import Page  # noqa: E402
-from kvstream.arrow.casts import typed  # noqa: E402
+from kvstream.arrow.casts import cast_values  # noqa: E402
 from kvstream.errors import DataError, InvalidArgument  # noqa: E402
 from kvstream.layout.columns import Columns, of_replies  # noqa: E402
 from kvstream.spark.schema import read_schema  # noqa: E402
@@ -108,7 +108,7 @@ def test_text_is_converted_to_values_and_invalid_text_is_named(
     kind: Any, texts: list[bytes | None], values: list[Any]
 ) -> None:
     """The first texts have these values; null stays null, and the rest is invalid."""
-    column, bad = typed(pa.array(texts, pa.binary()), kind)
+    column, bad = cast_values(pa.array(texts, pa.binary()), kind)
     assert column.type == kind
     assert column.to_pylist() == values + [None] * (len(texts) - len(values))
     wrong = [place >= len(values) and text is not None for place, text in enumerate(texts)]
