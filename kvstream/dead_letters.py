@@ -1,4 +1,4 @@
-"""The dead letters of a queue: to look at them, and to move them back.
+"""The dead letters of a queue: how to read them, and to move them back.
 
 A message moves there after its last delivery, or when its consumer gives it up. The stream of the
 letters may be that of several queues. One redrive at a time moves letters of a stream.
@@ -22,7 +22,7 @@ from kvstream.types.records import DeadLetter, RedriveInfo, S
 
 
 class DeadLetters(Public, Generic[S]):
-    """What a queue does with its dead letters."""
+    """The methods of a Queue for its dead letters."""
 
     _engine: AnyEngine
     _decoder: Decoder[S]

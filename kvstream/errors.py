@@ -485,7 +485,7 @@ class UnknownLayout(DataError):
 
 
 def public_name(kind: type[KVStreamError]) -> str:
-    """Return the name of a class of errors; of one that is not in this module, that of its base."""
+    """Return the name of an error's class, or of its nearest base in this module."""
     return next(each.__name__ for each in kind.__mro__ if each.__module__ == __name__)
 
 

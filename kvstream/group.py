@@ -481,8 +481,8 @@ class Consumer(Public, Generic[S]):
         (``nack``) come in that order and tell their ``deliveries``. With ``noack`` only new entries
         are read, as acknowledged. With ``claim_min_idle`` (seconds), as XREADGROUP with CLAIM,
         entries pending for that long with any consumer come first, and every entry has ``idle_ms``
-        and ``deliveries``. Waits up to ``block`` seconds; 0: for
-        ever; None: not at all. [] if there are none.
+        and ``deliveries``. Waits up to ``block`` seconds; 0: for ever; None: not at all. Returns []
+        if there are none.
         """
         if block is None:
             if count is not None and (type(count) is not int or not 0 < count <= NUMBER_MAX):

@@ -55,7 +55,7 @@ logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
 
 class _Line(NamedTuple):
-    """What a DeferredLogger has logged; the program's own code makes the record of it."""
+    """A line that a DeferredLogger keeps: to make its record may run code of the program."""
 
     at: float
     logger: str
@@ -75,7 +75,7 @@ _emitting: set[int] = set()
 
 
 class DeferredLogger:
-    """The logger of a name, for code that runs under a lock: its records are emitted after it."""
+    """A logger for code that runs under a lock; its records are emitted after the release."""
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
@@ -112,7 +112,7 @@ class DeferredLogger:
 
 
 def emit_deferred() -> None:
-    """Emit what was logged under a lock; the caller has none.
+    """Emit what was logged under a lock; the caller must have no lock.
 
     The work that logged it is done, so a handler that raises is reported as logging does.
     """

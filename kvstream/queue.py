@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from operator import attrgetter
 from typing import Any, Generic
@@ -390,7 +390,7 @@ class Queue(DeadLetters[S]):
         """Make a new stream delete done messages; keep the rules of one that has begun."""
         name, begin = stream._name, retention.begin_with
         if self._keep or self._engine.run(begin, name, _DELETE_DONE, self._group) is False:
-            self._begun[name] = stream  # True, and None of a transaction on a server, may not last
+            self._begun[name] = stream  # True, or None in a transaction on a server, may be undone
 
     def cancel(self, *tickets: Ticket | StreamID | str) -> int:
         """Cancel delayed messages; return how many were still delayed."""
@@ -533,8 +533,8 @@ class Queue(DeadLetters[S]):
     def _create(self, name: bytes) -> None:
         """Create a stream and its group, unless another process has just done so.
 
-        Messages that are done leave a stream that a Queue has made, and with ``keep=False`` any
-        that no other group reads and no rule is for.
+        Messages that are done are deleted from a stream that a Queue has made; with ``keep=False``
+        from any stream that has no other group and no rules of retention.
         """
         self._begin(Stream(self._engine, name, self._decoder))
         try:
@@ -551,9 +551,9 @@ class Queue(DeadLetters[S]):
             self._engine.run(retention.set_rules, name, _DELETE_DONE)
 
     def policy(self, name: bytes | None = None) -> GroupPolicy | None:
-        """Return the policy of a stream, by default the plain one; None without one or a group.
+        """Return the policy of the group in a stream, by default the plain one; None without one.
 
-        ServerTooOld if the server knows no policies.
+        Raises ServerTooOld if the server knows no policies.
         """
         try:
             return self._engine.run(policy.policy_of, name or self._plain, self._group)
@@ -577,9 +577,10 @@ class Queue(DeadLetters[S]):
     # --- looking --------------------------------------------------------------------------------
 
     def info(self) -> QueueInfo:
-        """Return how many messages there are, by their state; each priority is read by itself.
+        """Return the number of messages by their state; priorities are read one after another.
 
-        ``dead`` are its own letters. If other queues may have some in their stream, it is read.
+        ``dead`` counts the queue's own letters. If other queues may share their stream, that is
+        read.
         """
         return self._info(
             LetterCounts(lambda key: Stream(self._engine, self.store.name_of(key), BYTES).scan())
@@ -612,9 +613,9 @@ class Queue(DeadLetters[S]):
         return QueueInfo(ready, delayed, leased, waiting, held, dead, age, paused)
 
     def purge(self) -> int:
-        """Delete all messages, delayed ones too; return how many were not done nor in work.
+        """Delete all messages, delayed ones too; return how many were neither done nor in work.
 
-        Those in work can be settled, and are not repeated. Dead letters stay.
+        Messages in work can be settled, and are not delivered again. Dead letters stay.
         """
         before, pairs = self.info(), zip(self.streams(), self.groups(), strict=True)
         cancelled = sum(in_parts(partial(_purge, *pair) for pair in pairs))
@@ -701,26 +702,23 @@ def finish(
     """Acknowledge and delete messages of one store, and add their results, in one commit.
 
     A result is an entry of a stream of its own: the key, the fields, and the seconds for which the
-    key is kept. Raises LeaseLost, and nothing is done, if the lease of one message is lost. Within
-    a transaction, which is undone then, all messages are of one stream.
+    key is kept. Raises LeaseLost, and nothing is done, if the lease of one message is lost. In an
+    open transaction, which is undone then, all messages must be of one stream.
     """
     by_stream: dict[tuple[Queue[S], bytes, bytes], list[Message[S]]] = {}
     for message in messages:
         by_stream.setdefault((message.queue, message._name, message._consumer), []).append(message)
-    first, queue = messages[0], messages[0].queue
-    if len(by_stream) > 1:
-        with queue.store.brief_transaction():
-            for some in by_stream.values():
-                finish(some, results)
-                results = ()
-        return
-    name_of, tokens = queue.store.name_of, [*map(_TOKEN_OF, messages)]
+    store = messages[0].queue.store
     made = [
-        leases.Result(name_of(key), *encode_fields(fields), ttl_ms)
+        leases.Result(store.name_of(key), *encode_fields(fields), ttl_ms)
         for key, fields, seconds in results
         if (ttl_ms := expiry_ms(seconds)) > 0
     ]
-    queue._engine.run(leases.finish, first._name, queue._group, first._consumer, tokens, made)
+    with store.brief_transaction() if len(by_stream) > 1 else nullcontext():
+        for (queue, name, consumer), some in by_stream.items():
+            tokens = [*map(_TOKEN_OF, some)]
+            queue._engine.run(leases.finish, name, queue._group, consumer, tokens, made)
+            made = []
     for message in messages:
         message._settled = True
 

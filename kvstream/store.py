@@ -85,7 +85,7 @@ class Store(Public, Generic[S]):
 
     @property
     def engine(self) -> Engine:
-        """The engine of a store that this process alone has; InvalidArgument for any other."""
+        """The engine of a store that only this process has open; else raises InvalidArgument."""
         engine = self._engine
         if not isinstance(engine, Engine):
             raise InvalidArgument(
@@ -236,7 +236,7 @@ class Store(Public, Generic[S]):
             yield self
 
     def brief_transaction(self) -> AbstractContextManager[Any]:
-        """Run a block of kvstream's own code, which takes no time, as a transaction."""
+        """Run a short block of kvstream's own code as a transaction."""
         return self._engine.brief_transaction()
 
     def read(

@@ -314,9 +314,9 @@ class Stream(Public, Generic[S]):
     def delayed(
         self, start: Ticket | str | None = None, count: int = 100
     ) -> list[DelayedMessage[S]]:
-        """Return messages that are not due yet from a ticket on, in the order in which they are.
+        """Return messages that are not due yet, from a ticket on, the soonest due first.
 
-        They are at most ``count`` and 5000, and fewer if they are large.
+        At most ``count``, 5000, or fewer if they are large.
         """
         first = None if start is None else Ticket.parse(start)
         messages = self._engine.run(delayed.listed, self._name, first, whole(count, "count"))
@@ -334,7 +334,7 @@ class Stream(Public, Generic[S]):
     def move(
         self, ticket: Ticket | str, *, delay: Duration | None = None, at: Moment | None = None
     ) -> Ticket | None:
-        """Make a delayed message due at another time; return its new ticket, None if it is not."""
+        """Make a delayed message due at another time; return its new ticket, None if it is due."""
         at_ms = due_ms(delay, at, self._engine.clock)
         if at_ms is None:
             raise InvalidArgument("give delay or at: when the message is to be due")
@@ -405,10 +405,10 @@ class Stream(Public, Generic[S]):
     ) -> None:
         """Set which entries are removed in the background, in place of earlier rules.
 
-        An entry goes when one rule lets it go: older than ``max_age``, beyond the last
+        An entry is removed if one rule says so: it is older than ``max_age``, before the last
         ``max_length`` or ``max_bytes`` (by whole nodes), ``acked`` by every group, or not the
-        ``latest`` one with its value of that field. None goes that a group has pending or has not
-        read, unless ``force``. A stream is created if there is none.
+        ``latest`` one with its value of that field. No entry is removed that a group has pending or
+        has not read, unless ``force``. A stream is created if there is none.
         """
         numbers = {
             "max_age": None if max_age is None else span_ms(max_age, "max_age"),

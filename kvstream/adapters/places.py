@@ -22,7 +22,7 @@ from kvstream.types.urls import AnyPath, server_url, show_place
 T = TypeVar("T")
 
 TRIES = 20
-"""How often a call is made."""
+"""How often a call that conflicts is made."""
 _GLOB = str.maketrans({letter: "\\" + letter for letter in "\\*?["})
 
 _lock = threading.RLock()
@@ -39,7 +39,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def retry_conflicts(call: Callable[[], T], twice: bool = True) -> T:
-    """Make a call again while it conflicts with others; ``twice``: or if its outcome is unknown."""
+    """Repeat a call that conflicts with others; with ``twice`` also if its outcome is unknown."""
     for _ in range(TRIES - 1):
         with suppress(Conflict, *([UnknownOutcome] if twice else [])):
             return call()
@@ -154,7 +154,7 @@ class Strings:
 
 
 class Records:
-    """Records with names: entries of a stream, of which the last with a name counts.
+    """Named records: entries of a stream, of which the last one of a name counts.
 
     Each call reads the whole stream. It is for hundreds or thousands of records, not for millions.
     """
@@ -171,7 +171,7 @@ class Records:
         return {entry.fields[b"name"].decode(): entry.fields[b"record"] for entry in self.stream}
 
     def put(self, name: str, record: str | bytes, *, exists: bool | None = None) -> bool:
-        """Set a record in one commit; with ``exists`` only if there is one, or none, before."""
+        """Set a record in one commit; ``exists`` True: only if there is one; False: only if not."""
         return retry_conflicts(lambda: self._change(name, record, exists), twice=exists is None)
 
     def delete(self, name: str) -> bool:

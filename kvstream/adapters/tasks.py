@@ -112,7 +112,7 @@ class Tasks:
             return dict(queue.levels)
 
     def _list_of(self, name: str) -> Stream:
-        """Return the list of the priorities, other than 0, that a queue has had a task of."""
+        """Return the stream that lists the priorities of a queue, other than 0."""
         return self._open().stream(f"{name}:priorities")
 
     def _add_level(self, queue: _Queue, level: float, key: bytes) -> None:
@@ -128,7 +128,7 @@ class Tasks:
         return [self._open().stream(levels[level]) for level in sorted(levels, reverse=True)]
 
     def stream(self, name: str, level: float = 0) -> Stream:
-        """Return the stream of a priority, which all readers look into from now on."""
+        """Return the stream of a priority, which all readers read from now on."""
         levels = self._queues[name].levels
         if level not in levels:
             levels = self._levels(name)
@@ -219,7 +219,7 @@ class Tasks:
             _log.warning("the task %s is another reader's by now", ref.id)
 
     def guard(self, ref: Ref) -> None:
-        """Raise LeaseLost if another reader has a task; in a transaction also if at its end."""
+        """Raise LeaseLost if another reader has a task, in a transaction also by its end."""
         self._run(watch.guard, ref.key, ref.id, ref.deliveries)
 
     def _run(self, operation: Callable[..., T], key: bytes, *args: Any) -> T:

@@ -102,7 +102,7 @@ class _AsyncProxy(Public, Generic[F_co]):
 
 
 class _SyncAttribute(Generic[T]):
-    """A property of the object of the library, by the same name."""
+    """An attribute that is read from the object of the library."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -126,7 +126,7 @@ def _wrap_call(
 def _wrap_long_call(
     method: Callable[Concatenate[F_co, P], T], alone: bool = True
 ) -> Callable[Concatenate[_AsyncProxy[F_co], P], Coroutine[Any, Any, T]]:
-    """Return the method that awaits a long one; ``alone``: other calls wait meanwhile."""
+    """Return the method that awaits a long method; with ``alone`` other calls wait meanwhile."""
 
     @wraps(method)
     async def call(self: _AsyncProxy[F_co], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -527,7 +527,7 @@ async def take(
 
 
 def _unwrap(messages: Sequence[AsyncMessage[S]]) -> list[Message[S]]:
-    """Return the messages of the Queue; it refuses other values, which stay as they are."""
+    """Return the messages of the Queue; other values stay as they are, for it to refuse."""
     return [getattr(each, "_sync", each) for each in cast(Sequence[Any], messages)]
 
 
@@ -606,7 +606,7 @@ _users: Counter[asyncio.Task[AsyncStore]] = Counter()
 class StoreOfLoop:
     """The store of the running loop at a place, for one ``async with``; open while it has users.
 
-    It is no generator: a loop that ends would close that, and its store.
+    It is a class: a loop that ends closes generators, so a generator would close its store then.
     """
 
     def __init__(self, place: AnyPath, **options: Any) -> None:
@@ -617,7 +617,7 @@ class StoreOfLoop:
         self._key = loop, self._place, repr(sorted(self._options.items()))
         opening = _openings.get(self._key)
         if opening is None:
-            opening = loop.create_task(_open_store(self._place, self._options))
+            opening = loop.create_task(open(self._place, **self._options)._opening())
             _openings[self._key] = opening
         self._opening = opening
         _users[opening] += 1
@@ -639,10 +639,6 @@ class StoreOfLoop:
                 await asyncio.wait([opening])
             elif opening.exception() is None:
                 await opening.result().close()
-
-
-async def _open_store(place: AnyPath, options: dict[str, Any]) -> AsyncStore:
-    return await open(place, **options)
 
 
 async def _open_directory(opening: Callable[[], Store[Any]]) -> AsyncStore[Any]:

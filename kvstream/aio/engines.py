@@ -159,18 +159,15 @@ def pause(seconds: float) -> None:
 
 
 async def in_thread(function: Callable[[], T], after: Callable[[], object] = lambda: None) -> T:
-    """Run a function in a thread. If the task is cancelled, it ends all the same, then ``after``.
-
-    ``after`` runs in the loop.
-    """
+    """Run a function in a thread, then ``after`` in the loop, even if the task is cancelled."""
     running = asyncio.get_running_loop().run_in_executor(None, function)
 
-    def done(future: "asyncio.Future[T]") -> None:
+    def end(future: "asyncio.Future[T]") -> None:
         after()
         if not future.cancelled():
-            future.exception()  # the task may have been cancelled: it is not "never retrieved"
+            future.exception()  # else asyncio may log that nobody has retrieved it
 
-    running.add_done_callback(done)
+    running.add_done_callback(end)
     return await asyncio.shield(running)
 
 
@@ -272,7 +269,7 @@ class Gate:
             await self._open.wait()
 
     async def take(self, owner: object) -> None:
-        """Keep other tasks out, as soon as no task does so; first come, first served."""
+        """Wait until no task keeps others out, in order of arrival; then keep others out."""
         if self.owner is asyncio.current_task():
             raise InvalidArgument("a transaction is open in this task already")
         _refuse_child(self.owner)
@@ -357,7 +354,7 @@ class LoopEngine(Engine):
         self.signal = self._loop_signal
         self.database.pause_by(pause)
         self._calls = 0
-        """Calls since one last gave way to other tasks."""
+        """Calls since the last ``sleep(0)``: calls may not suspend, and other tasks need a turn."""
         self._committed: tuple[int, dict[bytes, Wake]] | None = None
         """The sequence number and changed keys of a transaction that has just been committed."""
         self._cancelled: list[Waiter] = []
@@ -395,7 +392,7 @@ class LoopEngine(Engine):
     async def transaction_of_task(self) -> AsyncIterator[None]:
         """Keep other tasks out of the transaction that this task opens inside.
 
-        They go on while it waits for the fsync.
+        The others go on while this task waits for the fsync.
         """
         task = asyncio.current_task()
         await self.gate.take(task)

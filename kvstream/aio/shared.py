@@ -76,7 +76,7 @@ class LoopSharedEngine(RemoteCalls, SharedEngine):
     _opener: Callable[[], object] = staticmethod(running_task)
     _new_local: Callable[[], Any] = OfTask
     _calls = 0
-    """Calls since one last gave way to other tasks: an owner's calls do not wait."""
+    """Calls since the last ``sleep(0)``: an owner's calls may never suspend; see LoopEngine."""
 
     async def task_call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self._calls += 1

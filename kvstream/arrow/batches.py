@@ -361,7 +361,7 @@ class StreamRead:
         yield from self._convert(batches, self._pages())
 
     def _batches_of(self, pages: Iterable[Columns]) -> Batches:
-        """Return what makes batches, with columns for the fields of ``pages`` if none are given."""
+        """Return a Batches; without a schema its columns are the fields of ``pages``."""
         if self._given is not None:
             return Batches(self._given, columns_of_schema(self._given, self._prefix))
         return Batches(*columns_of_names(*_names(pages), self._prefix))

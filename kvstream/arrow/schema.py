@@ -15,7 +15,7 @@ from kvstream.errors import InvalidArgument, shown
 from kvstream.layout.keys import ID_BYTES
 
 COLUMNS_MAX = 1000
-"""Columns of a read without a schema: more field names are data, such as IDs."""
+"""Most columns of a read without a schema: more field names are likely data, such as IDs."""
 
 
 _RESERVED = (Role.ID, Role.TIMESTAMP, Role.STREAM, Role.FIELDS)
@@ -70,7 +70,7 @@ def _without_categories(schema: pa.Schema) -> pa.Schema:
 def columns_of_names(
     names: Iterable[bytes], binary: set[bytes], prefix: str
 ) -> tuple[pa.Schema, list[Column]]:
-    """Return ID, time, and a column for each field name; text, unless ``binary`` has the name."""
+    """Return columns for ID, time and each field name: text, or binary if it is in ``binary``."""
     columns = [Column(role, prefix + role, "") for role in (Role.ID, Role.TIMESTAMP)]
     kinds: list[Any] = [pa.string(), pa.timestamp("ms", "UTC")]
     taken = {column.name for column in columns}

@@ -57,7 +57,7 @@ PRIORITIES = ("high", "normal", "low")
 RESULT_TTL_S = 3600.0
 UNKNOWN_GRACE_S = 30.0
 LARGE_RESULT = 1_000_000
-"""Bytes: a server may be set to refuse larger ones (stream-entry-max-bytes)."""
+"""Bytes of a result above which a server may refuse it (stream-entry-max-bytes)."""
 LEASE_S, LEASE_S_MIN = 30.0, 0.2
 """The lease of a job, unless a task has a shorter timeout. Workers extend it while they live."""
 _RESERVED = frozenset({"dead", "result", SCHEDULED, *PRIORITIES})
@@ -127,14 +127,14 @@ class Jobs(Public):
     ) -> None:
         """Describe the jobs; nothing is opened yet.
 
-        ``shared``: many processes may open the directory, as by default if redis-py is installed
-        and no ``clock`` is given; False: this one opens it for itself alone.
+        ``shared``: whether many processes may open the directory, by default if redis-py is
+        installed and no ``clock`` is given; with False this process has it alone.
         ``name`` begins the keys of all streams. ``format`` is that of arguments and results,
         "json" or "msgpack". ``result_ttl``: the seconds for which results are kept.
         ``priorities``: the most urgent first. ``application`` names the program whose schedules
         these are, where others share the store; by default the file and variable of the Jobs.
-        ``unknown_grace``: the seconds for which a worker leaves jobs to others whose task, or the
-        version of it, it does not know. ``options`` are those of ``kvstream.open``.
+        ``unknown_grace``: the seconds for which a worker leaves a job to other workers if it does
+        not know its task, or that version of it. ``options`` are those of ``kvstream.open``.
         """
         self.place = place
         self.name = name
@@ -145,7 +145,7 @@ class Jobs(Public):
         self.result_ttl = to_seconds(result_ttl, "result_ttl")
         self._priorities = check_priorities(priorities)
         self._application = application
-        self._module = schedules.maker()
+        self._module = schedules.calling_module()
         self._declared: set[schedules.Place] = set()
         self.unknown_grace = to_seconds(unknown_grace, "unknown_grace")
         if options.get("decode"):
@@ -368,7 +368,7 @@ class Jobs(Public):
 
     @property
     def lease_s(self) -> float:
-        """The seconds after which another worker gets the job of one that has died."""
+        """The seconds after which another worker gets the job of a dead one."""
         timeouts = [task.timeout for task in self.tasks.values() if task.timeout is not None]
         return max(LEASE_S_MIN, min([LEASE_S, *timeouts]))
 
@@ -468,7 +468,7 @@ class Jobs(Public):
         return self._holder(unique, where, task, queue)
 
     def _is_new(self, handle: JobHandle[Any], queue: Queue) -> bool:
-        """Return whether a job was put that is to be unique, not left out for another one."""
+        """Return whether a job with a unique name was added, and not left out for another one."""
         if handle.where is None:  # in a transaction on a server
             return True
         stored = self._fields_at(handle.where, queue)
@@ -556,15 +556,17 @@ class Jobs(Public):
         """End a job with its result, in one commit with the writes of the block."""
         assert job.message is not None
         job.ending = True
-        with job.message.transaction() as store:
-            yield store
-            self._end([(job, self._outcome(job))])
+        try:
+            with job.message.transaction() as store:
+                yield store
+                self._end([(job, self._outcome(job))])
+        except BaseException:
+            job.ending = False
+            raise
 
     def finish(self, jobs: Sequence[Job]) -> None:
         """End jobs with their results in one commit; raise LeaseLost if one has lost its lease."""
-        ended = []
-        for job in jobs:
-            ended.append((job, self._outcome(job)))
+        ended = [(job, self._outcome(job)) for job in jobs]
         for job, outcome in ended:
             job.ending = True
             if len(outcome.get(b"result", b"")) > LARGE_RESULT:
@@ -596,9 +598,9 @@ class Jobs(Public):
         return {**end, b"format": self.format, b"task": job.task.name}
 
     def _end(self, ended: Sequence[tuple[Job, Mapping[bytes, Any]]]) -> None:
-        """Take the messages of jobs out of the queues, and write what they have returned.
+        """Acknowledge and delete the messages of jobs, and write their outcomes.
 
-        An empty outcome has been written before, or is not kept.
+        An empty outcome was written before, or is not kept.
         """
         messages, results = [], []
         for job, outcome in ended:

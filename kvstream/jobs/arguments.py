@@ -61,7 +61,7 @@ def pack(plain: Any, form: str) -> bytes:
 
 
 def unpack(data: bytes, form: str) -> Any:
-    """Return the plain data in bytes of ``pack``; ValueError for bytes that hold none."""
+    """Return the plain data that ``pack`` has made bytes; raise ValueError for other bytes."""
     check_format(form)
     try:
         return msgpack.unpackb(data) if form == "msgpack" else json.loads(data.decode())
@@ -435,7 +435,7 @@ class Signature:
     """
 
     def __init__(self, function: Callable[..., Any], name: str = "") -> None:
-        """``name`` is that of the task, which errors tell; by default that of the function."""
+        """``name`` is the name of the task in errors, by default that of the function."""
         self._function = function
         self._name = name or getattr(function, "__qualname__", type(function).__name__)
         self._signature = inspect.signature(function)
@@ -487,7 +487,7 @@ class Signature:
         for name, value in bound.arguments.items():
             kind = self._signature.parameters[name].kind
             if kind is inspect.Parameter.VAR_POSITIONAL:
-                if value:  # those before it have their places then
+                if value:  # then the parameters before it are positional, too
                     placed += [
                         *named.values(),
                         *(self._dump_argument(name, each) for each in value),
@@ -535,10 +535,9 @@ class Signature:
         return found
 
     def _plain_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the arguments of a call by name, in order; None if only inspect can tell.
+        """Return the arguments of a usual call by name, in order; None if inspect must bind them.
 
-        That is when the call or the function is not of the usual kind. inspect takes ten times as
-        long.
+        inspect takes ten times as long.
         """
         names = self.names
         if not self._is_plain or len(args) > len(names):
@@ -632,7 +631,7 @@ class Signature:
             raise TypeError(f"the result of {self._name}: {describe(error)}") from None
 
     def load_result(self, plain: Any) -> Any:
-        """Return the result that ``dump_result`` has made plain."""
+        """Return the result in plain data; the reverse of ``dump_result``."""
         return None if plain is None else self._codecs["return"].load(plain)
 
 

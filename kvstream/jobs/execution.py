@@ -50,7 +50,7 @@ from kvstream.jobs.job_log import (
     log_retried,
     logger_of,
 )
-from kvstream.jobs.unknown import is_left_to_others
+from kvstream.jobs.unknown import leave_to_others
 from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
 _NAME_MAX = 200
 """Characters of a task's name, which any program may have written, in an error."""
 RETRY_TTL_S = 60.0
-"""Seconds after the delay of a retry for which its record is kept at least: see was_cut_short."""
+"""The record of a retry is kept for at least so long after its delay: see was_cut_short."""
 _TRIES = 20
-"""Attempts of a transaction that other clients overtake."""
+"""Attempts of a transaction that conflicts with other clients."""
 _log = logger_of(__name__)
 
 Wait = Callable[[Awaitable[Any]], Any]
@@ -71,9 +71,9 @@ Wait = Callable[[Awaitable[Any]], Any]
 def job_of(jobs: AnyJobs, message: Message) -> Job | None:
     """Return the job in a message; None if it was refused.
 
-    A refused one moves to the dead letters: it is no job, it has taken too many workers with it, or
-    its task is unknown and no other worker has taken it within the grace. Its arguments are loaded
-    when it runs.
+    A refused message moves to the dead letters: it is no job, it was delivered too often without an
+    outcome, or its task is unknown and no other worker has taken it within the grace. The arguments
+    are loaded when the job runs.
     """
     job = Job("", "", b"", attempt=message.deliveries)
     with suppress(ValueError):
@@ -98,16 +98,17 @@ def job_of(jobs: AnyJobs, message: Message) -> Job | None:
 
 def refuse(jobs: AnyJobs, job: Job, error: Refused) -> None:
     """End a job that this worker cannot run: leave it to others for a while, or give it up."""
-    if isinstance(error, UnknownTask) and is_left_to_others(jobs, job, error):
+    if isinstance(error, UnknownTask) and leave_to_others(jobs, job, error):
         return
     has_lost_workers = job.task is not None and job.attempt > job.task.max_deliveries
     give_up(jobs, job, error, is_spent=has_lost_workers)
 
 
 def was_cut_short(jobs: AnyJobs, job: Job) -> bool:
-    """Return whether the last try of a job ended without an outcome: perhaps it ends its workers.
+    """Return whether the last try of a job ended without an outcome: perhaps it kills its workers.
 
-    The lease of that try has ended, or no failure of it is recorded: the job was given back since.
+    Then the lease of that try has ended; or the job was given back since, and the try has no
+    recorded failure.
     """
     message = job.message
     assert message is not None
@@ -163,9 +164,9 @@ def _begin(job: Job) -> None:
 
 @contextmanager
 def _own_process() -> Iterator[None]:
-    """End a process that the function of a job has forked, when it leaves that function.
+    """End a process that the function of a job has forked, once it leaves that function.
 
-    It has the connections of this one, and none of its threads: it must not end the job.
+    The fork has the connections of this process and none of its threads: it must not end the job.
     """
     own = os.getpid()
     try:
@@ -224,12 +225,12 @@ def end_with_error(jobs: AnyJobs, job: Job, error: BaseException, wait: Wait) ->
 
 
 def end_with_timeout(jobs: AnyJobs, job: Job, wait: Wait) -> None:
-    """End the run of a sync task that takes too long; its thread goes on for nothing."""
+    """Fail a run that has taken too long; what it does from now on is dropped."""
     end_with_error(jobs, job, _timeout_of(job), wait)
 
 
 def end_child_with_timeout(jobs: AnyJobs, job: Job, seconds: float) -> None:
-    """End the run of a job in another process, which has taken ``seconds``, by its timeout."""
+    """Fail a job of another process by its timeout, after it has run for ``seconds``."""
     job.begun = monotonic() - seconds
     fail(jobs, job, _timeout_of(job))
 
@@ -255,8 +256,8 @@ def _wait_for_middleware(found: Any, wait: Wait) -> None:
 def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
     """Write the results of jobs and acknowledge them, in one commit.
 
-    If that is refused, since one job has lost its lease or has a wrong result, each ends by a
-    commit of its own.
+    If that commit is refused, since one job has lost its lease or has a wrong result, each job ends
+    in a commit of its own.
     """
     begun = monotonic()
     ending: list[Job] = []
@@ -296,10 +297,10 @@ def _finish_one(jobs: AnyJobs, job: Job, begun: float) -> None:
 
 
 def _retry(jobs: AnyJobs, begun: float, call: Callable[[], None]) -> None:
-    """Call again while other clients change what the transaction has read, or the server is away.
+    """Repeat a call while it conflicts with other clients, or the server is away.
 
-    A lease after ``begun`` it has ended, so that another worker may have the job. A call whose
-    outcome is unknown may be repeated: if it was done, the lease is another's.
+    It raises ServerUnavailable one lease after ``begun``: another worker may have the job then. A
+    call whose outcome is unknown may be repeated: if it was done, the next one raises LeaseLost.
     """
     tries = _TRIES
     while True:
@@ -338,14 +339,14 @@ def fail(jobs: AnyJobs, job: Job, error: BaseException) -> None:
             jobs.record(job.id, RETRY, delay + max(task.result_ttl, RETRY_TTL_S), fields)
         message.nack(delay, error=failure.text, traceback=failure.trace)
 
-    if _is_written(jobs, job, give_back, "given back"):
+    if _write_failure(jobs, job, give_back, "given back"):
         log_retried(job, failure, delay)
 
 
 def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = False) -> None:
     """Move the job to the dead letters, with its error, and write that it failed.
 
-    ``is_spent``: it was tried as often as it may be, which is the reason of its dead letter.
+    ``is_spent``: the dead letter says that the job had its last try.
     """
     task, message = job.task, job.message
     assert message is not None
@@ -363,15 +364,15 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
             options = failure_of(None, not is_spent, failure.text, failure.trace)
             message.nack_with(**options, max_deliveries=int(is_spent))
 
-    if _is_written(jobs, job, bury, "given up"):
+    if _write_failure(jobs, job, bury, "given up"):
         log_failed(job, failure)
 
 
-def _is_written(jobs: AnyJobs, job: Job, write: Callable[[bool], None], outcome: str) -> bool:
-    """Write that a run has failed, and return whether that was done; else log why not.
+def _write_failure(jobs: AnyJobs, job: Job, write: Callable[[bool], None], outcome: str) -> bool:
+    """Write that a run has failed; return whether it was written, and log why if it was not.
 
-    ``write`` is called with False, for no record of the outcome, if none can be written: any
-    program may have chosen the ID of the job, which is a part of its record's key.
+    ``write(False)``, which adds no record of the outcome, is called if that record is refused: any
+    program may have chosen the ID of the job, which is part of the record's key.
     """
 
     def commit(recorded: bool) -> None:

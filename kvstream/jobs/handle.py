@@ -45,13 +45,13 @@ R = TypeVar("R")
 
 DONE, FAILED, CANCELLED, RETRY = b"done", b"failed", b"cancelled", b"retry"
 LOOK_S = 5.0
-"""Longest single wait: then the handle looks whether the job is still somewhere."""
+"""Longest single wait for a result; then the handle checks whether the job still exists."""
 SKEW_MS = 60_000
 """How far the clocks of a program and of the store may be apart."""
 AWAY_S = 0.2
 """Pause between two tries while the server is away."""
 REDRIVE_S = 0.02
-"""The same while another redrive of the dead letters runs."""
+"""Pause between two tries while another redrive of the dead letters runs."""
 _TRIES = 100
 _PAGE = 1000
 
@@ -66,9 +66,9 @@ def _wait_s(timeout: float | timedelta | None) -> float | None:
 
 
 def state_of(pending: PendingEntry | None) -> str:
-    """Return the state of a job in its stream, by what is pending of it.
+    """Return the state of a job in its stream, by its pending entry.
 
-    One that a worker has given back as not tried is queued.
+    A job that a worker has given back untried is queued.
     """
     if pending is not None and pending.consumer:
         return "running"
@@ -87,7 +87,7 @@ class JobHandle(Generic[R]):
     def __init__(
         self, jobs: AnyJobs, job_id: str, task: Any = None, where: StreamID | Ticket | None = None
     ) -> None:
-        """``where``: the ID of its message, or its ticket while it is delayed; None: unknown."""
+        """``where``: the ID of the message, its ticket while it is delayed, or None if unknown."""
         self.id = job_id
         self._jobs = jobs
         self._task = task
@@ -146,7 +146,7 @@ class JobHandle(Generic[R]):
             found = self._ask(asked, deadline)
 
     def _ask(self, asked: tuple[Any, float | None] | None, deadline: float | None) -> Any:
-        """Return the status or records, once the server is there."""
+        """Return what a wait step asks for; wait for a server that is away."""
         while True:
             try:
                 return self.status if asked is None else self._records(*asked)
@@ -158,7 +158,10 @@ class JobHandle(Generic[R]):
     def _wait_steps(
         self, timeout: float | None
     ) -> Generator[tuple[Any, float | None] | None, Any, R]:
-        """Yield the reads of the wait for a result, or None to be sent the status; return it."""
+        """Yield what the wait for the result asks for, to be sent its answer; return the result.
+
+        That is the arguments of ``_records``, or None for the status.
+        """
         deadline = None if timeout is None else monotonic() + timeout
         late = f"not done after {timeout or 0:g} s"
         if self._jobs.testing:  # a job that is not done stays so while this thread waits
@@ -205,7 +208,7 @@ class JobHandle(Generic[R]):
         return value
 
     async def aresult(self, timeout: float | timedelta | None = None) -> R:
-        """Await the result, as ``result`` waits for it; no thread waits."""
+        """Await the result, as ``result`` waits for it, without blocking a thread."""
         wait_s = _wait_s(timeout)
         steps, found = self._wait_steps(wait_s), None
         deadline = None if wait_s is None else monotonic() + wait_s
@@ -216,7 +219,7 @@ class JobHandle(Generic[R]):
                 return cast(R, end.value)
             try:
                 found = None if asked is None else await self._aread(*asked)
-            except ServerUnavailable:  # the store of other threads waits for it, or for a new owner
+            except ServerUnavailable:  # below, a thread waits for the server or for a new owner
                 asked = asked and (asked[0], None)
                 found = None
             if found is None:
@@ -253,13 +256,12 @@ class JobHandle(Generic[R]):
         read = PlainRead([(name, read_position(after, engine.clock.now_ms))], None, lambda: None)
         reply, waiter = engine.submit([name], read, deliver)
         if waiter is not None:
-            timer = None if block is None else call_later(loop, block, settle, None)
+            timer = call_later(loop, block, settle, None)
             try:
                 outcome = await arrived
                 reply = None if outcome is None else outcome.get()
             finally:
-                if timer is not None:
-                    timer.cancel()
+                timer.cancel()
                 engine.cancel(waiter)
         return [cast("Entry", entry) for _, entries in reply or () for entry in entries]
 
@@ -397,7 +399,7 @@ class JobHandle(Generic[R]):
     def _redrive(self, failed_ms: int) -> bool:
         """Move the dead letter of the job back; return whether there was one."""
         for start in (f"{failed_ms}-0", "-"):
-            if (found := self._letter(start)) is not None:
+            if (found := self._find_letter(start)) is not None:
                 return self._redrive_letter(*found)
         return False
 
@@ -405,10 +407,10 @@ class JobHandle(Generic[R]):
         """Return a queue for each stream of dead letters."""
         return [*{queue.dead_stream().key: queue for queue in self._jobs.queues()}.values()]
 
-    def _letter(self, start: str) -> tuple[Queue, StreamID] | None:
-        """Return the queue and ID of the dead letter of the job, from a position on.
+    def _find_letter(self, start: str) -> tuple[Queue, StreamID] | None:
+        """Find the dead letter of the job from an ID on; return its queue and its ID.
 
-        It was added by the commit that wrote the failure.
+        The commit that wrote the failure added it.
         """
         for queue in self._dead_letter_queues():
             for letter in queue.dead_stream().scan(start):
@@ -419,13 +421,13 @@ class JobHandle(Generic[R]):
     def _is_redriven(self) -> bool:
         """Return whether a redrive of many has moved the failed job back to its queue.
 
-        Its records do not tell: only ``retry`` writes them.
+        The records of the job do not tell: of redrives only ``retry`` writes one.
         """
         if not any(queue.redrive_status() for queue in self._dead_letter_queues()):
             return False
         records = self._records()
         start = f"{records[-1].id.ms}-0" if records else "-"
-        return self._letter(start) is None and self._find_message() is not None
+        return self._find_letter(start) is None and self._find_message() is not None
 
     @staticmethod
     def _redrive_letter(queue: Queue, letter: StreamID) -> bool:

@@ -135,8 +135,8 @@ def _uuid(ms: int, rest: bytes) -> str:
 def id_of(fields: Mapping[bytes, bytes], entry_id: object) -> str:
     """Return the ID of the job in a message; ValueError if it is not UTF-8.
 
-    One of a schedule has no field for it. Its ID follows from its time and schedule, so that it is
-    the same when the message has come back from the dead letters.
+    A message of a schedule has no field for the ID. Its ID is made of its time and schedule, so it
+    is the same after the message has come back from the dead letters.
     """
     if ID in fields:
         return fields[ID].decode()
@@ -148,7 +148,7 @@ def id_of(fields: Mapping[bytes, bytes], entry_id: object) -> str:
 
 
 def has_id(fields: Mapping[bytes, bytes], entry_id: object, job_id: str) -> bool:
-    """Return whether a message is the job of an ID; other programs may have written it."""
+    """Return whether a message is the job with an ID; any program may have written it."""
     try:
         return id_of(fields, entry_id) == job_id
     except ValueError:
@@ -159,7 +159,7 @@ def creation_ms(job_id: str) -> int:
     """Return the Unix milliseconds at which an ID was made."""
     try:
         return UUID(job_id).int >> 80
-    except ValueError:  # of a message without an ID: that of its entry
+    except ValueError:  # the ID of an entry: its message has no ID of its own
         ms = job_id.partition("-")[0]
         if ms.isdecimal() and len(ms) < _DIGITS_MAX:
             return int(ms)
@@ -168,7 +168,7 @@ def creation_ms(job_id: str) -> int:
 
 @dataclass(eq=False)
 class Job(Public):
-    """One call of a task. ``current_job()`` returns it to the task, and middleware is given it."""
+    """One call of a task. A task gets it by ``current_job()``, middleware as an argument."""
 
     _internal = frozenset(
         {"begun", "done", "ending", "form", "of", "packed", "returned", "settled"}
@@ -202,7 +202,7 @@ class Job(Public):
     returned: float | None = None
     """When its function and middleware had returned or raised; None until then."""
     ending: bool = False
-    """Its end is being written."""
+    """Its outcome is being written."""
     done: bool = False
     """Its transaction has ended it."""
     settled: bool = False

@@ -8,7 +8,7 @@
     ERROR    job <id> of <task> failed for good: attempt 2, 0.012 s: ValueError: text
 
 A final failure has the traceback too. A try that ends otherwise (its lease is lost, it is given
-back) has a line as well. Each record has the same facts as the attribute ``job``, a dict; the JSON
+back) has a line as well. Each record has these facts in a dict, its attribute ``job``; the JSON
 format shows them as fields.
 
 Handlers of the log are the user's code. So nothing is logged while a lock is held or a transaction
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 _ERROR_MAX = 1000
 """Characters of an exception's text in a line."""
 _NAME_MAX = 200
-"""The same of an ID or a task, which any program may have written."""
+"""Characters of an ID or of a task's name in a line: any program may have chosen them."""
 _logger = logging.getLogger(__name__)
 
 
 class Failure(NamedTuple):
-    """An exception that ended a try, with its texts: its own code makes them, so they are kept."""
+    """An exception that ended a try, with its texts, which its own code has made once."""
 
     error: BaseException
     text: str
@@ -70,10 +70,7 @@ def log_problem(
     *args: object,
     error: BaseException,
 ) -> None:
-    """Log a line that ends with the message of a KVStreamError, which says what there is to know.
-
-    Another exception is a fault, so it comes with its traceback.
-    """
+    """Log a line with an error: the message of a KVStreamError, the traceback of any other one."""
     if isinstance(error, KVStreamError):
         logger.log(level, f"{message}: %s", *args, error)
     else:
@@ -86,9 +83,9 @@ def logger_of(name: str) -> SafeLogger:
 
 
 def show(shows: bool, level: str) -> None:
-    """Set whether starts and successes are logged; ``level`` is that of the other lines.
+    """Set whether starts and successes are logged, if ``level`` admits them.
 
-    Failures are shown unless ``level`` is ``nothing``; with ``warning`` nothing else is.
+    Failures are logged unless it is ``nothing``; with ``warning`` only failures are.
     """
     if LEVELS[level] <= NOTICE:
         _logger.setLevel(logging.INFO if shows else logging.WARNING)

@@ -1,9 +1,9 @@
 """Middleware: what happens around every job.
 
 A middleware is called when a job is enqueued, in the program that does so, and before and after
-each run, in the worker. ``before``, ``after`` and ``error`` may be ``async``. Those of an async
-task run in its asyncio task, those of a sync one in its thread. They are called in the order of
-``Jobs(middleware=[...])``, ``after`` and ``error`` in the opposite one.
+each run, in the worker. ``before``, ``after`` and ``error`` may be ``async``. For an async task
+they run in its asyncio task, for a sync task in its thread. They are called in the order of
+``Jobs(middleware=[...])``, ``after`` and ``error`` in reverse order.
 """
 
 from __future__ import annotations

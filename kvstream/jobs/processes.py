@@ -44,11 +44,11 @@ from kvstream.types.urls import refuse_url
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
 """The first and the longest pause before a dead child is started again."""
 PAUSE_BEGUN_MAX_S = 5.0
-"""The longest one if the child had begun to work: a job has ended it, and others wait."""
+"""The longest pause if the child had begun to work: a job has killed it, and others wait."""
 STEADY_S = 10.0
-"""A child that has lived for so long begins with the first pause again."""
+"""A child that has lived for so long is started again after the first pause."""
 LOOK_S, STOPPING_LOOK_S = 0.5, 0.05
-"""Pauses between two looks at the children: while they work, and while they stop."""
+"""Pauses between two checks of the children: while they work, and while they stop."""
 LATE_S = 5.0
 """Seconds that a child has to end beyond the grace of its jobs; then it is killed."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -60,7 +60,7 @@ _log = job_log.logger_of("kvstream.jobs.processes")  # a child runs this module 
 
 @dataclass(frozen=True)
 class WorkOptions:
-    """What a child is started with."""
+    """The options of a child process."""
 
     target: str
     """``module:name`` of the Jobs."""
@@ -72,7 +72,7 @@ class WorkOptions:
     job_log: bool = True
     """Whether starts and successes of jobs are logged."""
     folder: str = "."
-    """It is searched for modules first."""
+    """The folder that is searched for modules first."""
     declares: bool = True
     """Whether a child stores the schedules: a new one of an older version must not."""
 
@@ -97,7 +97,10 @@ def jobs_of(target: str, folder: str = ".") -> Jobs:
 
 
 class Signals:
-    """Counts signals to stop; the third acts as it did before."""
+    """Counts stop signals.
+
+    The first lets jobs finish, the second gives them back, the third has the default action.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -162,11 +165,11 @@ def work(options: WorkOptions, control: int) -> int:
 
 
 class _Output(io.FileIO):
-    """The descriptor of a standard stream, whose loss fails no job: what it refuses is dropped."""
+    """The descriptor of a standard stream. It drops what is refused: no job fails by a print."""
 
     def write(self, data: Any) -> int:
         try:
-            while (written := super().write(data)) is None:  # it does not block, and is full
+            while (written := super().write(data)) is None:  # it is non-blocking and full
                 select([], [self], [])
             return written
         except OSError:
@@ -181,7 +184,7 @@ class _Stream(io.TextIOWrapper):
 
 
 def _keep_output() -> None:
-    """Let jobs print, line by line, also when nobody reads their output any more."""
+    """Write prints of jobs line by line, and drop them once nobody reads the output."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if stream is not None:
@@ -191,7 +194,7 @@ def _keep_output() -> None:
 
 
 def main(settings: str) -> None:
-    """Work with the options in ``settings``, as JSON; threads of jobs given back end with it."""
+    """Run ``work`` with the options in JSON ``settings``; end the process with all its threads."""
     options = json.loads(settings)
     control = options.pop("control")
     _keep_output()
@@ -271,7 +274,7 @@ class Child:
             self.process.send_signal(number)
 
     def end(self) -> None:
-        """Wait until it has ended; kill it if it has not."""
+        """Kill the process if it still runs; wait for its end."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -285,7 +288,7 @@ class Supervisor:
 
     def __init__(self, options: WorkOptions, processes: int, *, reload: bool = False) -> None:
         self._options = options
-        of_child = replace(options, declares=reload)  # the parent has done so, with older sources
+        of_child = replace(options, declares=reload)  # else the parent has done so
         self._children = [Child(of_child) for _ in range(processes)]
         self._sources = Sources(Path(options.folder)) if reload else None
         self._ended = threading.Event()
@@ -350,7 +353,7 @@ class Supervisor:
                         job_log.log_problem(_log, logging.ERROR, text, error=error)
 
     def _stop_children(self, signals: Signals, renewal: Renewal) -> None:
-        """Stop the children as they are to be stopped by signals; kill those that are late."""
+        """Pass stop signals on to the children; kill those that are late."""
         deadline = monotonic() + self._options.grace + LATE_S
         sent = 1
         self._send(signal.SIGTERM)
@@ -402,7 +405,7 @@ def supervise(
 ) -> None:
     """Run workers in ``processes`` children until SIGTERM or Ctrl-C; the program ends then.
 
-    ``unused``: variables of the environment that name another place, which the log tells.
+    ``unused``: environment variables that name another place; the log says that they are ignored.
     """
     fill_streams()
     signals = Signals()

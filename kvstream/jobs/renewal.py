@@ -1,17 +1,16 @@
-"""Leases of a child that cannot renew them: its job keeps Python's lock, and no thread of it runs.
+"""Renews the leases of a child whose job keeps Python's lock, so that no other thread of it runs.
 
 The child of ``kvstream work`` has a socket to its parent. It sends its name as a consumer, then a
 byte at each beat, in a thread that does nothing else. While the beats stay away and the process
-lives, the parent renews the leases of that consumer. So the job ends once, however long it takes.
+lives, the parent renews the leases of that consumer. So the job runs once, however long it takes.
 
 ::
 
     child -> parent     consumer "\\n" "." "." ...
     parent -> child     nothing; its end means that the parent is gone
 
-A job with a timeout that has passed is ended by the parent: it fails as any late job, the child is
-killed, and its other jobs are tried again, each alone (``worker``), as one of them may have kept
-the lock.
+If the timeout of a job has passed, the parent kills the child and fails that job as late. The other
+jobs of the child are tried again, each alone (see ``worker``): one of them may have kept the lock.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ class Renewal:
         self.every_s = beat_s(jobs)
 
     def renew(self, beats: Beats, kill: Callable[[], None]) -> None:
-        """Renew the leases of a child that is silent; ``kill`` it if a job of it is late."""
+        """Renew the leases of a child that is silent; ``kill`` it if one of its jobs is late."""
         silent_s = beats.silent_s()
         if silent_s < SILENT_BEATS * self.every_s:
             return

@@ -1,9 +1,9 @@
-"""The schedules of an application: stored when a worker starts, and removed once it drops them.
+"""The schedules of an application: workers store them, and remove those that it has dropped.
 
 Applications may share a store, and the name of their Jobs. So each schedule names the application
 that has declared it, in the field ``app`` of its messages, and no other one removes it. By default
-an application is the file and the variable of its ``Jobs``. One without a variable in a module has
-no name: what it has declared is removed by the same object alone.
+an application has the name of the file and variable of its ``Jobs``. A Jobs that no variable of a
+module holds has no name: only the same object removes what it has declared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Place = tuple[bytes, bytes]
 """The key of a stream, and the name of a schedule."""
 
 SCHEDULED = "scheduled"
-"""The stream that lists the queues which have had schedules, the default one left out."""
+"""The stream that lists the queues that have had schedules, except the default one."""
 _CRON = b"cron:"
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Schedule(NamedTuple):
 # --- the application ----------------------------------------------------------------------------
 
 
-def maker() -> str:
+def calling_module() -> str:
     """Return the name of the module whose code makes a Jobs."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _package(frame.f_globals) == _package(globals()):
@@ -114,8 +114,8 @@ def declare(jobs: AnyJobs, declared: set[Place]) -> None:
 def _is_own(jobs: AnyJobs, application: str, found: records.Schedule) -> bool:
     """Return whether this application has declared a schedule.
 
-    One that names no application, as those of earlier versions, is that of the application which
-    has a schedule for the same task now.
+    A schedule of an earlier version names no application. It belongs to the one that has a schedule
+    for the same task now.
     """
     owner = found.fields.get(APP)
     if owner is None:
@@ -124,7 +124,7 @@ def _is_own(jobs: AnyJobs, application: str, found: records.Schedule) -> bool:
 
 
 def _is_of_task(jobs: AnyJobs, found: records.Schedule) -> bool:
-    """Return whether a stored schedule is for a task which the application has a schedule for."""
+    """Return whether the application has a schedule for the task of a stored one."""
     return found.fields.get(TASK) in {each.task.name.encode() for each in jobs.schedules}
 
 
@@ -155,7 +155,7 @@ def _text(name: bytes) -> str:
 def _streams(jobs: AnyJobs, now: Iterable[bytes]) -> list[Stream]:
     """Return the streams that may have schedules, also of queues that are not used any more.
 
-    Those that get some ``now`` are noted.
+    The streams with the keys ``now`` are recorded: they get schedules.
     """
     default = jobs.name.encode()
     noted = jobs.store.stream(f"{jobs.name}:{SCHEDULED}")

@@ -1,8 +1,8 @@
 """The start of workers while their store is away: they wait for it.
 
 A server may start later than its workers, and the owner of a shared directory may be gone or about
-to close it. What no time mends ends the worker at once: a wrong password or URL, and a certificate
-that is refused.
+to close it. What waiting does not mend ends the worker at once: a wrong password or URL, and a
+certificate that is refused.
 """
 
 import logging
@@ -27,9 +27,9 @@ _log = logging.getLogger(__name__)
 
 
 def begin(call: Callable[[], T], is_stopped: Callable[[], bool]) -> T | None:
-    """Return what a call returns, once its store is there; None if it is stopped before.
+    """Repeat a call until its store is there, and return its result; None if it is stopped before.
 
-    ``call`` is made again and again, so it must be one that may be repeated.
+    ``call`` must be one that may be repeated.
     """
     begun, pause, lines = monotonic(), PAUSE_S, Throttle(1, LINE_S)
     while not is_stopped():

@@ -47,11 +47,11 @@ ELSEWHERE = MappingProxyType(
         **dict.fromkeys(("s", "si", "signature_of", "message"), "enqueue(...)"),
     }
 )
-"""What other frameworks call ``enqueue``: Celery, dramatiq, huey, taskiq, Procrastinate."""
+"""What to call instead of methods of Celery, dramatiq, huey, taskiq and Procrastinate."""
 
 
 class Options(TypedDict, total=False):
-    """How a job is enqueued; see ``Task.with_options``. None is as if not given."""
+    """How a job is enqueued; see ``Task.with_options``. None means that an option is not given."""
 
     delay: float | timedelta | None
     at: float | datetime | None
@@ -64,7 +64,7 @@ class Options(TypedDict, total=False):
 
 
 OPTIONS = frozenset(Options.__annotations__)
-"""Arguments of ``enqueue`` that are not the function's, unless it has a parameter of the name."""
+"""Options that may stand among the arguments of ``enqueue``, unless a parameter has the name."""
 WHEN = frozenset({"delay", "at"})
 """Options that take each other's place."""
 _NONE: Options = {}
@@ -113,7 +113,7 @@ class Task(Public, Generic[P, R_co]):
         self._check()
 
     def _check(self) -> None:
-        """Raise InvalidArgument for options that cannot be meant."""
+        """Raise InvalidArgument for options that make no sense."""
         if self.retries < 0:
             raise InvalidArgument(f"retries must be at least 0, not {self.retries}")
         if self.timeout is not None and self.timeout <= 0:
@@ -155,8 +155,8 @@ class Task(Public, Generic[P, R_co]):
         """Enqueue a call; return its handle. Arguments that do not fit raise TypeError.
 
         The options of ``with_options`` may stand among the arguments, but no type checker knows
-        them there. A parameter of the function that has the name of an option gets its argument:
-        then that option is one of ``with_options`` alone. ::
+        them there. If a parameter of the function has the name of an option, the argument is the
+        parameter's: give that option to ``with_options``. ::
 
             send_mail.enqueue("a@b.c")
             send_mail.with_options(delay=60).enqueue("a@b.c")
@@ -177,7 +177,7 @@ class Task(Public, Generic[P, R_co]):
         return TaskWithOptions(self, self._merge_options(_NONE, options))
 
     def _merge_options(self, options: Options, given: Mapping[str, Any]) -> Options:
-        """Return options with those that are given; InvalidArgument for a wrong template."""
+        """Return options, updated by those given; raise InvalidArgument for a wrong template."""
         for name in given.keys() - OPTIONS:
             raise TypeError(f"a job has no option {shown(name)}{nearest(name, OPTIONS)}")
         new = {name: value for name, value in given.items() if value is not None}
@@ -247,8 +247,8 @@ class Task(Public, Generic[P, R_co]):
     ) -> list[JobHandle[Any]]:
         """Enqueue many calls in one commit; return a handle for each.
 
-        A call is a sequence of positional arguments or a mapping of named ones. Those of a task
-        with ``unique=`` are unique as by ``enqueue``. ::
+        A call is a sequence of positional arguments or a mapping of named ones. The calls of a task
+        with ``unique=`` are unique, as with ``enqueue``. ::
 
             send_mail.enqueue_many([("a@b.c",), ("d@e.f",)])
         """
@@ -321,7 +321,7 @@ class Task(Public, Generic[P, R_co]):
                 if job.version != version
                 else f"version {version}"
             )
-            # A message without a version is of no worker: no other one can run it either.
+            # No Jobs has enqueued a message without a version: no other worker can run it either.
             kind = UnknownTask if job.version and job.version != version else Refused
             why = str(error) if isinstance(error, TypeError | ValueError) else describe(error)
             raise kind(f"the arguments do not fit {self.name}: {why} ({which})") from None
@@ -352,7 +352,7 @@ class TaskWithOptions(Generic[P, R_co]):
         return f"<Task {self._task.name} with {', '.join(given) or 'no options'}>"
 
     def with_options(self, **options: Unpack[Options]) -> TaskWithOptions[P, R_co]:
-        """Return the task with these options, and those of before that are not given anew.
+        """Return the task with these options, and its earlier ones that are not given again.
 
         ``delay`` and ``at`` take each other's place. See ``Task.with_options``.
         """

@@ -98,8 +98,8 @@ class Testing:
     def run(self) -> int:
         """Run the jobs that are due now, and those that they enqueue; return how many runs.
 
-        ``enqueue`` does so by itself, unless a job that runs has called it; in a transaction the
-        end of its block does.
+        ``enqueue`` calls this by itself, except in a job that runs and in a transaction: the end of
+        the transaction's block calls it.
         """
         if self._running or self.jobs.store.engine.is_open_here():
             return 0
@@ -130,7 +130,7 @@ class Testing:
             self._running = before
 
     def turn(self, seconds: float | timedelta) -> int:
-        """Turn the clock forward; run all that is due on the way, at its time. Return the runs."""
+        """Turn the clock forward, and run each job at its time; return how many runs."""
         until = self.clock.ms + span_ms(seconds, "the time to turn")
         done = self.run()
         while (at := self._next_ms()) is not None and at <= until:

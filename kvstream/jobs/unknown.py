@@ -33,7 +33,7 @@ _UNKNOWN = "unknown"
 _log, _lines = logging.getLogger(__name__), Throttle()
 
 
-def is_left_to_others(jobs: AnyJobs, job: Job, error: UnknownTask) -> bool:
+def leave_to_others(jobs: AnyJobs, job: Job, error: UnknownTask) -> bool:
     """Give a job back for other workers; return False, and note why, if its grace is over."""
     grace_s = jobs.unknown_grace
     try:
@@ -56,7 +56,7 @@ def is_left_to_others(jobs: AnyJobs, job: Job, error: UnknownTask) -> bool:
 
 
 def _unknown_for_s(jobs: AnyJobs, job: Job) -> float | None:
-    """Return the seconds since a worker did not know the job; None if this is the first time."""
+    """Return the seconds since a worker first did not know the job; None if none has so far."""
     since_ms = None
     for record in jobs.store.stream(jobs.result_key(job.id)).range():
         if record.fields.get(b"status") == FAILED:  # it was given up, and redriven
@@ -81,7 +81,7 @@ def _put_off(jobs: AnyJobs, job: Job, error: UnknownTask, waited_s: float | None
 
 
 def _worker(jobs: AnyJobs, grace_s: float) -> str:
-    """Return which worker has given a job up, and what it knows."""
+    """Return a text that names this worker and the tasks that it has."""
     names = list(jobs.tasks)
     listed = ", ".join(names[:_LISTED]) or "none"
     if len(names) > _LISTED:

@@ -1,12 +1,11 @@
 """The worker: takes jobs as it has room for them, runs them, and keeps their leases.
 
 Async tasks run in one event loop, sync ones in threads. A worker takes a job only when it can begin
-it at once. One thread extends the leases of all jobs, three times in each, and watches timeouts.
-Another one writes the results: of all jobs that have ended meanwhile in one commit.
+it at once. One thread extends the leases of all jobs, three times per lease, and checks timeouts.
+Another thread writes the results: those of all jobs that have ended meanwhile go into one commit.
 
-A job may end its process, and all that run there with it. So jobs whose last try ended without an
-outcome run one at a time, and each alone for its first seconds: the next time only the job that
-did it is in the process.
+A job may kill its process, and with it all other jobs there. So a job whose last try ended without
+an outcome runs alone for its first seconds: if it kills the process again, no other job is lost.
 """
 
 from __future__ import annotations
@@ -50,15 +49,15 @@ if TYPE_CHECKING:
 WAIT_S = 60.0
 """Longest wait for a job: new ones, and ends of leases, wake the worker."""
 POLL_S = 0.1
-"""Pause between two looks whether a job may run alone."""
+"""Pause between two checks whether a job may run alone."""
 LOOK_S = 0.05
-"""Pause between two looks while the worker stops."""
+"""Pause between two checks while the worker stops."""
 WATCH_S = 10.0
-"""Longest wait for the event to stop: the thread that waits looks whether the worker has ended."""
+"""Longest single wait for the stop event; then its thread checks whether the worker has ended."""
 GATHER_S = 0.001
-"""Longest wait for one more job to end, before a read for the room that there is."""
+"""Longest wait for one more job to end, before the worker takes jobs for the free slots."""
 ENDS_MAX = 64
-"""Results that are written in one commit at most: some milliseconds."""
+"""Most results in one commit: it takes some milliseconds."""
 END_S = 60.0
 """Seconds that writing an outcome may take once the job has returned or raised."""
 FAILED_PAUSE_S = 1.0
@@ -71,12 +70,12 @@ class Times(NamedTuple):
     """Seconds that a worker gives its jobs, beside their own timeouts."""
 
     alone: float = 30.0
-    """A job whose last try was cut short runs alone for so long: no other one begins, and those
-    that run have done so for as long. A limit, since it may wait for another job."""
+    """How long a job whose last try was cut short runs alone: no other job begins meanwhile, and
+    running ones are at least that old. It is limited, since the job may wait for another one."""
     late: float = 5.0
-    """Cancelled tasks have so long to end."""
+    """How long a cancelled asyncio task may take to end."""
     hangs: float = 1.0
-    """An event loop that does not answer for so long is blocked."""
+    """An event loop that does not answer within this time is blocked."""
 
 
 @dataclass(eq=False)
@@ -88,8 +87,8 @@ class Run:
     begun: float
     """By ``monotonic``, as all times here."""
     deadline: float | None
-    """When the run of a thread has taken too long, or an async one has not ended although asyncio
-    has cancelled it ``Times.late`` before."""
+    """When the run has taken too long. For an async one it is ``Times.late`` after its timeout, at
+    which asyncio cancels it."""
     future: Any = None
     """The asyncio task."""
     abandoned: bool = False
@@ -114,7 +113,7 @@ class Worker(Public):
         grace: float = 30.0,
         declares: bool = True,
     ) -> None:
-        """``grace``: the seconds that running jobs have to finish once it stops.
+        """``grace``: the seconds that running jobs have to finish once the worker stops.
 
         ``declares``: store the schedules first; False if another process of the program does.
         """
@@ -129,26 +128,26 @@ class Worker(Public):
         self._stuck = 0
         """Threads and async tasks whose jobs have taken too long and go on."""
         self._takes_one = False
-        """The last read has returned a job whose last try was cut short."""
+        """Whether the last read returned a job whose last try was cut short."""
         self._changed = threading.Condition()
         self._ending = Interrupt()
-        """No job is taken any more: the worker is to stop, or is stuck."""
+        """Set when no more jobs may be taken: the worker is to stop, or is stuck."""
         self._threads = Threads()
         self._lines = Throttle(1, LINE_S)
         """Lines about reads that fail while the store is away."""
         self._returned: SimpleQueue[Run | None] = SimpleQueue()
-        """Jobs whose results are to be written; None ends the thread that does it."""
+        """Runs whose results are to be written; None ends the thread that writes them."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
         self._has_taken = threading.Event()
-        """No thread takes jobs any more."""
+        """Set once no thread takes jobs any more."""
         self._ended = threading.Event()
         self._wakes = threading.Event()
-        """A deadline is new, or all is over."""
+        """Wakes the thread that keeps leases: there is a new deadline, or the worker ends."""
 
     @property
     def is_stuck(self) -> bool:
-        """Return whether as many jobs hang as it runs, or its event loop: it takes no more."""
+        """Whether ``concurrency`` jobs hang, or the event loop does: then it takes no more jobs."""
         return self._stuck >= self.concurrency
 
     def run(self, stop: Stop, at_once: Stop | None = None) -> None:
@@ -222,10 +221,10 @@ class Worker(Public):
         self._begin(self._choose([(message, job) for message, job in found if job is not None]))
 
     def _choose(self, found: Sequence[tuple[Message, Job]]) -> list[Run]:
-        """Return the runs to begin now of jobs that were read.
+        """Return the runs of the taken jobs that begin now.
 
-        One whose last try was cut short begins alone. If it cannot do so now, it is given back, to
-        be read again when it can.
+        A job whose last try was cut short begins alone. If it cannot now, it is given back, and
+        taken again later.
         """
         suspects = {message for message, job in found if was_cut_short(self.jobs, job)}
         self._takes_one = bool(suspects)
@@ -290,14 +289,14 @@ class Worker(Public):
             self._end_run(run, has_returned)
 
     def _end_run(self, run: Run, has_returned: bool) -> None:
-        """Leave the result of a job to its thread; one that has failed has ended."""
+        """Pass a run that has returned to the thread of results; end one that has failed."""
         if has_returned:
             self._returned.put(run)
         else:
             self._end([run])
 
     def _write_results(self) -> None:
-        """Write the results of jobs that have returned, all that there are in one commit."""
+        """Write the results of jobs that have returned, as many as there are in one commit."""
         while (run := self._returned.get()) is not None:
             runs = [run]
             while len(runs) < ENDS_MAX and not self._returned.empty():
@@ -341,7 +340,7 @@ class Worker(Public):
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run an event loop until the worker ends; then cancel what is left, and close it.
 
-        The code of a job may stop it, and SystemExit in a task of its own leaves it.
+        A job may stop the loop, and SystemExit in an asyncio task that it starts leaves the loop.
         """
         asyncio.set_event_loop(loop)
         try:
@@ -391,8 +390,10 @@ class Worker(Public):
         """Extend the leases of all jobs, and give up jobs that have run for too long."""
         every_s = self.jobs.lease_s / 3
         due = monotonic() + every_s
-        while not self._ended.is_set():
+        while True:
             self._wakes.clear()
+            if self._ended.is_set():  # looked at after ``clear``: that may undo its wake-up
+                return
             with self._changed:
                 runs = list(self._runs)
             deadlines = [run.deadline for run in runs if run.deadline is not None]
@@ -443,7 +444,7 @@ class Worker(Public):
             run.future.cancel()
 
     def _abandon(self, run: Run) -> bool:
-        """Start a thread in the place of one that goes on; return False if that has ended."""
+        """Count a run as stuck, which frees its slot; return False if it has ended."""
         with self._changed:
             if run not in self._runs:
                 return False
@@ -491,9 +492,10 @@ def _run_of(job: Job, message: Message, late_s: float) -> Run:
 
 
 def _is_late(run: Run, now: float, late_s: float) -> bool:
-    """Return whether a run hangs; one whose end is being written gets more time.
+    """Return whether a run hangs.
 
-    Its exception's text may take a while too, and is not the job's time.
+    A run whose outcome is being written gets more time: to make the text of an exception may take a
+    while, and is not the job's time.
     """
     deadline = run.deadline
     if deadline is None or now < deadline:
@@ -509,10 +511,10 @@ def _is_late(run: Run, now: float, late_s: float) -> bool:
 
 
 class Threads:
-    """Threads that are kept for the next jobs, as many as run at a time.
+    """A pool of threads, which grows to the number of calls that run at a time.
 
-    One thread is woken at a time, which wakes the next one before it begins its call. So of calls
-    that take no time few threads run many, and the interpreter is not handed from one to the next.
+    One idle thread is woken at a time; it wakes the next one before it begins its call. So a few
+    threads run many short calls, without a switch of threads for each.
     """
 
     def __init__(self) -> None:
@@ -521,7 +523,7 @@ class Threads:
         """False ends a thread."""
         self._idle = 0
         self._waking = False
-        """A thread was woken, or is new, and has not run yet."""
+        """Whether a thread was woken or started that has not run yet."""
         self._lock = threading.Lock()
 
     def start(self, calls: Iterable[Callable[[], None]]) -> None:

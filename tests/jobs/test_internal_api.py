@@ -108,6 +108,7 @@ def test_a_lost_lease_finishes_no_message_and_adds_no_result(jobs: Jobs) -> None
         finish(of_stream, [("r", {"n": 1}, 60)])
     assert not jobs.store.exists("r")
     assert messages[0].queue.info().leased == 3
+    assert not any(each._settled for each in messages)
     with pytest.raises(LeaseLost):
         messages[-1].guard()
     finish(messages[:-1])

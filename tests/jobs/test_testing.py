@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from kvstream import JobFailed, Jobs
+from kvstream.jobs import current_job
 from kvstream.jobs.testing import Testing
 from kvstream.queue import take
 
@@ -320,6 +321,25 @@ def test_jobs_are_enqueued_with_a_transaction_or_not_at_all() -> None:
                 raise OSError("away")
         testing.run()
         assert ran == [1]
+
+
+def test_a_job_whose_transaction_was_undone_goes_on() -> None:
+    jobs = Jobs("nowhere")
+    states: list[bool] = []
+
+    @jobs.task
+    def work() -> str:
+        job = current_job()
+        with suppress(OSError), job.transaction() as store:
+            store.stream("s").add({"n": 1})
+            raise OSError
+        states.append(job.ending)
+        return "done"
+
+    with jobs.test():
+        assert work.enqueue().result() == "done"
+        assert not jobs.store.exists("s")
+    assert states == [False]
 
 
 def test_jobs_run_at_the_end_of_the_transaction_that_enqueues_them() -> None:

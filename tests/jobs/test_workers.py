@@ -625,3 +625,21 @@ def test_a_job_that_ends_while_the_server_is_away_does_not_run_again(
                 assert result.result() == "ran"
         worker.stop()
     assert ran == [1]
+
+
+def test_the_end_of_a_worker_is_noticed_while_leases_are_kept(jobs: Jobs) -> None:
+    jobs.task(print)
+    worker = Worker(jobs)
+
+    class Wakes(threading.Event):
+        """The worker ends just before its thread of leases clears the event."""
+
+        def clear(self) -> None:
+            worker._ended.set()
+            super().clear()
+
+        def wait(self, timeout: float | None = None) -> bool:
+            raise AssertionError("waits although the worker has ended")
+
+    worker._wakes = Wakes()
+    worker._keep()
