@@ -5,13 +5,13 @@ import os
 from apscheduler.schedulers.blocking import BlockingScheduler
 
 from kvstream.adapters.apscheduler import KVStreamJobStore
-from tests.adapters.conftest import opened, options_of
+from tests.adapters.conftest import open_place, options_of
 
 PLACE = os.environ.get("KVSTREAM_PLACE", "")
 
 
 def note(n: int) -> None:
-    with opened(PLACE) as store:
+    with open_place(PLACE) as store:
         store.stream("done").add({"n": n})
 
 

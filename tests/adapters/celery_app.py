@@ -6,7 +6,7 @@ import time
 from celery import Celery
 
 import kvstream.adapters.celery  # noqa: F401
-from tests.adapters.conftest import LEASE_S, opened, options_of
+from tests.adapters.conftest import LEASE_S, open_place, options_of
 
 PLACE = os.environ["KVSTREAM_PLACE"]
 URL = f"kvstream+{PLACE}" if "://" in PLACE else f"kvstream://{PLACE}"
@@ -25,7 +25,7 @@ app.conf.update(
 @app.task(name="note")
 def note(n: int) -> int:
     time.sleep(0.01)
-    with opened(PLACE) as store:
+    with open_place(PLACE) as store:
         store.stream("done").add({"n": n})
     return n
 

@@ -32,7 +32,7 @@ def options_of(place: str) -> dict[str, Any]:
     return {} if "://" in place else {"durability": "no"}
 
 
-def opened(place: str) -> Store:
+def open_place(place: str) -> Store:
     if "://" in place:
         return kvstream.open(place)
     return kvstream.open(place, shared=True, durability="no")
@@ -123,12 +123,12 @@ def start(tmp_path: Path, place: str) -> Iterator[Start]:
     """Start workers: ``start("huey.bin.huey_consumer", "app.huey", count=2)``."""
     with ExitStack() as ends:
 
-        def started(*command: str, count: int = 2) -> Workers:
+        def start_workers(*command: str, count: int = 2) -> Workers:
             workers = Workers(tmp_path / "log", place, command, count)
             ends.callback(workers.end)
             return workers
 
-        yield started
+        yield start_workers
 
 
 def stand_still(tasks: Tasks) -> None:
@@ -136,7 +136,7 @@ def stand_still(tasks: Tasks) -> None:
     tasks.release(*tasks._held)
 
 
-def done(store: Store) -> set[int]:
+def list_done(store: Store) -> set[int]:
     """Return the numbers that tasks have recorded."""
     return {int(entry.fields[b"n"]) for entry in store.stream("done")}
 
@@ -145,29 +145,29 @@ def all_are_done_though_workers_are_killed(
     place: str, send: Callable[[int], object], workers: Workers
 ) -> None:
     """Send tasks while workers are killed, and check that every task is done at least once."""
-    with opened(place) as store:
+    with open_place(place) as store:
         sent = 0
         kills = KILLS["server" if "://" in place else "directory"]
         for _ in range(int(os.environ.get("KVSTREAM_CRASH_ROUNDS", kills))):
             for n in range(sent, sent + TASKS):
                 send(n)
             sent += TASKS
-            until(lambda: len(done(store)) >= sent - TASKS // 2, "tasks", 0.02)  # noqa: B023
+            until(lambda: len(list_done(store)) >= sent - TASKS // 2, "tasks", 0.02)  # noqa: B023
             workers.kill_one()
-        until(lambda: done(store) == set(range(sent)), "all tasks", 0.05)
+        until(lambda: list_done(store) == set(range(sent)), "all tasks", 0.05)
 
 
 @pytest.fixture(autouse=True)
-def _ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _end_renewals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stop the threads that renew the leases of a test's readers."""
     readers: list[Tasks] = []
     begin = Tasks.__init__
 
-    def noted(self: Tasks, *args: Any, **kwargs: Any) -> None:
+    def note(self: Tasks, *args: Any, **kwargs: Any) -> None:
         begin(self, *args, **kwargs)
         readers.append(self)
 
-    monkeypatch.setattr(Tasks, "__init__", noted)
+    monkeypatch.setattr(Tasks, "__init__", note)
     yield
     for reader in readers:
         if reader._end is not None:

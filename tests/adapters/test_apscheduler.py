@@ -11,7 +11,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from kvstream.adapters.apscheduler import KVStreamJobStore
 from tests.adapters.apscheduler_app import note
-from tests.adapters.conftest import Start, done, opened, options_of
+from tests.adapters.conftest import Start, list_done, open_place, options_of
 from tests.patience import PATIENCE_S, until
 
 LATER = datetime(2999, 1, 1, tzinfo=UTC)
@@ -25,15 +25,15 @@ def run() -> None:
 @pytest.fixture
 def scheduler(place: str) -> Iterator[BackgroundScheduler]:
     """A scheduler that holds jobs and runs none until it is resumed."""
-    yield from started(place)
+    yield from start_scheduler(place)
 
 
 @pytest.fixture
 def other(place: str, scheduler: BackgroundScheduler) -> Iterator[BackgroundScheduler]:
-    yield from started(place)
+    yield from start_scheduler(place)
 
 
-def started(place: str) -> Iterator[BackgroundScheduler]:
+def start_scheduler(place: str) -> Iterator[BackgroundScheduler]:
     store = KVStreamJobStore(place, **options_of(place))
     scheduler = BackgroundScheduler(jobstores={"default": store}, timezone=UTC)
     scheduler.start(paused=True)
@@ -97,12 +97,12 @@ def test_jobs_outlive_schedulers_that_are_killed(
     place: str, start: Start, scheduler: BackgroundScheduler
 ) -> None:
     workers = start("tests.adapters.apscheduler_app", count=1)
-    with opened(place) as store:
+    with open_place(place) as store:
         for first in range(0, 20, 10):
             for n in range(first, first + 10):
                 when = datetime.now(UTC) + timedelta(milliseconds=20 * (n - first))
                 job = {"run_date": when, "misfire_grace_time": None}
                 scheduler.add_job(note, "date", args=(n,), **job)
-            until(lambda: done(store) == set(range(first + 10)), "all jobs", 0.02)  # noqa: B023
+            until(lambda: list_done(store) == set(range(first + 10)), "all jobs", 0.02)  # noqa: B023
             workers.kill_one()
     assert scheduler.get_jobs() == []

@@ -22,7 +22,7 @@ from tests.adapters.conftest import (
     LEASE_S,
     Start,
     all_are_done_though_workers_are_killed,
-    opened,
+    open_place,
     options_of,
     stand_still,
 )
@@ -53,7 +53,7 @@ def test_a_message_is_deleted_when_it_is_acknowledged(connection: Connection, pl
     queue = connection.SimpleQueue("q")
     queue.put("a")
     message = queue.get(timeout=1)
-    with opened(place) as store:
+    with open_place(place) as store:
         assert len(store.stream("kombu:q")) == 1
         message.ack()
         assert len(store.stream("kombu:q")) == 0
@@ -69,7 +69,7 @@ def test_what_is_no_message_becomes_a_dead_letter(
     connection: Connection, place: str, body: bytes
 ) -> None:
     queue = connection.SimpleQueue("q")
-    with opened(place) as store:
+    with open_place(place) as store:
         store.stream("kombu:q").add({"task": body})
         queue.put("a")
         assert queue.get(timeout=1).payload == "a"
@@ -111,7 +111,7 @@ def test_a_late_ack_leaves_a_message_with_its_new_connection(
         stand_still(late.default_channel.tasks)
         again = connection.SimpleQueue("q").get(timeout=30)
         getattr(message, how)()
-        with opened(place) as store:
+        with open_place(place) as store:
             assert store.stream("kombu:q").group("workers").pending().count == 1
             again.ack()
             assert len(store.stream("kombu:q")) == 0
@@ -166,7 +166,7 @@ def test_a_deleted_queue_leaves_its_exchange(connection: Connection, place: str)
     exchange = Exchange("x", type="fanout")
     for name in ("kept", "gone"):
         Queue(name, exchange)(connection).declare()
-    with opened(place) as store:
+    with open_place(place) as store:
         store.delete("kombu:gone")
         connection.Producer(exchange=exchange).publish("m")
         assert "kombu:gone" not in store
@@ -187,7 +187,7 @@ def test_a_connection_fails_over_to_another_url(url: str, place: str) -> None:
     with Connection(f"{dead};{url}", transport_options=options_of(place)) as connection:
         connection.SimpleQueue("q").put("a")
         assert connection.SimpleQueue("q").get(timeout=1).payload == "a"
-        with opened(place) as store:
+        with open_place(place) as store:
             assert len(store.stream("kombu:q")) == 1
 
 
@@ -254,54 +254,54 @@ class Chord:
     def request(self, n: int) -> Any:
         return SimpleNamespace(id=f"task-{n}", group="group", chord=self.app.total.s())
 
-    def done(self, n: int) -> None:
+    def end_part(self, n: int) -> None:
         self.backend.store_result(f"task-{n}", n, "SUCCESS")
         self.backend.on_chord_part_return(self.request(n), "SUCCESS", n)
 
     def bodies(self) -> int:
-        with opened(self.place) as store:
+        with open_place(self.place) as store:
             return len(store.stream("kombu:celery"))
 
 
 def test_a_chord_task_that_runs_twice_counts_once(app: Any, place: str) -> None:
     chord = Chord(app, place)
-    chord.done(0)
-    chord.done(0)
+    chord.end_part(0)
+    chord.end_part(0)
     assert chord.bodies() == 0
-    chord.done(1)
+    chord.end_part(1)
     assert chord.bodies() == 1
-    chord.done(0)
-    chord.done(1)
+    chord.end_part(0)
+    chord.end_part(1)
     assert chord.bodies() == 1
 
 
 def test_a_chord_waits_for_all_tasks_of_a_nested_group(app: Any, place: str) -> None:
     chord = Chord(app, place, size=3)
-    chord.done(0)
-    chord.done(1)
+    chord.end_part(0)
+    chord.end_part(1)
     assert chord.bodies() == 0
-    chord.done(2)
+    chord.end_part(2)
     assert chord.bodies() == 1
 
 
 def test_a_chord_completes_after_its_last_worker_was_killed(app: Any, place: str) -> None:
     chord = Chord(app, place)
-    chord.done(0)
+    chord.end_part(0)
     chord.backend.store_result("task-1", 1, "SUCCESS")
     chord.backend._part = chord.request(1)
     chord.backend._part.chord["chord_size"] = 2
     assert chord.backend.incr(chord.backend.get_key_for_chord("group")) == 2
     assert chord.bodies() == 0
-    chord.done(1)
+    chord.end_part(1)
     assert chord.bodies() == 1
 
 
 def test_a_chord_that_is_sent_again_waits_for_all_tasks_again(app: Any, place: str) -> None:
     for sent in (1, 2):
         chord = Chord(app, place)
-        chord.done(0)
+        chord.end_part(0)
         assert chord.bodies() == sent - 1
-        chord.done(1)
+        chord.end_part(1)
         assert chord.bodies() == sent
 
 

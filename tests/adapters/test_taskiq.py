@@ -30,7 +30,7 @@ from tests.adapters.conftest import (
     LEASE_S,
     Start,
     all_are_done_though_workers_are_killed,
-    opened,
+    open_place,
     options_of,
     stand_still,
 )
@@ -220,7 +220,7 @@ async def test_schedules_are_kept_replaced_and_deleted(place: str) -> None:
     once = schedule("once", time=datetime(2030, 1, 1, tzinfo=UTC))
     for each in (schedule("a", cron="* * * * *"), once, schedule("a", cron="0 3 * * *")):
         await source.add_schedule(each)
-    with opened(place) as store:  # entries of another program
+    with open_place(place) as store:  # entries of another program
         store.stream("taskiq:schedules").add({"id": "b", "schedule": "[" * 100_000})
         store.stream("taskiq:schedules").add({"id": "c"})
     found = {each.schedule_id: each for each in await source.get_schedules()}

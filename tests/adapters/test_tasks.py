@@ -9,13 +9,13 @@ import pytest
 from kvstream import InvalidArgument, Store
 from kvstream.adapters.taskiq import KVStreamBroker
 from kvstream.adapters.tasks import Tasks
-from tests.adapters.conftest import LEASE_S, opened, stand_still
+from tests.adapters.conftest import LEASE_S, open_place, stand_still
 from tests.patience import until
 
 
 @pytest.fixture
 def store(place: str) -> Iterator[Store]:
-    with opened(place) as store:
+    with open_place(place) as store:
         yield store
 
 

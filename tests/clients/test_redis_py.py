@@ -94,13 +94,13 @@ NEWER = {
 }
 
 
-def shown(value: Any) -> Any:
+def comparable(value: Any) -> Any:
     """Return a result without times, and without fields unknown to Redis 7.0."""
     if isinstance(value, dict):
-        rows = {as_text(name): shown(part) for name, part in value.items()}
+        rows = {as_text(name): comparable(part) for name, part in value.items()}
         return {name: part for name, part in rows.items() if name not in TIMES | NEWER}
     if isinstance(value, list | tuple):
-        return [shown(part) for part in value]
+        return [comparable(part) for part in value]
     return f"{type(value).__name__}: {value}" if isinstance(value, Exception) else value
 
 
@@ -118,9 +118,9 @@ def run(port: int, protocol: int, **options: Any) -> list[Any]:
         for name, args, given in CALLS:
             try:
                 result = getattr(client, name)(*args, **given)
-                found.append((name, args, in_order(name, shown(result))))
+                found.append((name, args, in_order(name, comparable(result))))
             except redis.RedisError as error:
-                found.append((name, args, shown(error)))
+                found.append((name, args, comparable(error)))
     return found
 
 
@@ -130,9 +130,9 @@ async def run_async(port: int, protocol: int) -> list[Any]:
         for name, args, given in CALLS:
             try:
                 result = await getattr(client, name)(*args, **given)
-                found.append((name, args, in_order(name, shown(result))))
+                found.append((name, args, in_order(name, comparable(result))))
             except redis.RedisError as error:
-                found.append((name, args, shown(error)))
+                found.append((name, args, comparable(error)))
     return found
 
 
@@ -166,7 +166,7 @@ def transactions(port: int) -> list[Any]:
     with closing(redis.Redis(port=port)) as client:
         with client.pipeline(transaction=True) as pipe:
             pipe.xadd("s", {"f": "v"}, id="1-1").incr("n").get("s").xlen("s")
-            found = [shown(pipe.execute(raise_on_error=False))]
+            found = [comparable(pipe.execute(raise_on_error=False))]
         with client.pipeline(transaction=False) as pipe:
             for _ in range(300):
                 pipe.incr("n")
@@ -222,7 +222,7 @@ def test_a_database_is_chosen_by_its_url(port: int) -> None:
 Task = Callable[["redis.asyncio.Redis"], Awaitable[None]]
 
 
-def awaited(port: int, task: Task) -> None:
+def check_commands(port: int, task: Task) -> None:
     async def main() -> None:
         async with aclosing(redis.asyncio.Redis(port=port)) as client:
             await asyncio.wait_for(task(client), PATIENCE_S)
@@ -230,7 +230,7 @@ def awaited(port: int, task: Task) -> None:
     asyncio.run(main())
 
 
-async def blocked(client: "redis.asyncio.Redis", count: int) -> None:
+async def until_blocked(client: "redis.asyncio.Redis", count: int) -> None:
     while (await client.info("clients"))["blocked_clients"] != count:
         await asyncio.sleep(0.001)
 
@@ -238,24 +238,24 @@ async def blocked(client: "redis.asyncio.Redis", count: int) -> None:
 def test_many_tasks_wait_at_once(port: int) -> None:
     async def task(client: "redis.asyncio.Redis") -> None:
         readers = [asyncio.ensure_future(client.xread({"s": "$"}, block=0)) for _ in range(READERS)]
-        await blocked(client, READERS)
+        await until_blocked(client, READERS)
         await client.xadd("s", {"f": "v"}, id="1-1")
         reply = await asyncio.gather(*readers)
         assert reply == [[[b"s", [(b"1-1", {b"f": b"v"})]]]] * READERS
 
-    awaited(port, task)
+    check_commands(port, task)
 
 
 def test_of_a_task_that_gives_up_no_wait_is_left(port: int) -> None:
     async def task(client: "redis.asyncio.Redis") -> None:
         await client.xgroup_create("s", "g", "$", mkstream=True)
         reading = asyncio.ensure_future(client.xreadgroup("g", "c", {"s": ">"}, block=0))
-        await blocked(client, 1)
+        await until_blocked(client, 1)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        await blocked(client, 0)
+        await until_blocked(client, 0)
         await client.xadd("s", {"f": "v"})
         assert (await client.xpending("s", "g"))["pending"] == 0
 
-    awaited(port, task)
+    check_commands(port, task)

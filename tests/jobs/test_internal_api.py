@@ -75,7 +75,7 @@ def test_a_store_runs_an_operation_on_a_key(jobs: Jobs) -> None:
     assert store.own_engine is not None or store.url
 
 
-def taken(jobs: Jobs, count: int = 1) -> list[Message[bytes]]:
+def put_and_take(jobs: Jobs, count: int = 1) -> list[Message[bytes]]:
     """Put messages of two priorities, and lease all of them."""
     queue = Queue(jobs.store, "q", priorities=("high", "normal"), lease=PATIENCE_S)
     for at in range(count):
@@ -86,7 +86,7 @@ def taken(jobs: Jobs, count: int = 1) -> list[Message[bytes]]:
 
 
 def test_messages_of_several_streams_are_finished_in_one_commit(jobs: Jobs) -> None:
-    messages = taken(jobs, 5)
+    messages = put_and_take(jobs, 5)
     results = [(f"r{at}", {"n": at}, (60, 0)[at % 2]) for at in range(5)]
     finish(messages, results)
     queue = messages[0].queue
@@ -99,7 +99,7 @@ def test_messages_of_several_streams_are_finished_in_one_commit(jobs: Jobs) -> N
 
 
 def test_a_lost_lease_finishes_no_message_and_adds_no_result(jobs: Jobs) -> None:
-    messages = taken(jobs, 4)
+    messages = put_and_take(jobs, 4)
     messages[-1].give_back()
     with pytest.raises(LeaseLost, match="not leased to"):
         finish(messages, [("r", {"n": 1}, 60)])
@@ -117,14 +117,14 @@ def test_a_lost_lease_finishes_no_message_and_adds_no_result(jobs: Jobs) -> None
 
 def test_a_result_is_added_to_the_records_of_its_key(jobs: Jobs) -> None:
     jobs.store.stream("r").add({"status": "retry"})
-    finish(taken(jobs), [("r", {"status": "done"}, 60)])
+    finish(put_and_take(jobs), [("r", {"status": "done"}, 60)])
     statuses = [entry.fields[b"status"] for entry in jobs.store.stream("r").range()]
     assert statuses == [b"retry", b"done"]
     assert 0 < (jobs.store.ttl("r") or 0) <= 60
 
 
 def test_a_queue_tells_what_a_consumer_has_in_work(jobs: Jobs) -> None:
-    messages = taken(jobs, 3)
+    messages = put_and_take(jobs, 3)
     queue, consumer = messages[0].queue, messages[0].consumer
     assert {each.token for each in queue.messages_of(consumer)} == {each.token for each in messages}
     assert not list(queue.messages_of(b"nobody"))

@@ -58,7 +58,7 @@ def line_with(process: Process, text: str) -> str:
     raise AssertionError(f"no line with {text!r}")
 
 
-def ended(process: Process) -> tuple[int, str]:
+def wait_for_end(process: Process) -> tuple[int, str]:
     _, log = process.communicate(timeout=PATIENCE_S)
     return process.returncode, log
 
@@ -81,7 +81,7 @@ def test_workers_wait_for_their_server(
     with program["jobs"]:
         assert program["pid"].enqueue().result(PATIENCE_S) > 0
     process.send_signal(signal.SIGTERM)
-    code, log = ended(process)
+    code, log = wait_for_end(process)
     assert (code, "the store is there after" in log) == (0, True)
     server.stop()
 
@@ -93,7 +93,7 @@ def test_workers_that_wait_are_stopped_by_a_signal(
     process = work(f"redis://127.0.0.1:{free_port()}")
     line_with(process, "the store is away")
     process.send_signal(number)
-    code, log = ended(process)
+    code, log = wait_for_end(process)
     assert (code, "stopped before the store was there" in log) == (0, True)
 
 
@@ -108,7 +108,7 @@ def test_workers_wait_for_a_directory_that_another_program_holds(
     with program["jobs"]:
         assert program["pid"].enqueue().result(PATIENCE_S) > 0
     process.send_signal(signal.SIGTERM)
-    assert ended(process)[0] == 0
+    assert wait_for_end(process)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_workers_do_not_wait_for_what_no_time_mends(
     work: Callable[..., Process], tmp_path: Path, form: str, code: ExitCode, says: str
 ) -> None:
     server = ServerProcess(tmp_path / "store", "--requirepass", "pw")
-    got, log = ended(work(form.format(server.port)))
+    got, log = wait_for_end(work(form.format(server.port)))
     assert got == code
     assert log.startswith("Error: ")
     assert says in log
@@ -142,7 +142,7 @@ def test_workers_do_not_wait_for_a_server_that_tls_does_not_reach(
             work(f"rediss://localhost:{port}") for port in (served.port, served.tls_port)
         )
         for process, says in ((plain, "SSL"), (untrusted, "CERTIFICATE_VERIFY_FAILED")):
-            code, log = ended(process)
+            code, log = wait_for_end(process)
             assert (code, log.startswith("Error: ")) == (ExitCode.UNAVAILABLE, True), log
             assert says in log
             assert "away" not in log
@@ -162,7 +162,7 @@ def test_a_server_that_goes_away_is_one_line_of_the_log(
     line = line_with(process, "WARNING jobs.worker: no jobs can be taken for now: ")
     assert "server" in line or "no connection" in line
     process.send_signal(signal.SIGTERM)
-    code, log = ended(process)
+    code, log = wait_for_end(process)
     assert (code, "Traceback" in log) == (0, False), log
 
 
@@ -201,7 +201,7 @@ def test_the_log_says_that_a_variable_does_not_choose_the_place(
     assert "the place is that of tests.jobs.program:jobs, not that of KVSTREAM_URL" in line
     line_with(process, "workers of jobs begin")
     process.send_signal(signal.SIGTERM)
-    code, log = ended(process)
+    code, log = wait_for_end(process)
     assert (code, "pw" in log) == (0, False)
 
 

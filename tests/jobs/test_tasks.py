@@ -4,7 +4,6 @@ import asyncio
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
@@ -33,9 +32,10 @@ from tests.patience import PATIENCE_S, until
 from tests.remote.conftest import Places
 
 Start = Callable[..., Working]
+NIGHTLY = partial(Jobs("unused").cron, "0 3 * * *")
 
 
-def failed(working: Start, *handles: JobHandle[Any]) -> None:
+def run_until_failed(working: Start, *handles: JobHandle[Any]) -> None:
     """Run jobs until each has failed; then stop the worker."""
     worker = working(handles[0]._jobs)
     for handle in handles:
@@ -385,7 +385,7 @@ def test_a_task_that_awaits_a_result_can_be_cancelled_at_its_arrival(jobs: Jobs)
     @jobs.task
     def never() -> None: ...
 
-    async def cancelled_after(turns: int) -> None:
+    async def cancel_after(turns: int) -> None:
         handle = never.enqueue()
         awaited = asyncio.create_task(handle.aresult())
         await asyncio.sleep(0)
@@ -396,7 +396,7 @@ def test_a_task_that_awaits_a_result_can_be_cancelled_at_its_arrival(jobs: Jobs)
             await awaited
 
     for turns in range(8):
-        asyncio.run(cancelled_after(turns))
+        asyncio.run(cancel_after(turns))
 
 
 def test_a_result_that_is_not_kept_is_unknown(
@@ -536,17 +536,24 @@ def test_wrong_options_of_a_task_are_refused(options: dict[str, Any], says: str)
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("call", "options", "says"),
     [
-        ({"priorities": "high"}, "priorities are names"),
-        ({"result_ttl": "1h"}, "result_ttl is not a number of seconds"),
-        ({"middleware": [Middleware]}, r"instances: Middleware\(\)"),
-        ({"decode": True}, "leave out decode"),
+        (partial(Jobs, "unused"), {"priorities": "high"}, "priorities are names"),
+        (partial(Jobs, "unused"), {"result_ttl": "1h"}, "result_ttl is not a number of seconds"),
+        (partial(Jobs, "unused"), {"middleware": [Middleware]}, r"instances: Middleware\(\)"),
+        (partial(Jobs, "unused"), {"decode": True}, "leave out decode"),
+        (Jobs("unused").cron, {"expression": "0 3 * *"}, "has 4 fields, not 5"),
+        (NIGHTLY, {"tz": "Europe/Berln"}, "the time zone 'Europe/Berln' is unknown"),
+        (NIGHTLY, {"misfire": "twice"}, "misfire"),
+        (NIGHTLY, {"misfire": "all", "most": 0}, "must be 1 to 1000, not 0"),
+        (NIGHTLY, {"tz": UTC}, "the time zone cannot be datetime.timezone.utc"),
     ],
 )
-def test_wrong_options_of_jobs_are_refused_at_once(options: dict[str, Any], says: str) -> None:
+def test_wrong_options_of_jobs_and_schedules_are_refused_at_once(
+    call: Callable[..., Any], options: dict[str, Any], says: str
+) -> None:
     with pytest.raises(InvalidArgument, match=says):
-        Jobs("unused", **options)
+        call(**options)
 
 
 def test_what_is_no_function_with_a_result_is_refused() -> None:
@@ -623,23 +630,6 @@ def test_names_of_tasks_and_parameters_must_be_clear() -> None:
         jobs.cron("* * * * *")(lambda needed: None)
 
 
-@pytest.mark.parametrize(
-    ("expression", "options", "says"),
-    [
-        ("0 3 * *", {}, "has 4 fields, not 5"),
-        ("0 3 * * *", {"tz": "Europe/Berln"}, "the time zone 'Europe/Berln' is unknown"),
-        ("0 3 * * *", {"misfire": "twice"}, "misfire"),
-        ("0 3 * * *", {"misfire": "all", "most": 0}, "must be 1 to 1000, not 0"),
-        ("0 3 * * *", {"tz": UTC}, "the time zone cannot be datetime.timezone.utc"),
-    ],
-)
-def test_a_wrong_schedule_is_refused_at_its_definition(
-    expression: str, options: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(InvalidArgument, match=says):
-        Jobs("unused").cron(expression, **options)
-
-
 def test_ids_sort_by_time_and_contain_it() -> None:
     ids = [new_id(ms) for ms in (1, 2, 1_700_000_000_000)]
     assert ids == sorted(ids)
@@ -655,10 +645,8 @@ def test_use_after_close_opens_the_store_again(jobs: Jobs, working: Start) -> No
 
     with jobs:
         handle = run.enqueue()
-    worker = working(jobs)
+    working(jobs)
     assert handle.result(PATIENCE_S) == 1
-    worker.stop()
-    time.sleep(0)
 
 
 def test_jobs_of_a_transaction_have_a_state_and_can_be_cancelled(jobs: Jobs) -> None:
@@ -687,7 +675,7 @@ def test_a_failed_job_is_tried_again_from_the_dead_letters(jobs: Jobs, working: 
 
     handle = fixed_later.enqueue()
     assert not handle.retry()  # it has not failed
-    failed(working, handle)
+    run_until_failed(working, handle)
     assert handle.retry()
     assert not handle.retry()
     assert (handle.status, jobs.handle(handle.id).status) == ("queued", "queued")
@@ -709,7 +697,7 @@ def test_a_failed_job_that_a_redrive_of_many_has_moved_is_queued(
         return "fixed"
 
     handles = [fixed_later.enqueue(), fixed_later.enqueue()]
-    failed(working, *handles)
+    run_until_failed(working, *handles)
     fixed.append(True)
     queue = jobs.queues()[0]
     first, second = (handles[0].id.encode(), handles[1].id.encode())
@@ -734,7 +722,7 @@ def test_a_failed_job_stays_failed_without_its_dead_letter(jobs: Jobs, working: 
         raise ValueError("no")
 
     handle = fail.enqueue()
-    failed(working, handle)
+    run_until_failed(working, handle)
     dead = jobs.store.stream("jobs:dead")
     jobs.queues()[0].redrive(where=("n", "none"))
     dead.trim(maxlen=0)
@@ -760,7 +748,7 @@ def test_a_job_of_a_schedule_keeps_its_id_when_it_is_tried_again(
     fields = jobs.store.stream("jobs").range(entry, entry)[0].fields
     handle = jobs.handle(id_of(fields, entry))
     assert handle.status == "queued"
-    failed(working, handle)
+    run_until_failed(working, handle)
     assert handle.retry()
     assert handle.status == "queued"
     fixed.append(True)
@@ -778,7 +766,7 @@ def test_a_failed_job_is_retried_among_very_many_and_cancelled_by_its_first_hand
     jobs.task(name="limited", max_in_flight=1)(lambda: None)
     jobs.store.stream("jobs:dead").add_many([{"n": n} for n in range(2000)])
     handle = fail.enqueue()
-    failed(working, handle)
+    run_until_failed(working, handle)
     assert jobs.queues()[0].redrive(where=("n", "none")).state == "running"
     assert handle.retry()
     assert handle.status == "queued"

@@ -78,11 +78,11 @@ def sizes(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     write = store.engine.database.write
 
-    def counted(batch: Batch, frees: bool = False) -> int:
+    def count(batch: Batch, frees: bool = False) -> int:
         found.append(sum(map(len, batch.puts)) + len(batch.ranges))
         return write(batch, frees)
 
-    monkeypatch.setattr(store.engine.database, "write", counted)
+    monkeypatch.setattr(store.engine.database, "write", count)
     return found
 
 

@@ -335,19 +335,19 @@ def test_deleting_a_consumer_looks_at_its_own_pending_entries(
     read: list[Run] = []
     decoded, everything = Tree.get, Tree.all
 
-    def noted_get(tree: Tree[Any], batch: Batch, suffix: bytes) -> Any:
+    def note_get(tree: Tree[Any], batch: Batch, suffix: bytes) -> Any:
         item = decoded(tree, batch, suffix)
         if isinstance(item, Run):
             read.append(item)
         return item
 
-    def noted_all(tree: Tree[Any], batch: Batch) -> list[Any]:
+    def note_all(tree: Tree[Any], batch: Batch) -> list[Any]:
         items = everything(tree, batch)
         read.extend(item for item in items if isinstance(item, Run))
         return items
 
-    monkeypatch.setattr(Tree, "get", noted_get)
-    monkeypatch.setattr(Tree, "all", noted_all)
+    monkeypatch.setattr(Tree, "get", note_get)
+    monkeypatch.setattr(Tree, "all", note_all)
     assert group.delete_consumer("b") == 1
     assert {run.owner for run in read} == {b"b"}
 
@@ -364,11 +364,11 @@ def test_acks_in_order_look_a_run_of_a_large_group_up_once(
     looked: list[bytes] = []
     floor = Tree.floor
 
-    def noted(tree: Tree[Any], batch: Batch, suffix: bytes) -> Any:
+    def note(tree: Tree[Any], batch: Batch, suffix: bytes) -> Any:
         looked.append(suffix)
         return floor(tree, batch, suffix)
 
-    monkeypatch.setattr(Tree, "floor", noted)
+    monkeypatch.setattr(Tree, "floor", note)
     assert [group.ack(entry) for entry in entries[:5]] == [1] * 5
     assert len(looked) <= 1
     assert store.check() == []

@@ -217,7 +217,7 @@ def batches(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     write = store.engine.database.write
     here = threading.get_ident()
 
-    def counted(batch: Batch, frees: bool = False) -> int:
+    def count(batch: Batch, frees: bool = False) -> int:
         if threading.get_ident() == here:
             changes.append([*map(len, batch.puts), len(batch.ranges)])
         return write(batch, frees)
@@ -227,7 +227,7 @@ def batches(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     big.create_group("g", start="0").consumer("c").read(count=MANY // 2)
     while store.engine.run(keyspace.sweep, MANY):
         pass
-    monkeypatch.setattr(store.engine.database, "write", counted)
+    monkeypatch.setattr(store.engine.database, "write", count)
     return changes
 
 
@@ -455,7 +455,7 @@ def test_lag_and_size_of_a_list_of_keys_are_those_of_each_key(store: Store) -> N
     store.stream("s3").create_group("unknown", "1-1")
     store.engine.run(strings.put, qualified(0, b"text"), b"v" * 100)
 
-    def expected() -> list[tuple[bytes, int | None, int | None]]:
+    def compute() -> list[tuple[bytes, int | None, int | None]]:
         return [
             (
                 key,
@@ -467,14 +467,14 @@ def test_lag_and_size_of_a_list_of_keys_are_those_of_each_key(store: Store) -> N
             for key in list(store.keys())
         ]
 
-    def found(pattern: str | None = None) -> list[tuple[bytes, int | None, int | None]]:
+    def read(pattern: str | None = None) -> list[tuple[bytes, int | None, int | None]]:
         return [(key.key, key.lag, key.size) for key in store.key_infos(pattern, usage=True)]
 
-    before = expected()
+    before = compute()
     store.engine.reopen()
-    assert found() == before
-    assert found("s[12]") == before[1:3]
+    assert read() == before
+    assert read("s[12]") == before[1:3]
     with store.transaction():  # with changes that are not written yet
         store.stream("s1").add({"f": "w" * 50})
         store.delete("s2")
-        assert found() == expected()
+        assert read() == compute()

@@ -64,7 +64,7 @@ def value(store: Store, key: str) -> bytes | None:
     return store.engine.run(strings.get, name(key))
 
 
-def gone(store: Store) -> list[bytes]:
+def deleted_rows(store: Store) -> list[bytes]:
     """Return the rows that name deleted keys."""
     found = store.engine.database.scan(Family.METADATA, UNLINKED_TAG, successor(UNLINKED_TAG))
     return [row for row, _ in found]
@@ -78,7 +78,7 @@ def sweep_all(store: Store) -> None:
 def test_keys_are_deleted_before_their_rows(store: Store) -> None:
     before = len(rows(store))
     assert store.delete(*KEYS, "no such key", KEYS[5]) == len(KEYS)
-    assert len(gone(store)) == 2
+    assert len(deleted_rows(store)) == 2
     assert len(rows(store)) == before + 2
     assert (store.size(), store.keys(), list(store.scan_keys())) == (0, [], [])
     assert not any(store.exists(key) for key in KEYS)
@@ -98,7 +98,7 @@ def test_they_stay_deleted_after_any_end_of_the_store(
     store.engine.reopen(from_log=True)  # as after a crash
     assert sorted(store.keys()) == sorted(key.encode() for key in KEYS[100:])
     store = reopen(store)
-    assert (store.size(), len(store.keys()), len(gone(store))) == (30, 30, 1)
+    assert (store.size(), len(store.keys()), len(deleted_rows(store))) == (30, 30, 1)
     reader = open_store("copy", read_only=True)
     assert (reader.size(), len(reader.keys()), reader.exists(KEYS[1])) == (30, 30, False)
     sweep_all(store)
@@ -149,7 +149,7 @@ def test_an_undone_deletion_deletes_nothing(store: Store) -> None:
         store.stream(KEYS[7]).add({"new": "1"})
         assert store.keys() == [KEYS[7].encode()]
         raise RuntimeError
-    assert (store.keys(), gone(store)) == (keys, [])
+    assert (store.keys(), deleted_rows(store)) == (keys, [])
     assert store.stream(KEYS[1]).group("g").pending().count == 150
 
 
@@ -187,7 +187,7 @@ def test_rows_of_streams_with_lagging_records_are_freed_too(store: Store) -> Non
 def test_a_damaged_row_is_reported_and_its_keys_reappear(store: Store) -> None:
     store.delete(*KEYS)
     batch = Batch(store.engine.database)
-    for row in gone(store):
+    for row in deleted_rows(store):
         batch.put(Family.METADATA, row, b"\0" * 9)
     batch.put(Family.METADATA, unlinked_row(0, 5), (7).to_bytes(8))
     store.engine.database.write(batch)
@@ -197,7 +197,7 @@ def test_a_damaged_row_is_reported_and_its_keys_reappear(store: Store) -> None:
     store.check(repair=True)
     assert store.check() == []
     assert store.size() == len(store.keys()) == len(KEYS)
-    assert gone(store) == []
+    assert deleted_rows(store) == []
 
 
 def test_a_list_of_keys_is_that_of_its_moment(store: Store) -> None:
@@ -252,11 +252,11 @@ def test_groups_of_many_streams_are_freed_in_batches(
     catalog, dropped = store.engine.catalog, list[GroupMeta]()
     drop = catalog._drop_group_trees
 
-    def noted(txn: Txn, group: GroupMeta) -> None:
+    def note(txn: Txn, group: GroupMeta) -> None:
         dropped.append(group)
         drop(txn, group)
 
-    monkeypatch.setattr(catalog, "_drop_group_trees", noted)
+    monkeypatch.setattr(catalog, "_drop_group_trees", note)
     names = [f"rich {number}" for number in range(6)]
     for key in names:
         store.stream(key).create_group("a")

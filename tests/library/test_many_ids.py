@@ -89,7 +89,7 @@ def test_deleting_entries_of_one_large_node_keeps_those_between_them(
     assert store.check() == []
 
 
-def delivered(streams: tuple[Stream, Stream], clock: ManualClock, seed: int) -> list[Group]:
+def deliver(streams: tuple[Stream, Stream], clock: ManualClock, seed: int) -> list[Group]:
     """Return groups with the same pending entries, of several owners, times and counts."""
     groups = [stream.create_group("g", start="0") for stream in streams]
     draw = random.Random(seed)
@@ -115,7 +115,7 @@ def pending(group: Group) -> Any:
 def test_entries_claimed_together_equal_those_claimed_one_by_one(
     store: Store, twins: tuple[Stream, Stream], clock: ManualClock, seed: int
 ) -> None:
-    one, other = delivered(twins, clock, seed)
+    one, other = deliver(twins, clock, seed)
     draw = random.Random(seed)
     for _ in range(3):
         clock.advance(5)
@@ -137,7 +137,7 @@ def test_entries_claimed_together_equal_those_claimed_one_by_one(
 def test_a_large_scan_claims_the_same_entries_as_small_ones(
     store: Store, twins: tuple[Stream, Stream], clock: ManualClock, seed: int
 ) -> None:
-    one, other = delivered(twins, clock, seed)
+    one, other = deliver(twins, clock, seed)
     draw = random.Random(seed)
     idle, justid = draw.choice([0, 0.5, 1]), draw.random() < 0.4
     whole = one.autoclaim("d", idle, count=10 * ENTRIES, justid=justid)
@@ -161,7 +161,7 @@ def test_a_large_scan_claims_the_same_entries_as_small_ones(
 def test_entries_acknowledged_together_are_those_acknowledged_one_by_one(
     store: Store, twins: tuple[Stream, Stream], clock: ManualClock, seed: int
 ) -> None:
-    one, other = delivered(twins, clock, seed)
+    one, other = deliver(twins, clock, seed)
     ids = spans(random.Random(seed))
     assert one.consumer("a").ack(*ids) == sum(other.consumer("a").ack(eid) for eid in ids)
     assert pending(one) == pending(other)
@@ -174,7 +174,7 @@ def test_entries_deleted_by_a_policy_together_are_those_deleted_one_by_one(
     store: Store, twins: tuple[Stream, Stream], clock: ManualClock, seed: int, policy: Any
 ) -> None:
     one, other = twins
-    groups = delivered(twins, clock, seed)
+    groups = deliver(twins, clock, seed)
     draw = random.Random(seed)
     for group, stream in zip(groups, twins, strict=True):
         group.ack(*[f"{number}-1" for number in range(100, 600, 3)])
@@ -202,7 +202,7 @@ def test_entries_deleted_by_a_policy_together_are_those_deleted_one_by_one(
 def test_entries_given_back_together_are_those_given_back_one_by_one(
     store: Store, twins: tuple[Stream, Stream], clock: ManualClock, mode: NackMode
 ) -> None:
-    one, other = delivered(twins, clock, 1)
+    one, other = deliver(twins, clock, 1)
     draw = random.Random(mode)
     for _ in range(3):
         ids = spans(draw)
@@ -228,12 +228,12 @@ def test_groups_without_pending_entries_cost_a_deletion_nothing_per_entry(
     lookups = 0
     run_at = pel.run_at
 
-    def counted(*args: Any) -> Run | None:
+    def count(*args: Any) -> Run | None:
         nonlocal lookups
         lookups += 1
         return run_at(*args)
 
-    monkeypatch.setattr(pel, "run_at", counted)
+    monkeypatch.setattr(pel, "run_at", count)
     if how == "trim":
         stream.trim(maxlen=0, ref_policy=ref_policy)
     else:

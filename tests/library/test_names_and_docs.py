@@ -3,15 +3,13 @@
 import ast
 import importlib.resources
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import kvstream
-from kvstream import DeletedEntry, Entry, KVStreamError, Store, StreamID
-from tests.patience import until
+from kvstream import DeletedEntry, Entry, KVStreamError, StreamID
 
 ROOT = Path(kvstream.__file__).resolve().parent.parent
 
@@ -144,49 +142,3 @@ def test_the_pages_have_examples() -> None:
 @pytest.mark.parametrize("example", examples())
 def test_an_example_runs_as_printed(example: str) -> None:
     exec(compile(example, "example", "exec"), {})
-
-
-@pytest.mark.usefixtures("working_directory")
-def test_the_api_is_the_one_that_was_promised() -> None:
-    """The promised calls, word for word; what was left open is filled in."""
-    with Store.open("data", durability="everysec") as store:
-        orders = store.stream("orders")
-        eid = orders.add({"sku": "a1", "qty": 2}, maxlen=1_000_000)
-        ids = orders.add_many([{"sku": "b"}, {"sku": "c"}])
-        page = orders.range("-", "+", count=100)
-        assert [entry.id for entry in page] == [eid, *ids]
-        len(orders)
-        orders.trim(maxlen=1000, approximate=True)
-        orders.delete(eid)
-        later = add_when_somebody_waits(store)
-        new = orders.read(after="$", count=10, block=5.0)
-        later.join()
-        assert [entry.fields for entry in new] == [{b"sku": b"d"}]
-        billing = orders.create_group("billing", start="0")
-        worker = billing.consumer("worker-1")
-        for entry in worker.read(count=100, block=5.0):
-            billing.ack(entry.id)
-        billing.pending()
-        billing.claim("worker-2", ids)
-        billing.autoclaim("worker-2")
-        billing.nack(ids, force=True)
-        billing.info()
-        orders.info()
-        with store.transaction() as tx:
-            billing.ack(ids)
-            tx.stream("done").add({"orders": len(ids)})
-        store.checkpoint("backup-dir")
-        store.check()
-        store.keys()
-        assert store.keys() == [b"orders", b"done"]
-        assert billing.pending().count == 0
-
-
-def add_when_somebody_waits(store: Store) -> threading.Thread:
-    def add() -> None:
-        until(lambda: len(store.engine.waiters) == 1, "a call to wait")
-        store.stream("orders").add({"sku": "d"})
-
-    thread = threading.Thread(target=add)
-    thread.start()
-    return thread

@@ -64,11 +64,11 @@ def test_a_reverse_read_does_not_step_over_trimmed_entries(
     """RocksDB looks at the row below each that it returns: it would step over all trimmed ones."""
     walk, bounds = reads.walk, []
 
-    def recorded(family: Any, options: Any, lower: bytes, upper: bytes, reverse: bool) -> Any:
+    def record(family: Any, options: Any, lower: bytes, upper: bytes, reverse: bool) -> Any:
         bounds.append(lower if reverse else b"")
         return walk(family, options, lower, upper, reverse)
 
-    monkeypatch.setattr(reads, "walk", recorded)
+    monkeypatch.setattr(reads, "walk", record)
     five.trim(maxlen=3)
     for count in (None, 3, 9):
         assert ms_of(five.revrange(count=count)) == [5, 4, 3]

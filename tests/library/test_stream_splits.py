@@ -17,7 +17,7 @@ def cut(store: Store, start: StreamID, end: StreamID, size: int) -> list[Span]:
     return store.engine.run(splitting.spans, NAME, start, end, size)
 
 
-def filled(store: Store, count: int = 2500) -> Stream:
+def fill(store: Store, count: int = 2500) -> Stream:
     stream = store.stream("orders")
     with store.transaction():
         for number in range(count):
@@ -36,7 +36,7 @@ def filled(store: Store, count: int = 2500) -> Stream:
 def test_spans_cover_a_range_once_and_count_its_entries(
     store: Store, start: StreamID, end: StreamID, size: int
 ) -> None:
-    stream = filled(store)
+    stream = fill(store)
     stream.delete((1200, 1), (1200, 2), (1499, 3))
     found = cut(store, start, end, size)
     for one, following in pairwise(found):
@@ -51,7 +51,7 @@ def test_spans_cover_a_range_once_and_count_its_entries(
 
 
 def test_a_whole_stream_is_counted_exactly_also_behind_a_trim(store: Store) -> None:
-    stream = filled(store)
+    stream = fill(store)
     stream.trim(maxlen=777)
     found = cut(store, MIN_ID, MAX_ID, 100)
     assert all(span.exact for span in found)
@@ -61,14 +61,14 @@ def test_a_whole_stream_is_counted_exactly_also_behind_a_trim(store: Store) -> N
 
 def test_an_empty_range_has_no_spans(store: Store) -> None:
     assert cut(store, MIN_ID, MAX_ID, 10) == []
-    filled(store, 10)
+    fill(store, 10)
     assert cut(store, StreamID(5000, 0), MAX_ID, 10) == []
     store.stream("orders").trim(maxlen=0)
     assert cut(store, MIN_ID, MAX_ID, 10) == []
 
 
 def test_the_nth_entry_after_an_id_is_found_by_nodes(store: Store) -> None:
-    stream = filled(store)
+    stream = fill(store)
     stream.trim(maxlen=2300)
     stream.delete((1200, 1), (1300, 2))
     ids = [entry.id for entry in stream.range()]
@@ -82,7 +82,7 @@ def test_the_nth_entry_after_an_id_is_found_by_nodes(store: Store) -> None:
 
 def test_the_ends_of_a_stream_are_returned(store: Store) -> None:
     assert store.engine.run(splitting.ends, NAME) is None
-    stream = filled(store, 10)
+    stream = fill(store, 10)
     stream.trim(maxlen=4)
     ids = [entry.id for entry in stream.range()]
     assert store.engine.run(splitting.ends, NAME) == Ends(4, 10, ids[0], ids[-1])

@@ -47,7 +47,7 @@ def module(name: str) -> ModuleType:
         pytest.skip(f"{error.name} is not installed")
 
 
-def shown(value: Any) -> str:
+def names_of(value: Any) -> str:
     """Return the names that a class or module shows, without those of Python's own classes."""
     bases = value.__mro__ if inspect.isclass(value) else ()
     python = {name for base in bases if base.__module__ == "builtins" for name in dir(base)}
@@ -57,18 +57,18 @@ def shown(value: Any) -> str:
 def public_names(name: str) -> dict[str, str]:
     """Return the names of a module, and of its classes: errors show those of KVStreamError."""
     found = module(name)
-    lines = {name: shown(found)}
+    lines = {name: names_of(found)}
     if name in WITH_CLASSES:
         for each in dir(found):
             value = getattr(found, each)
             if inspect.isclass(value) and (
                 not issubclass(value, Exception) or value is kvstream.KVStreamError
             ):
-                lines[f"{name}.{each}"] = shown(value)
+                lines[f"{name}.{each}"] = names_of(value)
     return lines
 
 
-def listed() -> dict[str, str]:
+def read_list() -> dict[str, str]:
     lines = (line.partition(": ") for line in LIST.read_text().splitlines())
     return {name: names for name, _, names in lines}
 
@@ -76,7 +76,7 @@ def listed() -> dict[str, str]:
 @pytest.mark.parametrize("name", MODULES)
 def test_a_public_module_shows_the_names_of_the_list(name: str) -> None:
     """A new public name goes into public_names.txt; any other name is hidden, by ``_internal``."""
-    found, known = public_names(name), listed()
+    found, known = public_names(name), read_list()
     assert found == {each: known.get(each) for each in found}
     assert {each for each in known if each.rpartition(".")[0] == name} - {*MODULES} <= {*found}
 
@@ -146,7 +146,7 @@ def test_annotations_can_be_evaluated(function: Any) -> None:
 # --- wrong names ----------------------------------------------------------------------------------
 
 
-def refused(value: Any, name: str) -> str:
+def hint_of(value: Any, name: str) -> str:
     with pytest.raises(AttributeError) as error:
         getattr(value, name)
     assert (error.value.name, error.value.obj) == (name, value)
@@ -161,22 +161,22 @@ def test_a_name_of_another_library_or_class_is_answered_with_the_call(store: Sto
     stream = store.stream("s")
     group = stream.create_group("g", start="0")
     worker, queue = group.consumer("c"), Queue(store, "q")
-    assert refused(store, "xadd") == ": use store.stream(key).add(fields)"
-    assert refused(store, "add") == ": use store.stream(key).add(fields)"
-    assert refused(store, "xlen") == ": use len(store.stream(key))"
-    assert 'store.read_group(group, consumer, {key: ">"})' in refused(store, "xreadgroup")
-    assert "kvstream.connect(place)" in refused(store, "get")
-    assert refused(store, "pipeline") == ": use store.transaction()"
-    assert refused(stream, "append") == refused(stream, "xadd") == ": use stream.add(fields)"
-    assert refused(stream, "length") == ": use len(stream)"
-    assert refused(stream, "ack") == ": use stream.group(name).ack(*ids)"
-    assert refused(group, "xreadgroup") == ": use group.consumer(name).read(count)"
-    assert refused(group, "listen") == ": use group.consumer(name).listen()"
-    assert refused(worker, "xack") == ": use store.stream(key).group(name).ack(*ids)"
-    assert refused(queue, "push") == ": use queue.put(fields)"
+    assert hint_of(store, "xadd") == ": use store.stream(key).add(fields)"
+    assert hint_of(store, "add") == ": use store.stream(key).add(fields)"
+    assert hint_of(store, "xlen") == ": use len(store.stream(key))"
+    assert 'store.read_group(group, consumer, {key: ">"})' in hint_of(store, "xreadgroup")
+    assert "kvstream.connect(place)" in hint_of(store, "get")
+    assert hint_of(store, "pipeline") == ": use store.transaction()"
+    assert hint_of(stream, "append") == hint_of(stream, "xadd") == ": use stream.add(fields)"
+    assert hint_of(stream, "length") == ": use len(stream)"
+    assert hint_of(stream, "ack") == ": use stream.group(name).ack(*ids)"
+    assert hint_of(group, "xreadgroup") == ": use group.consumer(name).read(count)"
+    assert hint_of(group, "listen") == ": use group.consumer(name).listen()"
+    assert hint_of(worker, "xack") == ": use store.stream(key).group(name).ack(*ids)"
+    assert hint_of(queue, "push") == ": use queue.put(fields)"
     for value in (store, stream, group, worker, queue):
-        assert refused(value, "nonesuch") == ""
-        assert refused(value, "_private") == ""
+        assert hint_of(value, "nonesuch") == ""
+        assert hint_of(value, "_private") == ""
 
 
 def test_the_hinted_calls_exist(store: Store) -> None:
@@ -202,17 +202,17 @@ def test_a_field_taken_for_an_attribute_is_answered_with_fields(tmp_path: Path) 
         queue = Queue(store, "q")
         queue.put({"sku": "a1"})
         (message,) = queue.get()
-        assert refused(entry, "sku") == refused(message, "sku") == ": use .fields[b'sku']"
-        assert refused(entry, "data") == ": its fields are in .fields: b'sku', b'qty'"
-        assert refused(message, "payload") == ": use message.fields"
-        assert refused(entry, "timestamp") == ": its time is .id.ms, in Unix milliseconds"
+        assert hint_of(entry, "sku") == hint_of(message, "sku") == ": use .fields[b'sku']"
+        assert hint_of(entry, "data") == ": its fields are in .fields: b'sku', b'qty'"
+        assert hint_of(message, "payload") == ": use message.fields"
+        assert hint_of(entry, "timestamp") == ": its time is .id.ms, in Unix milliseconds"
         for name in ("sku", b"sku"):
             with pytest.raises(TypeError, match=rf"has no item {name!r}: use .fields\[b'sku'\]"):
                 entry[name]  # type: ignore[call-overload]
     with Store.open(tmp_path / "bytes", decode=True) as text:
         (read,) = text.stream("s").range()
-        assert refused(read, "sku") == ": use .fields['sku']"
-    assert "its message was deleted" in refused(DeletedEntry(StreamID(1, 0)), "sku")
+        assert hint_of(read, "sku") == ": use .fields['sku']"
+    assert "its message was deleted" in hint_of(DeletedEntry(StreamID(1, 0)), "sku")
     assert (entry[0], entry[-2:], [*entry]) == (entry.id, (None, None), [*entry[0:4]])
     assert pickle.loads(pickle.dumps(entry)) == entry == copy.copy(entry)
 
@@ -236,10 +236,10 @@ def test_a_name_of_redis_is_answered_with_connect(name: str) -> None:
 def test_async_classes_answer_as_theirs_do(tmp_path: Path) -> None:
     async def main() -> None:
         async with kvstream.aio.open(tmp_path / "async") as store:
-            assert refused(store, "xadd") == ": use store.stream(key).add(fields)"
-            assert refused(store.stream("s"), "xack") == ": use stream.group(name).ack(*ids)"
-            assert refused(store.stream("s"), "xlen") == ": use stream.length()"
-            assert "kvstream.connect_async(place)" in refused(store, "get")
+            assert hint_of(store, "xadd") == ": use store.stream(key).add(fields)"
+            assert hint_of(store.stream("s"), "xack") == ": use stream.group(name).ack(*ids)"
+            assert hint_of(store.stream("s"), "xlen") == ": use stream.length()"
+            assert "kvstream.connect_async(place)" in hint_of(store, "get")
         with pytest.raises(AttributeError, match="'stream' is of the store, which is not open yet"):
             kvstream.aio.open(tmp_path / "async").stream("s")  # type: ignore[attr-defined]
 

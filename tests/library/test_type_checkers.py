@@ -84,7 +84,7 @@ def jobs_of_users() -> None:
 """
 
 
-def checked(folder: Path, *words: str) -> str:
+def run_checker(folder: Path, *words: str) -> str:
     """Run a type checker as the user of an installed kvstream, and return what it prints."""
     run = subprocess.run(
         [sys.executable, "-m", *words],
@@ -106,7 +106,7 @@ def mypy(folder: Path) -> dict[str, set[int]]:
         f"[mypy-{','.join(f'{name}.*' for name in NOT_INSTALLED)}]\n"
         "follow_imports = skip\nfollow_imports_for_stubs = True\n"
     )
-    out = checked(folder, "mypy", "--strict", "--cache-dir", os.devnull, ".")
+    out = run_checker(folder, "mypy", "--strict", "--cache-dir", os.devnull, ".")
     assert "Found" in out or "Success" in out, out
     return _by_file(re.findall(r"^(\w+\.py):(\d+): error: ", out, re.MULTILINE))
 
@@ -115,7 +115,7 @@ def pyright(folder: Path) -> dict[str, set[int]]:
     settings = {"typeCheckingMode": "strict", "extraPaths": [str(ROOT)]}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     words = ("pyright", "--outputjson", "--pythonpath", sys.executable)
-    found = json.loads(checked(folder, *words))["generalDiagnostics"]
+    found = json.loads(run_checker(folder, *words))["generalDiagnostics"]
     errors = [each for each in found if each["severity"] == "error"]
     return _by_file(
         (Path(each["file"]).name, each["range"]["start"]["line"] + 1) for each in errors

@@ -107,7 +107,7 @@ def send(inbox: Inbox, message: Message, fail: bool = False) -> bool:
     return is_new
 
 
-def sent(inbox: Inbox) -> list[str]:
+def list_sent(inbox: Inbox) -> list[str]:
     rows = inbox.connection.execute("SELECT n FROM sent ORDER BY n").fetchall()
     inbox.connection.commit()
     return [row[0] for row in rows]
@@ -118,7 +118,7 @@ def test_a_message_is_handled_once_and_acknowledged(queue: Queue, inbox: Inbox) 
     assert send(inbox, first)
     assert send(inbox, second)
     assert queue.info().leased == 0
-    assert sent(inbox) == ["0", "1"]
+    assert list_sent(inbox) == ["0", "1"]
 
 
 def test_a_message_whose_acknowledgement_was_lost_is_recognised(queue: Queue, inbox: Inbox) -> None:
@@ -128,7 +128,7 @@ def test_a_message_whose_acknowledgement_was_lost_is_recognised(queue: Queue, in
     (again,) = queue.get()
     assert (again.id, again.deliveries) == (message.id, 2)
     assert not send(inbox, again)
-    assert sent(inbox) == ["0"]
+    assert list_sent(inbox) == ["0"]
     with pytest.raises(LeaseLost):
         again.ack()
     Inbox(inbox.connection)  # the table exists
@@ -140,10 +140,10 @@ def test_a_failure_leaves_no_trace_and_the_message_is_not_acknowledged(
     (message,) = queue.get()
     with pytest.raises(ZeroDivisionError):
         send(inbox, message, fail=True)
-    assert sent(inbox) == []
+    assert list_sent(inbox) == []
     assert queue.info().leased == 1
     assert send(inbox, message)
-    assert sent(inbox) == ["0"]
+    assert list_sent(inbox) == ["0"]
 
 
 def test_two_workers_with_the_same_message_do_its_work_once(
@@ -173,7 +173,7 @@ def test_messages_of_other_queues_and_groups_are_others(
     other = Queue(store, "q", group="others", consumer="bob")
     assert send(inbox, queue.get()[0])
     assert send(inbox, other.get()[0])
-    assert sent(inbox) == ["0", "0"]
+    assert list_sent(inbox) == ["0", "0"]
 
 
 def test_old_rows_are_deleted(queue: Queue, inbox: Inbox) -> None:
@@ -189,7 +189,7 @@ def test_an_open_transaction_is_refused_and_not_committed(queue: Queue, inbox: I
     with pytest.raises(InvalidArgument, match="the connection has a transaction open"):
         send(inbox, message)
     inbox.connection.rollback()
-    assert sent(inbox) == []
+    assert list_sent(inbox) == []
 
 
 def test_another_kind_of_message_is_refused(inbox: Inbox) -> None:
