@@ -110,7 +110,7 @@ class KVStreamJobStore(BaseJobStore):
             try:
                 job = Job.__new__(Job)
                 job.__setstate__(pickle.loads(state))
-            except BaseException:
+            except Exception:
                 self._logger.exception("Unable to restore job %r -- removing it", job_id)
                 self._records.delete(job_id)
                 continue

@@ -28,7 +28,7 @@ from dramatiq.rate_limits.backend import RateLimiterBackend
 from dramatiq.results.backend import Missing, ResultBackend
 
 from kvstream.adapters.places import Place, Strings, retry_conflicts
-from kvstream.adapters.tasks import LEASE_S, Ref, Tasks
+from kvstream.adapters.tasks import LEASE_S, Ref, Task, Tasks
 from kvstream.errors import KVStreamError
 from kvstream.stream import Stream
 from kvstream.types.clock import monotonic
@@ -180,14 +180,17 @@ class KVStreamConsumer(Consumer):
             return
         tasks = self._broker.tasks
         name = self._broker.key(self._queue_name)
+        wrong: list[Task] = []
         for task in tasks.get(name, count=free, block=self._timeout_s):
             try:
                 message = Message.decode(task.body)
             except Exception:  # it would come back for ever
                 self._broker.logger.exception("Rejecting what is no message: %r.", task.body)
-                self._broker.bury(self._queue_name, task.ref, task.body)
+                wrong.append(task)
                 continue
             self._read.append(KVStreamMessage(message, task.ref))
+        for task in wrong:  # last: a store that is away must not lose the others
+            self._broker.bury(self._queue_name, task.ref, task.body)
 
     def ack(self, message: Any) -> None:
         try:

@@ -116,28 +116,27 @@ class KVStreamChannel(virtual.Channel):
 
     def _read(self, queues: list[str], block: float | None) -> tuple[str, dict[str, Any]]:
         """Return a message of the queues and its queue; raise Empty if there is none."""
-        tasks = self.tasks.get(*(PREFIX + queue for queue in queues), block=block)
-        if not tasks:
-            raise Empty
-        task = tasks[0]
-        try:
-            message = _message_of(task.body)
-        except Exception as error:  # bytes of another program: they would come back for ever
-            dead = f"{task.ref.key.decode()}:dead"
-            _log.error("moving what is no message to %s: %s", dead, describe(error))
-            self.tasks.bury(task.ref, task.body, dead)
-            return self._read(queues, None)
-        properties = message["properties"]
-        expiration = properties.get("expiration")  # milliseconds since it was put
-        if "expires" in message["headers"]:  # Celery's worker marks such a task as revoked
-            expiration = None
-        if expiration and time() * 1000 - task.ref.id.ms >= float(expiration):
-            self.tasks.ack(task.ref)
-            return self._read(queues, None)
-        properties["delivery_tag"] = _tag(task.ref)
-        if task.deliveries:
-            message["redelivered"] = properties["delivery_info"]["redelivered"] = True
-        return task.queue.removeprefix(PREFIX), message
+        while tasks := self.tasks.get(*(PREFIX + queue for queue in queues), block=block):
+            task, block = tasks[0], None
+            try:
+                message = _message_of(task.body)
+            except Exception as error:  # bytes of another program: they would come back for ever
+                dead = f"{task.ref.key.decode()}:dead"
+                _log.error("moving what is no message to %s: %s", dead, describe(error))
+                self.tasks.bury(task.ref, task.body, dead)
+                continue
+            properties = message["properties"]
+            expiration = properties.get("expiration")  # milliseconds since it was put
+            if "expires" in message["headers"]:  # Celery's worker marks such a task as revoked
+                expiration = None
+            if expiration and time() * 1000 - task.ref.id.ms >= float(expiration):
+                self.tasks.ack(task.ref)
+                continue
+            properties["delivery_tag"] = _tag(task.ref)
+            if task.deliveries:
+                message["redelivered"] = properties["delivery_info"]["redelivered"] = True
+            return task.queue.removeprefix(PREFIX), message
+        raise Empty
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         message = super().basic_get(queue, no_ack=no_ack, **kwargs)

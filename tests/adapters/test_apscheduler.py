@@ -1,5 +1,6 @@
 """APScheduler on a store: its job store, and schedulers that are killed."""
 
+import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from threading import Event
@@ -81,6 +82,26 @@ def test_a_job_that_cannot_be_restored_is_removed(scheduler: BackgroundScheduler
     store._records.put("broken", b"nonsense")
     assert scheduler.get_jobs() == []
     assert len(store._records.stream) == 0
+
+
+class Interrupting:
+    """An interrupt comes while it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return interrupt, ()
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_removes_no_job(scheduler: BackgroundScheduler) -> None:
+    store = scheduler._lookup_jobstore("default")
+    store._records.put("a", pickle.dumps(Interrupting()))
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.get_jobs()
+    assert len(store._records.stream) == 1
+    store._records.delete("a")
 
 
 def test_a_job_that_another_process_adds_runs_in_time(

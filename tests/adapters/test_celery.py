@@ -133,9 +133,12 @@ def test_a_purge_deletes_undelivered_messages(connection: Connection) -> None:
     queue.close()
 
 
-def test_an_expired_message_is_not_delivered(connection: Connection) -> None:
+def test_expired_messages_are_not_delivered(connection: Connection, place: str) -> None:
     queue = connection.SimpleQueue("q")
     queue.put("a", expiration=0.001)
+    with open_place(place) as store:
+        (expired,) = store.stream("kombu:q").range()
+        store.stream("kombu:q").add_many([expired.fields] * 1000)
     queue.put("of Celery", expiration=0.001, headers={"expires": "2026-01-01"})
     time.sleep(0.002)
     queue.put("b")

@@ -9,10 +9,11 @@ from typing import Any
 import dramatiq
 import pytest
 from dramatiq import Message, Worker
-from dramatiq.errors import QueueJoinTimeout
+from dramatiq.errors import ConnectionClosed, QueueJoinTimeout
 from dramatiq.results import Results
 from dramatiq.results.errors import ResultMissing, ResultTimeout
 
+from kvstream import ServerUnavailable
 from kvstream.adapters.dramatiq import (
     KVStreamBackend,
     KVStreamBroker,
@@ -101,6 +102,27 @@ def test_a_failing_message_is_retried_and_then_a_dead_letter(broker: KVStreamBro
     assert len(tries) == 2
     (dead,) = broker.dead_letters("default")
     assert Message.decode(dead.fields[b"task"]).actor_name == "fail"
+
+
+def test_messages_read_with_a_malformed_one_are_not_lost_by_an_error(
+    broker: KVStreamBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.declare_queue("default")
+    broker.tasks.put(broker.key("default"), b"nonsense")
+    broker.enqueue(message_to("somebody"))
+    consumer = broker.consume("default", prefetch=2, timeout=1000)
+
+    def fail(*args: object, **options: object) -> None:
+        raise ServerUnavailable("no connection")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.tasks, "bury", fail)
+        with pytest.raises(ConnectionClosed):
+            next(consumer)
+    consumer.close()
+    message = next(broker.consume("default", prefetch=1, timeout=1000))
+    assert message is not None
+    assert message.actor_name == "somebody"
 
 
 def test_messages_without_an_actor_and_malformed_ones_are_dead_letters(
