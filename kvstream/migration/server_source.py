@@ -347,8 +347,9 @@ class ServerSource:
 
     ranged = True
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, dump_bytes_max: int = DUMP_BYTES_MAX) -> None:
         self.remarks: list[str] = []
+        self._dump_bytes_max = dump_bytes_max
         if server.is_cluster:
             self.remarks.append("this node of a cluster has only some of the keys")
         self._server = server
@@ -478,7 +479,7 @@ class ServerSource:
         return PagedStream(connection, key, has_queues=self.has_queues)
 
     def _is_dumped(self, connection: Connection, key: bytes) -> bool:
-        if memory_of(connection, key) <= DUMP_BYTES_MAX:
+        if memory_of(connection, key) <= self._dump_bytes_max:
             return True
         return self._server.about.version >= _ONLY_DUMP_HAS_ALL
 

@@ -54,10 +54,16 @@ class FileWriter:
     """
 
     def __init__(
-        self, file: BinaryIO, target: Target, *, compress: bool = True, ctime_s: int | None = None
+        self,
+        file: BinaryIO,
+        target: Target,
+        *,
+        compress: bool = True,
+        ctime_s: int | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         """``compress`` is Redis's ``rdbcompression``; ``ctime_s`` the Unix time of the data."""
-        self._out = _Output(file)
+        self._out = _Output(file, buffer_bytes)
         self._target = target
         self._compress = compress
         self._section: _Section | None = None
@@ -172,8 +178,9 @@ class _Counted:
 class _Output:
     """Buffers bytes, sums them, and fills in counts."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, buffer_bytes: int) -> None:
         self._file = file
+        self._buffer_bytes = buffer_bytes
         self._buffer = bytearray()
         self._written = 0
         self._crc = 0  # of what was written
@@ -184,7 +191,7 @@ class _Output:
 
     def write(self, data: bytes) -> None:
         self._buffer += data
-        if len(self._buffer) >= BUFFER_BYTES:
+        if len(self._buffer) >= self._buffer_bytes:
             self._flush()
 
     def put(self, at: int, number: int) -> None:

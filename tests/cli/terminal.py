@@ -1,6 +1,7 @@
 """``kvstream`` on a pseudoterminal, whose keys a test types."""
 
 import fcntl
+import io
 import os
 import pty
 import select
@@ -12,6 +13,13 @@ import time
 from tests import forking
 from tests.cli.program import ENVIRONMENT
 from tests.patience import PATIENCE_S
+
+
+class TypedInput(io.BytesIO):
+    """The input of a program in this process, as typed on a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Terminal:

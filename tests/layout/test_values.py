@@ -187,20 +187,22 @@ def test_invalid_unicode_is_refused_without_side_effects(fields: FieldsLike) -> 
     assert encode_fields({"a": "1"})[0] == bytes.fromhex("01 81 a161 a131")
 
 
-@pytest.mark.parametrize("fields", [{"a": "x" * 60}, {b"a": b"x" * 60}, [("a", "x" * 60)]])
-def test_a_too_large_entry_is_refused_with_the_message_of_redis(
-    fields: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def small_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limit entries to 60 bytes, in place of 512 MB."""
     monkeypatch.setattr(values, "ENTRY_BYTES_MAX", 60)
+
+
+@pytest.mark.parametrize("fields", [{"a": "x" * 60}, {b"a": b"x" * 60}, [("a", "x" * 60)]])
+@pytest.mark.usefixtures("small_entries")
+def test_a_too_large_entry_is_refused_with_the_message_of_redis(fields: Mapping[str, str]) -> None:
     with pytest.raises(InvalidArgument, match=r"^Elements are too large to be stored$"):
         encode_fields(fields)
 
 
 @pytest.mark.parametrize("fields", [{"a": "x" * 59}, {b"a": b"x" * 59}, [("a", "x" * 59)]])
-def test_an_entry_of_the_greatest_size_is_accepted(
-    fields: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(values, "ENTRY_BYTES_MAX", 60)
+@pytest.mark.usefixtures("small_entries")
+def test_an_entry_of_the_greatest_size_is_accepted(fields: Mapping[str, str]) -> None:
     assert pairs_of(encode_fields(fields)[0]) == [(b"a", b"x" * 59)]
 
 
@@ -230,10 +232,8 @@ def test_many_entries_are_encoded_as_each_would_be(entries: list[FieldsLike]) ->
         (5, "fields are a mapping"),
     ],
 )
-def test_one_wrong_entry_among_many_is_refused(
-    wrong: FieldsLike, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(values, "ENTRY_BYTES_MAX", 60)
+@pytest.mark.usefixtures("small_entries")
+def test_one_wrong_entry_among_many_is_refused(wrong: FieldsLike, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         encode_many([{"a": "1"}, wrong, {"a": "2"}])
     assert encode_many([{"a": "1"}]) == [encode_fields({"a": "1"})]

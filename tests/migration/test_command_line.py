@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from kvstream.cli import main
 from kvstream.cli.migrate import migrate
 from tests.cli.program import examples_of
+from tests.cli.terminal import TypedInput
 from tests.migration.conftest import Start
 from tests.migration.filling import fill
 from tests.migration.servers import RedisServer
@@ -100,15 +101,12 @@ def test_an_empty_file_of_a_password_is_refused(tmp_path: Path, side: str, conte
     assert f"{file}: the first line, the {side}'s password, is empty" in done.stderr
 
 
-def test_a_password_is_prompted_for_on_a_terminal(
-    source: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kvstream.cli.migrate._can_prompt", lambda: True)
+def test_a_password_is_prompted_for_on_a_terminal(source: RedisServer, tmp_path: Path) -> None:
     rights = {"keys": ["*"], "commands": ["+@all"]}
     source.client().acl_setuser("ann", enabled=True, passwords=["+secret"], **rights)
     source.client().xadd("s", {"a": 1})
     words = ["migrate", "run", source.url, str(tmp_path / "store"), "--source-user", "ann"]
-    result = CliRunner().invoke(main, words, input="secret\n")
+    result = CliRunner().invoke(main, words, input=TypedInput(b"secret\n"), env={"TERM": "xterm"})
     assert result.exit_code == 0, result.output
     assert "1 key copied" in result.stdout
     assert "secret" not in result.output

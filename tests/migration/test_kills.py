@@ -106,15 +106,13 @@ def test_the_tool_killed_while_it_writes_a_file_leaves_none(
     assert verify(filled.url, file).differences == []
 
 
-def test_the_source_is_killed(
-    start_redis: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kvstream.migration.server_source.DUMP_BYTES_MAX", 1)  # page by page
-    server = start_redis("source", *DURABLE)
+def test_the_source_is_killed(start_redis: Start, tmp_path: Path) -> None:
+    user = ("--user", "some", "on", "nopass", "~*", "&*", "+@all", "-dump")
+    server = start_redis("source", *DURABLE, *user)  # without DUMP it is read page by page
     fill(server.client())
-    there = tmp_path / "store"
-    _with_kills_of(server, server.url, there)
-    assert verify(server.url, there).equal
+    there, url = tmp_path / "store", server.url.replace("redis://", "redis://some:any@")
+    _with_kills_of(server, url, there)
+    assert verify(url, there).equal
 
 
 def test_the_target_is_killed(filled: RedisServer, start_redis: Start, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Migrate streams of a live redis-server to a store and to another server, and verify them."""
 
 import time
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,7 +11,11 @@ import redis
 
 from kvstream import Store
 from kvstream.migration import LossRefused, Outcome, run, verify
-from kvstream.migration.server_source import PagedStream, ServerSource
+from kvstream.migration.places import parse_place
+from kvstream.migration.server import Server
+from kvstream.migration.server_source import PAGE, PagedStream, ServerSource
+from kvstream.migration.verification import VerifyOptions
+from kvstream.migration.verification import verify as verify_places
 from tests.migration.conftest import Start
 from tests.migration.filling import DATABASES, dumps, expiries, fill, fill_all_databases, full
 from tests.migration.servers import RedisServer
@@ -196,18 +201,16 @@ def test_an_expired_key_is_skipped(tmp_path: Path, target: RedisServer) -> None:
     assert target.client().keys() == [b"t"]
 
 
-def test_times_of_delivery_are_exact_over_pages_of_pending_entries(
-    source: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kvstream.migration.server_source.PAGE", 10)
-    client = source.client()
-    for at in range(60):
+def test_times_of_delivery_are_exact_over_pages_of_pending_entries(source: RedisServer) -> None:
+    client = source.client().pipeline(transaction=False)
+    for at in range(PAGE + 60):
         client.xadd("s", {"a": at}, f"{at + 1}-0")
     client.xgroup_create("s", "g", "0")
-    for at in range(60):
+    for at in range(PAGE + 60):
         client.xreadgroup("g", f"c{at % 7}", {"s": ">"}, 1)
         time_ms = 1_700_000_000_000 + at * 12_345
         client.xclaim("s", "g", f"c{at % 7}", 0, [f"{at + 1}-0"], time=time_ms, retrycount=at)
+    client.execute()
     url = refuse(source, "-dump")
     assert verify(source.url, url).differences == []
 
@@ -243,20 +246,19 @@ def test_entries_added_while_a_stream_is_read_are_read_too(source: RedisServer) 
     assert stream.corrections == []
 
 
-def test_a_stream_too_large_for_one_dump_is_read_by_pages(
-    source: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = source.client()
-    fill(client)
-    monkeypatch.setattr("kvstream.migration.server_source.DUMP_BYTES_MAX", 1)
-    asked: list[bytes] = []
-
-    def dump(self: ServerSource, connection: object, key: bytes) -> None:
-        asked.append(key)
-
-    monkeypatch.setattr(ServerSource, "_dump", dump)
-    assert verify(source.url, source.url + "/0").differences == []
-    assert asked == []
+def test_a_stream_too_large_for_one_dump_is_read_by_pages(source: RedisServer) -> None:
+    fill(source.client())
+    place = parse_place(source.url)
+    with (
+        closing(ServerSource(Server(place), dump_bytes_max=1)) as paged,
+        closing(ServerSource(Server(place))) as dumped,
+    ):
+        assert verify_places(paged, dumped, VerifyOptions()).differences == []
+    assert "cmdstat_dump" in source.client().info("commandstats")
+    source.client().config_resetstat()
+    with closing(ServerSource(Server(place), dump_bytes_max=1)) as paged:
+        assert verify_places(paged, paged, VerifyOptions()).differences == []
+    assert "cmdstat_dump" not in source.client().info("commandstats")
 
 
 def test_a_second_concurrent_run_of_a_migration_is_refused(

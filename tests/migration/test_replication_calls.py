@@ -17,6 +17,7 @@ from kvstream.migration import Pair
 from kvstream.migration.journal import Phase, followers
 from tests import forking
 from tests.cli.program import ENVIRONMENT
+from tests.cli.terminal import TypedInput
 from tests.migration.sources import Source, needs_redis
 from tests.patience import until
 from tests.serving import ServerProcess
@@ -114,16 +115,16 @@ def test_status_shows_a_running_and_a_killed_follower(
     assert "since" in shown
 
 
-def test_the_password_of_a_target_is_prompted_for_too(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kvstream.cli.migrate._can_prompt", lambda: True)
+def test_the_password_of_a_target_is_prompted_for_too(source: Source, tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "store")
     try:
         with server.asker() as asker:
             asker.ask("CONFIG SET requirepass secret")
         words = ["migrate", "run", source.url, f"redis://127.0.0.1:{server.port}", "--cutover"]
-        result = CliRunner().invoke(main, [*words, "--pause", "1s"], input="secret\n")
+        typed = TypedInput(b"secret\n")
+        result = CliRunner().invoke(
+            main, [*words, "--pause", "1s"], input=typed, env={"TERM": "xterm"}
+        )
         assert result.exit_code == 0, result.output
         assert "secret" not in result.output
     finally:

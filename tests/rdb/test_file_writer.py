@@ -9,7 +9,6 @@ import pytest
 
 from kvstream.errors import BadPayload
 from kvstream.layout.values import encode_flat
-from kvstream.rdb import file_writer
 from kvstream.rdb.file_reader import AuxRecord, FileReader, StreamRecord, StringRecord, verify
 from kvstream.rdb.file_writer import FileWriter
 from kvstream.rdb.versions import TARGETS, Target, reduce, target
@@ -144,12 +143,9 @@ def state_of(last: int, length: int) -> StreamState:
 
 
 @pytest.mark.parametrize("buffer", [1, 100, 5000, 1 << 20])
-def test_counts_are_right_for_any_end_of_the_buffer(
-    monkeypatch: pytest.MonkeyPatch, buffer: int
-) -> None:
-    monkeypatch.setattr(file_writer, "BUFFER_BYTES", buffer)
+def test_counts_are_right_for_any_end_of_the_buffer(buffer: int) -> None:
     out = io.BytesIO()
-    writer = FileWriter(out, REDIS_7)
+    writer = FileWriter(out, REDIS_7, buffer_bytes=buffer)
     for db in (0, 2, 0):
         for count in (0, 1, 3, 70):
             nodes = (node(1 + 100 * number, 100) for number in range(count))

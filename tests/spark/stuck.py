@@ -23,7 +23,12 @@ faulthandler.register(signal.SIGUSR1)
 
 
 def run(
-    words: Sequence[str], mark: str, output: BinaryIO, limit_s: float = LIMIT_S, **options: object
+    words: Sequence[str],
+    mark: str,
+    output: BinaryIO,
+    limit_s: float = LIMIT_S,
+    showing_s: float = SHOWING_S,
+    **options: object,
 ) -> int:
     """Run a program, and return its exit code; raise AssertionError with all stacks if it hangs.
 
@@ -37,7 +42,7 @@ def run(
     except subprocess.TimeoutExpired:
         found = show_stacks(mark)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(SHOWING_S)
+            process.wait(showing_s)
         text = f"no end within {limit_s:g} s:\n{found}\n{text_of(output)}"
     finally:
         if process.poll() is None:

@@ -10,7 +10,6 @@ from kvstream.bulkload.parts import BulkTicket
 from kvstream.errors import Corruption, IDTooSmall, InvalidArgument, StoreLocked, WrongType
 from kvstream.layout.values import encode_fields
 from kvstream.spark.options import Place
-from kvstream.spark.write import stores
 from kvstream.spark.write.commit import Commit, Gathering, Share, Spilled
 from kvstream.spark.write.spill import DELIVERIES, FileSpill, PartSpill, discard, spill_of
 from kvstream.spark.write.stage import (
@@ -22,9 +21,12 @@ from kvstream.spark.write.stage import (
     store_of,
     unpack_page,
 )
-from kvstream.spark.write.stores import commit_into, ticket_of
+from kvstream.spark.write.stores import BATCH_ROWS, commit_into, ticket_of
 from kvstream.spark.write.writers import prepare
 from tests.spark.staged import QUERY, rows, share
+
+MANY = ["x"] * BATCH_ROWS
+"""Values with which a commit of some more rows is a bulk load."""
 
 
 def commit(path: Path, *shares: Share, marked: bool = False, skip: bool = False) -> int:
@@ -64,12 +66,10 @@ def test_an_id_that_does_not_rise_refuses_all_streams_of_the_commit(tmp_path: Pa
         assert store.keys() == [b"a"]
 
 
-def test_an_id_that_a_bulk_load_refuses_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stores, "BATCH_ROWS", 1)
+def test_an_id_that_a_bulk_load_refuses_is_named(tmp_path: Path) -> None:
     commit(tmp_path / "s", share(rows(b"a", "old", ids=["5-0"])))
-    work = Commit(QUERY, False, [share(rows(b"a", "1", "2", ids=["4-2", "6-0"]))])
+    low = rows(b"a", "1", "2", ids=["4-2", "6-0"])
+    work = Commit(QUERY, False, [share(low, rows(b"many", *MANY))])
     work = work._replace(folder=str(tmp_path / "parts"))
     with pytest.raises(IDTooSmall, match=r"the ID 4-2 for stream 'a' .*: the option skipExisting"):
         commit_into(str(tmp_path / "s"), 0, 0, work)
@@ -175,21 +175,20 @@ def test_tables_of_tasks_are_committed_with_the_rows_of_other_tasks(tmp_path: Pa
     assert commit_into(str(path), 0, 0, again) == (False, 0, 0)
 
 
-def test_a_large_commit_makes_tables_unless_ids_must_be_completed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stores, "BATCH_ROWS", 2)
-    path = tmp_path / "s"
+def test_a_large_commit_makes_tables_unless_ids_must_be_completed(tmp_path: Path) -> None:
+    path, size = tmp_path / "s", len(MANY)
     folder = str(Staging(str(path), QUERY).folder)
-    many = share(rows(b"a", "2", "1", "3", ids=["9-2", "9-1", "*"]), rows(b"b", "x"))
-    assert commit_into(str(path), 0, 0, Commit(QUERY, False, [many], folder=folder)).rows == 4
+    many = share(rows(b"a", "2", "1", "3", ids=["9-2", "9-1", "*"]), rows(b"b", *MANY))
+    work = Commit(QUERY, False, [many], folder=folder)
+    assert commit_into(str(path), 0, 0, work).rows == 3 + size
     assert values(path, b"a") == ["1", "2", "3"]
-    partial = share(rows(b"c", "1", "2", "3", ids=["9-*", "9-*", "8-1"]))
-    assert commit_into(str(path), 0, 0, Commit(QUERY, False, [partial], folder=folder)).rows == 3
+    partial = share(rows(b"c", "1", "2", "3", ids=["9-*", "9-*", "8-1"]), rows(b"d", *MANY))
+    completed = work._replace(shares=[partial])
+    assert commit_into(str(path), 0, 0, completed).rows == 3 + size
     assert values(path, b"c") == ["3", "1", "2"]
     with pytest.raises(IDTooSmall):
-        commit_into(str(path), 0, 0, Commit(QUERY, False, [many], folder=folder))
-    assert values(path, b"b") == ["x"]
+        commit_into(str(path), 0, 0, work)
+    assert values(path, b"b") == list(MANY)
 
 
 def test_a_store_open_elsewhere_returns_no_ticket(tmp_path: Path) -> None:

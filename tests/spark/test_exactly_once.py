@@ -126,10 +126,7 @@ sleeping()
 """
 
 
-def test_a_hanging_program_shows_its_stacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stuck, "SHOWING_S", 0.0)
+def test_a_hanging_program_shows_its_stacks(tmp_path: Path) -> None:
     mark, ready = f"{KILL_VARIABLE}={tmp_path}", tmp_path / "ready"
     environment = {**os.environ, KILL_VARIABLE: str(tmp_path), "PYTHONPATH": str(ROOT)}
     with open(tmp_path / "output", "w+b") as output:
@@ -141,7 +138,7 @@ def test_a_hanging_program_shows_its_stacks(
             assert process.poll() is None
             process.kill()
         with pytest.raises(AssertionError, match="no end within"):
-            stuck.run(words, mark, output, 0.5, env=environment)
+            stuck.run(words, mark, output, 0.5, 0.0, env=environment)
 
 
 def test_a_query_whose_driver_is_killed_amid_a_commit_has_every_row_once(

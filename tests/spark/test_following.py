@@ -451,7 +451,6 @@ def test_rows_that_contradict_their_nodes_are_refused(
         monkeypatch.setattr(watch, "store_pages", missing_a_page)
         short[:] = [False, True]
         assert len(query.batch()["s"]) == 250  # read again, and completely
-        monkeypatch.setattr(watch, "TRIES", 2)
         short[:] = [True] * 10
         stream.add({"n": "more"})
         with pytest.raises(DataError, match=r"has 0 entries .* but its nodes count 1"):

@@ -17,12 +17,11 @@ from kvstream.errors import (
     WrongType,
 )
 from kvstream.layout.values import encode_fields
-from kvstream.remote.connection import Connection
 from kvstream.server.commands.info import run_id
 from kvstream.spark.options import Place
 from kvstream.spark.read.servers import client_of
 from kvstream.spark.write.commit import Commit, Share, Upload
-from kvstream.spark.write.servers import append_now, commit_through
+from kvstream.spark.write.servers import BATCH_ROWS, append_now, commit_through
 from kvstream.spark.write.spill import EXACTLY, spill_of
 from kvstream.spark.write.stage import StagedRows, Transaction
 from kvstream.spark.write.writers import commit_to, mark_in, prepare
@@ -139,49 +138,43 @@ def plain(client: redis.Redis) -> redis.Redis:
     return client_of(Place("url", f"redis://127.0.0.1:{port}"))
 
 
-@pytest.fixture
-def bulky(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Bulk-load more than two rows; return the commands that are sent."""
-    monkeypatch.setattr("kvstream.spark.write.servers.BATCH_ROWS", 2)
-    sent: list[str] = []
-    do = Connection.do
-
-    def noted(connection: Connection, *words: Any) -> Any:
-        sent.append(str(words[1]))
-        return do(connection, *words)
-
-    monkeypatch.setattr(Connection, "do", noted)
-    return sent
+MANY = rows(b"many", *["x"] * BATCH_ROWS)
+"""Rows with which a commit of some more rows is a bulk load."""
 
 
-def test_many_rows_are_a_bulk_load_if_the_server_supports_it(
-    client: redis.Redis, bulky: list[str]
-) -> None:
+def has_loaded(client: redis.Redis) -> bool:
+    """Return whether a bulk load was committed through the server."""
+    return "cmdstat_kvstream.load|commit" in client.info("commandstats")
+
+
+def test_many_rows_are_a_bulk_load_if_the_server_supports_it(client: redis.Redis) -> None:
     kvstream = "kvstream_version" in client.info("server")
-    work = Commit(QUERY, True, [share(rows(b"a", "1", "2"), rows(b"b", "x", ids=["5-1"]))])
-    assert commit_through(plain(client), work) == (True, 3, 0)
-    assert ("COMMIT" in bulky) == kvstream
+    few = share(rows(b"a", "1", "2"), rows(b"b", "x", ids=["5-1"]), MANY)
+    work = Commit(QUERY, True, [few])
+    assert commit_through(plain(client), work) == (True, 3 + BATCH_ROWS, 0)
+    assert has_loaded(client) == kvstream
     assert commit_through(plain(client), work)[:2] == (False, 0)
     assert [fields for _, fields in entries(client, b"a")] == [{b"v": b"1"}, {b"v": b"2"}]
     assert entries(client, b"b") == [(b"5-1", {b"v": b"x"})]
     assert client.get(QUERY.key) == b"7"
 
 
-def test_rows_unfit_for_tables_are_a_transaction(client: redis.Redis, bulky: list[str]) -> None:
-    work = Commit(QUERY, False, [share(rows(b"a", "1", "2", "3", ids=["5-*", "5-*", "6-1"]))])
-    assert commit_through(plain(client), work) == (True, 3, 0)
-    assert "COMMIT" not in bulky
+def test_rows_unfit_for_tables_are_a_transaction(client: redis.Redis) -> None:
+    unfit = rows(b"a", "1", "2", "3", ids=["5-*", "5-*", "6-1"])
+    work = Commit(QUERY, False, [share(unfit, MANY)])
+    assert commit_through(plain(client), work) == (True, 3 + BATCH_ROWS, 0)
+    assert not has_loaded(client)
     assert [eid for eid, _ in entries(client, b"a")] == [b"5-0", b"5-1", b"6-1"]
 
 
-def test_a_refused_bulk_load_leaves_nothing(client: redis.Redis, bulky: list[str]) -> None:
+def test_a_refused_bulk_load_leaves_nothing(client: redis.Redis) -> None:
     client.xadd("a", {"v": "0"}, id="9-1")
     client.set("text", "")
-    more = share(rows(b"b", "1", "2"), rows(b"a", "3", ids=["9-1"]))
+    more = share(rows(b"b", "1", "2"), rows(b"a", "3", ids=["9-1"]), MANY)
     with pytest.raises(IDTooSmall, match=r"9-1.* equal or smaller .*: the option skipExisting"):
         commit_through(plain(client), Commit(QUERY, True, [more]))
     with pytest.raises(WrongType, match=r"^'text' is a string, not a stream$"):
-        commit_through(plain(client), Commit(QUERY, True, [share(rows(b"text", "1", "2", "3"))]))
+        commit_through(plain(client), Commit(QUERY, True, [share(rows(b"text", "1"), MANY)]))
     assert sorted(cast("list[bytes]", client.keys())) == [b"a", b"text"]
 
 

@@ -39,23 +39,23 @@ def sampler(engine: Engine) -> Iterator[Sampler]:
     sampler.stop()
 
 
-def test_the_lock_is_released_between_slices(
-    store: Store, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(60):
-        store.stream(f"s{number}").add({"f": "v"})
-    slices = 0
-    begin_turn = store.engine.begin_turn
+def test_the_lock_is_released_between_slices(tmp_path: Path) -> None:
+    class CountingEngine(Engine):
+        turns = 0
 
-    def counted() -> Txn:
-        nonlocal slices
-        slices += 1
-        return begin_turn()
+        def begin_turn(self, keeps_seen: bool = False) -> Txn:
+            self.turns += 1
+            return super().begin_turn(keeps_seen)
 
-    sampler.limits = replace(FRESH, slice_s=0.0)  # a slice for each step
-    monkeypatch.setattr(store.engine, "begin_turn", counted)
-    assert len(sampler.latest().streams) == 60
-    assert slices > 60
+    engine = CountingEngine(tmp_path / "counted")
+    with Store(engine, 0) as store:
+        for number in range(60):
+            store.stream(f"s{number}").add({"f": "v"})
+        sampler = Sampler(engine, 100, replace(FRESH, slice_s=0.0))  # a slice for each step
+        before = engine.turns
+        assert len(sampler.latest().streams) == 60
+        assert engine.turns - before > 60
+        sampler.stop()
 
 
 def test_a_sample_is_kept_for_some_seconds(store: Store, sampler: Sampler) -> None:

@@ -174,11 +174,17 @@ def test_a_reader_returns_what_comes_while_it_polls(pairs: Pairs) -> None:
     assert b"".join(data for _, data in pairs.received) == b"request" * rounds
 
 
-def test_a_reader_does_not_poll_on_one_processor(
-    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+@pytest.fixture
+def one_processor() -> Iterator[None]:
+    """Let this thread run on one processor only."""
+    processors = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(processors)})
+    yield
+    os.sched_setaffinity(0, processors)
 
+
+@pytest.mark.usefixtures("one_processor")
+def test_a_reader_does_not_poll_on_one_processor(pairs: Pairs) -> None:
     def run(reader: EpollReader) -> None:
         pairs.join(reader)
         assert reader.receive() == 0
