@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from bench.library_limits import LIBRARY_LIMITS, tasks_beside_redis
 from bench.migrate import MIGRATION_ROWS, run_migration
 from bench.nats import run_nats
 from bench.open_loop import open_loop
-from bench.processes import PeerMissing, require_load, require_peer
+from bench.processes import PeerMissing, peer_version, require_load, require_peer
 from bench.queue_cycle import CYCLE_ROWS, READING_ROWS
 from bench.report import Report, as_json, print_report, write_docs
 from bench.results import Scaling
@@ -65,15 +65,18 @@ QUICK_ROWS = tuple(row for row in ROWS if not row.startswith("spark"))
 """Spark sessions are slow to start: their rows run in a quick run only if named by --only."""
 
 
-def _run(
+def run_rows(
     report: Report,
     chosen: Sequence[str],
-    commands: Sequence[ServerRow],
+    groups: Mapping[str, Sequence[ServerRow]],
     sizes: Sizes,
     folder: Path,
     console: Console,
 ) -> None:
-    """Measure the chosen rows, and add each to the report at once."""
+    """Measure the chosen rows, and add each to the report at once.
+
+    ``groups`` has the rows of commands.
+    """
 
     def log(title: str) -> None:
         console.print(f"[dim]measuring: {title}")
@@ -83,7 +86,6 @@ def _run(
     migration = [row for row in MIGRATION_ROWS if row.key in chosen]
     report.library.extend(run_library(library, sizes, folder, log))
     report.server.extend(run_server(server, sizes, folder, log))
-    groups = {**COMMAND_GROUPS, "commands": commands}
     several = [row for key, rows in groups.items() if key in chosen for row in rows]
     report.commands.extend(run_server(several, sizes, folder / "commands", log))
     for key, (title, measure) in LIMITS.items():
@@ -170,10 +172,11 @@ def main(
         sizes = replace(sizes, sparked_mb=LOADED_MB, loaded=LOADED)
     given = {"sparked": sparked, "sparked_mb": sparked_mb}
     sizes = replace(sizes, **{name: size for name, size in given.items() if size is not None})
-    report = Report(os.getloadavg()[0])
+    report = Report(os.getloadavg()[0], peer_version())
     try:
         chosen = only or (QUICK_ROWS if quick else ROWS)
-        _run(report, chosen, command_rows(commands, clients), sizes, work, console)
+        groups = {**COMMAND_GROUPS, "commands": command_rows(commands, clients)}
+        run_rows(report, chosen, groups, sizes, work, console)
     finally:
         shutil.rmtree(work)
         print_report(report, console)  # of a failed run too, what was measured

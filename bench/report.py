@@ -13,7 +13,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.processes import peer_version
 from bench.results import Comparison, Limit, Scaling
 from kvstream.layout import twins
 
@@ -39,6 +38,8 @@ class Report:
 
     load: float
     """The machine's load average before the run."""
+    peer_version: str
+    """The version of redis-server."""
     library: list[Comparison] = field(default_factory=list)
     limits: list[Limit] = field(default_factory=list)
     server: list[Comparison] = field(default_factory=list)
@@ -92,7 +93,7 @@ def setting(report: Report) -> dict[str, str]:
         "system": platform.system(),
         "Python": platform.python_version(),
         "compiled twins": "no" if twins is None else "yes",
-        "redis-server": peer_version(),
+        "redis-server": report.peer_version,
         "redis-py": version("redis"),
         **{name: version(name) for name in ("hiredis", "kvstream", "rocksdict")},
     }

@@ -34,9 +34,9 @@ def _connections(client: Redis, count: int) -> Iterator[list[socket]]:
         yield [stack.enter_context(connect(port_of(client))) for _ in range(count)]
 
 
-def _wait_for_blocked(client: Any, count: int) -> None:
+def _wait_for_blocked(client: Any, count: int, patience_s: float = BLOCKED_S_MAX) -> None:
     """Wait until ``count`` clients are blocked."""
-    deadline = time.monotonic() + BLOCKED_S_MAX
+    deadline = time.monotonic() + patience_s
     while (blocked := client.info("clients")["blocked_clients"]) != count:
         if time.monotonic() > deadline:
             raise WrongReply(f"{blocked} clients are blocked, not {count}")
@@ -54,13 +54,15 @@ def _reply(connection: socket, lines: int) -> bytes:
     return data
 
 
-def wake_one(client: Redis, blocked: int, wakeups: int) -> list[float]:
+def wake_one(
+    client: Redis, blocked: int, wakeups: int, patience_s: float = BLOCKED_S_MAX
+) -> list[float]:
     """Wake one of many blocked clients at a time; return the seconds of each."""
     seconds = []
     with _connections(client, blocked + 1) as (adder, *readers):
         for number, reader in enumerate(readers):
             reader.sendall(framed(*_READ, f"wake:{number}", "$"))
-        _wait_for_blocked(client, blocked)
+        _wait_for_blocked(client, blocked, patience_s)
         for wakeup in range(wakeups):
             number = wakeup * 7 % blocked
             begun = time.perf_counter()
@@ -71,7 +73,7 @@ def wake_one(client: Redis, blocked: int, wakeups: int) -> list[float]:
             if added not in reply:
                 raise WrongReply(f"{reply!r} after the XADD of {added!r}")
             readers[number].sendall(framed(*_READ, f"wake:{number}", "$"))
-            _wait_for_blocked(client, blocked)
+            _wait_for_blocked(client, blocked, patience_s)
     return seconds
 
 

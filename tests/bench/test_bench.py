@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
-from bench.__main__ import COMMAND_GROUPS, main
+from bench.__main__ import COMMAND_GROUPS, QUICK_ROWS, main, run_rows
 from bench.library import LIBRARY_ROWS
 from bench.migrate import MIGRATION_ROWS
 from bench.nats import nats_program
@@ -62,11 +63,10 @@ def forked_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch) -> Report:
-    monkeypatch.setattr("bench.report.peer_version", lambda: "7.0.15")
+def report() -> Report:
     fast = Comparison("add", "add, one by one", 6, 1000, [0.1, 0.2, 0.1], [0.9, 1.0, 0.1])
     slow = Comparison("range", "range in pages", 2, 1000, [1.0], [1.5])
-    return Report(0.5, [fast, slow], [Limit("open", "open", 1.5, 1, "s")])
+    return Report(0.5, "7.0.15", [fast, slow], [Limit("open", "open", 1.5, 1, "s")])
 
 
 def _figures(folder: Path, *only: str) -> dict[str, list[dict[str, object]]]:
@@ -81,13 +81,12 @@ def _figures(folder: Path, *only: str) -> dict[str, list[dict[str, object]]]:
 
 
 @pytest.mark.usefixtures("peer")
-def test_a_whole_run_reports_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_run_reports_every_row(tmp_path: Path) -> None:
     """Of each group of commands one row: test_commands runs the others."""
-    monkeypatch.setattr("bench.__main__.QUICK", SMALLEST)
     few = {key: rows[:1] for key, rows in COMMAND_GROUPS.items()}
-    monkeypatch.setattr("bench.__main__.COMMAND_GROUPS", few)
-    monkeypatch.setattr("bench.__main__.command_rows", lambda *_: few["commands"])
-    found = _figures(tmp_path)
+    report = Report(0.5, "7.0.15")
+    run_rows(report, QUICK_ROWS, few, SMALLEST, tmp_path, Console(quiet=True))
+    found: dict[str, list[dict[str, object]]] = json.loads(as_json(report))
     assert [row["key"] for row in found["contests"]] == [work.key for work in LIBRARY_ROWS]
     assert [row["key"] for row in found["served"]] == [work.key for work in SERVER_ROWS]
     assert [row["key"] for row in found["moved"]] == [row.key for row in MIGRATION_ROWS]
