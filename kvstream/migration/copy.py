@@ -133,14 +133,14 @@ class CopyOptions:
     """Identifies the migration: a run resumes what an earlier one with it has left."""
     watch: Watch = lambda entries, bytes: None
 
-    def refused(self, losses: Iterable[Loss]) -> list[Loss]:
+    def select_refused(self, losses: Iterable[Loss]) -> list[Loss]:
         """Return the losses that are not allowed."""
         return [loss for loss in losses if loss.name not in self.allowed]
 
     def consent(self, key: bytes, losses: Iterable[Loss]) -> None:
         """Raise LossRefused for losses of a key that are not allowed."""
         count = LossCount()
-        count.add(key, self.refused(losses))
+        count.add(key, self.select_refused(losses))
         if count:
             raise LossRefused(count)
 

@@ -98,8 +98,8 @@ class Replay(Applier):
 
     # --- commands that were run -----------------------------------------------------------------
 
-    def flushed(self, translation: Translation) -> list[int]:
-        numbers = super().flushed(translation)
+    def note_flush(self, translation: Translation) -> list[int]:
+        numbers = super().note_flush(translation)
         for name in [name for name in self.unsupported if name[0] in numbers]:
             del self.unsupported[name]
         return numbers

@@ -272,11 +272,11 @@ def check_losses(
         )
         for item in _select(source, target, selection):
             lost = _losses(item, target, looks_inside=looks_inside)
-            refused.add(item.key, options.refused(lost.losses))
+            refused.add(item.key, options.select_refused(lost.losses))
     libraries = _libraries(source, target, selection)
     for each in libraries:
         if each.loss is not None:
-            refused.add(each.name, options.refused([each.loss]))
+            refused.add(each.name, options.select_refused([each.loss]))
     if refused:
         raise LossRefused(refused)
     return libraries

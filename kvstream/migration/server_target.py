@@ -396,7 +396,7 @@ class _Building:
         """Build the stream; return how many entries an earlier run had added."""
         state, spool = self._spool.state, self._spool
         gone = [] if self._restores else deleted_pending(state, spool.ids())
-        after, resumed = self._resumed(gone)
+        after, resumed = self._read_progress(gone)
         if after is None:
             self._begin()
         after = after or MIN_ID.packed
@@ -440,7 +440,7 @@ class _Building:
             digest.update(chunk)
         return f"{digest.hexdigest()} {self._spool.entries}".encode()
 
-    def _resumed(self, gone: list[PackedID]) -> tuple[PackedID | None, int]:
+    def _read_progress(self, gone: list[PackedID]) -> tuple[PackedID | None, int]:
         """Return the last entry that an earlier run has added, and the number of its entries."""
         connection, staged = self._connection, self._staging_key
         noted = connection.ask("GET", _note_of(staged))

@@ -157,7 +157,7 @@ class FileReader:
         """Yield the records; a second iteration continues the first."""
         while not self._ended:
             self._skip_open()
-            if self._reader.ended():
+            if self._reader.is_at_end():
                 raise self._reader.bad("the file has no end: it is truncated")
             at = self._reader.offset
             number = self._reader.byte()

@@ -292,7 +292,7 @@ def decode_in_python(key: PackedID, data: bytes) -> Node:
         left -= len(value)
         if left < 0:
             raise BadPayload("the entries of a node are too large")
-    if not elements.ended():
+    if not elements.is_at_end():
         raise BadPayload("a node has bytes behind its last entry")
     return node._replace(last=last)
 
@@ -327,7 +327,7 @@ class _Elements:
             raise BadPayload("a node ends too early")
         return self._elements[start : self._at]
 
-    def ended(self) -> bool:
+    def is_at_end(self) -> bool:
         return self._at == len(self._elements)
 
 

@@ -43,7 +43,7 @@ def restore(payload: bytes) -> StreamReading | bytes:
     if kind != STRING:
         raise BadPayload(f"type {kind} is neither a stream nor a string", 0)
     value = reader.string()
-    if not reader.ended():
+    if not reader.is_at_end():
         raise reader.bad("bytes follow the string")
     return value
 
@@ -65,7 +65,7 @@ def restore_functions(payload: bytes) -> list[bytes]:
     """Return the texts of the libraries of a payload; raise BadPayload as ``restore`` does."""
     reader = _verify(payload, 0)
     texts = []
-    while not reader.ended():
+    while not reader.is_at_end():
         at = reader.offset
         if (opcode := reader.byte()) != NUMBERS[Opcode.FUNCTION]:
             raise BadPayload(f"{opcode} is no function", at, "given type is not a function")

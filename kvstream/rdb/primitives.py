@@ -134,7 +134,7 @@ class Reader:
         self._summed = self._at
         return self._crc
 
-    def ended(self) -> bool:
+    def is_at_end(self) -> bool:
         """Return whether the source is at its end; may wait for more bytes."""
         return self._at == self._end and not self._fetch(1)
 

@@ -251,7 +251,7 @@ class StreamReading:
 
     def _end(self) -> None:
         self._ended = True
-        if self._alone and not self._reader.ended():
+        if self._alone and not self._reader.is_at_end():
             raise self._reader.bad("bytes follow the stream")
 
     # --- nodes ----------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_a_length_is_written_in_its_shortest_form(number: int, made: str) -> Non
     for source in (data, one_by_one(data), io.BytesIO(data).read):
         reader = Reader(source)
         assert reader.length() == number
-        assert reader.ended()
+        assert reader.is_at_end()
         assert reader.offset == len(data)
 
 
@@ -110,7 +110,7 @@ def test_ids_and_times_survive_a_round_trip() -> None:
     reader = Reader(encode_id(eid) + eid.packed + encode_time(-1) + encode_time(1 << 40))
     assert (reader.length_id(), reader.raw_id()) == (eid, eid.packed)
     assert (reader.time(), reader.time()) == (-1, 1 << 40)
-    assert reader.ended()
+    assert reader.is_at_end()
 
 
 @given(st.binary(min_size=1, max_size=100), st.lists(st.integers(0, 30), max_size=8))
@@ -130,7 +130,7 @@ def test_the_checksum_covers_the_bytes_read_so_far(data: bytes, sizes: list[int]
 def test_a_part_can_be_read_by_itself() -> None:
     reader = Reader(b"abcdef", stop=4)
     assert (reader.byte(), reader.take(3)) == (ord("a"), b"bcd")
-    assert reader.ended()
+    assert reader.is_at_end()
     assert reader.crc == crc64(b"abcd")
     with pytest.raises(BadPayload, match="1 bytes are needed, 0 are left, at byte 4"):
         reader.byte()

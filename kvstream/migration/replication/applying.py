@@ -64,7 +64,7 @@ class Applier(Interpreter):
         txn.expiry_ms = NOTHING_EXPIRES
         try:
             translation = self.read(argv)
-            for db in self.flushed(translation) if translation.flushed else ():
+            for db in self.note_flush(translation) if translation.flushed else ():
                 clear(txn, db, self.selection)
             for run in translation.runs:
                 self._run(txn, run)

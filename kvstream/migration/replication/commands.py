@@ -480,8 +480,8 @@ class Interpreter:
                 f"the source uses database {self.db}, but the target has only {self._databases}"
             )
 
-    def flushed(self, translation: Translation) -> list[int]:
-        """Return the databases whose followed keys must be deleted."""
+    def note_flush(self, translation: Translation) -> list[int]:
+        """Record a flush; return the databases whose followed keys must be deleted."""
         whole = EVERY_DATABASE in translation.flushed
         numbers = list(range(self._databases)) if whole else translation.flushed
         self.recopy.difference_update([name for name in self.recopy if name[0] in numbers])

@@ -509,8 +509,8 @@ def open_note(
 
 
 @contextmanager
-def _led_over(note: FollowerNote) -> Iterator[None]:
-    """Say of a target with keys of its own that it was led over to before, if it was."""
+def _explain_keys(note: FollowerNote) -> Iterator[None]:
+    """Add to the error of a target that has keys that it was led over to before, if it was."""
     try:
         yield
     except TargetHasKeys:
@@ -541,7 +541,7 @@ def open_pair(
     """
     source = str(server.place)
     with ExitStack() as stack:
-        stack.enter_context(_led_over(note))
+        stack.enter_context(_explain_keys(note))
         if isinstance(end, Store):
             following: FollowingTarget = FollowingStore(end.engine, source, selection)
             target: CutoverTarget = StoreCutoverTarget(server, end, selection)
@@ -563,7 +563,7 @@ def open_pair(
         for remark in target.place.remarks:
             said(f"note: {remark}")
 
-        def seen(phase: Phase) -> None:
+        def note_phase(phase: Phase) -> None:
             if phase is not note.status.phase or note.is_due:
                 behind = pair.lag() if phase is Phase.FOLLOWING else None
                 note.note(phase, pair.offset, pair.commands, pair.received, behind)
@@ -573,7 +573,7 @@ def open_pair(
             note.note(status.phase, pair.offset, pair.commands, pair.received, status.behind)
 
         client = server.connection(0).client
-        follower = Follower(lambda: client, following, spool, load, said, seen)
+        follower = Follower(lambda: client, following, spool, load, said, note_phase)
         stack.callback(follower.close)
         stack.callback(note_last)
         pair = Pair(server, follower, target, selection, said, note, allowed)

@@ -297,7 +297,7 @@ class FollowingServer:
         runs: list[Run] = []
         for command in commands:
             translation = self._stream.read(command.argv)
-            for db in self._stream.flushed(translation) if translation.flushed else ():
+            for db in self._stream.note_flush(translation) if translation.flushed else ():
                 runs.append(Run(db, self._flush_words(db)))
             runs += translation.runs
             done.append(translation)
