@@ -112,7 +112,7 @@ class Source:
         """The end of the last complete line in it."""
         descriptor = _descriptor_of(stream)
         if descriptor is not None:
-            # Unlike the stream's own, this read does not wait for more bytes than there are.
+            # The stream's own read waits for all bytes that it is asked for; this one does not.
             self._read = partial(os.read, descriptor)
             status = os.fstat(descriptor)
             if stat.S_ISREG(status.st_mode):

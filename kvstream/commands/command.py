@@ -332,9 +332,9 @@ class Command:
     tips: str = ""
     """Redis's command tips for clients of clusters."""
     usage: str | None = None
-    """The arguments as HELP writes them, unless it shows ``syntax``."""
+    """The arguments as HELP shows them; None: as in ``syntax``."""
     arity: int = 0
-    """Words of a request with the name; negative: at least so many. 0: taken from ``syntax``."""
+    """The number of words of a request; negative: at least so many. 0: taken from ``syntax``."""
     any_key: Callable[[Argv], bool] | None = None
     """Whether a request may write keys that it does not name: its user needs all keys."""
     channels: Channels | None = None

@@ -40,7 +40,7 @@ class Call:
     db: int | None
     """None: they concern no database."""
     keys: tuple[bytes, ...]
-    """The keys that they read or write; none: all."""
+    """The keys that the commands read or write; empty: all keys."""
     commands: Sequence[Words]
     result: Callable[[list[Any]], Any]
     """Makes the operation's result of the replies."""

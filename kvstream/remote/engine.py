@@ -608,7 +608,7 @@ class Transaction:
                 raise NotSent("the connection of the transaction has ended")
             try:
                 replies = send(self._link)
-            except RequestError:  # the server's own: nothing was done
+            except RequestError:  # an error reply: nothing was done
                 self._failed = False
                 raise
         self._failed = False

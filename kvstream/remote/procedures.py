@@ -67,7 +67,7 @@ def count_after(engine: ServerEngine, name: bytes, eid: StreamID) -> int:
 
 
 def backlog(engine: ServerEngine, name: bytes, group: bytes) -> int:
-    """Return the lag; if the server does not know it, count the entries."""
+    """Return the lag; count the entries if the server does not know it."""
     group_info = engine.run(info.group_info, name, group)
     if group_info.lag is not None:
         return group_info.lag

@@ -72,7 +72,7 @@ def id_or_none(raw: bytes | None) -> StreamID | None:
 
 
 def entry_of(raw: list[Any]) -> Entry:
-    """Return an entry: ID, fields, and where a CLAIM read tells them idle time and deliveries."""
+    """Return an entry; one of a read with CLAIM has its idle time and deliveries, too."""
     flat = raw[1]
     parts = iter(flat)
     fields: Fields = EntryFields(zip(parts, parts, strict=False))
@@ -184,7 +184,7 @@ def pending_entries_of(raw: list[Any]) -> list[PendingEntry]:
 def pending_entry_of(row: list[Any]) -> PendingEntry:
     """Return one row of XPENDING; one without a consumer was given back."""
     eid, consumer, idle, deliveries = row
-    if deliveries < 0:  # Redis before 8.8 counts on from the greatest number
+    if deliveries < 0:  # in Redis before 8.8 a count overflows
         deliveries = COUNT_MAX
     if consumer == NOBODY or idle < 0:
         return PendingEntry(StreamID.parse(eid), b"", None, deliveries)

@@ -523,7 +523,7 @@ class SharedEngine(Unclosed):
         )
 
     def _read_group(self, attempt: GroupRead, timeout_s: float | None) -> Reply | None:
-        """Read as a consumer; 0 seconds: once."""
+        """Read as a consumer until there are entries; with a timeout of 0, once."""
         rest = rest_of(timeout_s)
         while True:
             wait_s = rest()

@@ -287,7 +287,7 @@ class OwnerProcess:
         )
 
     def is_over(self) -> bool:
-        """Return whether it has ended, as another owns the store; StoreError if it has failed."""
+        """Return whether it has ended since another one owns the store; StoreError if it failed."""
         code = self._process.poll()
         if code:
             message = self._process.communicate()[1].decode(errors="replace").strip()
