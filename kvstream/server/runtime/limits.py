@@ -354,7 +354,7 @@ class Limits:
         self._server.engine.catalog.limits.reply_max = limits[b"normal"].hard
         used = (limits[b"normal"], limits[b"pubsub"])
         sizes = [size for limit in used for size in (limit.hard, limit.soft) if size > 0]
-        self.near = min(*sizes, STRANGER_UNREAD)
+        self.near = min([*sizes, STRANGER_UNREAD])
 
     def fit_open_files(self) -> None:
         """Raise the limit of open files for ``maxclients``, or lower ``maxclients`` to it.

@@ -61,19 +61,10 @@ def test_defaults_are_those_of_redis(served: Served, redis_port: int) -> None:
 def test_the_memory_of_clients_may_be_a_share(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("CONFIG SET maxmemory 1gb")
-        assert asker.ask("CONFIG SET maxmemory-clients 5%") == b"OK"
-        assert asker.ask("CONFIG GET maxmemory-clients")[1] == b"5%"
+        asker.ask("CONFIG SET maxmemory-clients 5%")
         assert served.executor.options.clients_memory_max == (1 << 30) // 20
-        for wrong in ("x", "-1%", "%"):
-            answer = asker.ask("CONFIG", "SET", "maxmemory-clients", wrong)
-            assert answer.endswith("argument must be a memory or percent value")
-        answer = asker.ask("CONFIG SET maxmemory-clients 101%")
-        assert answer.endswith("percentage argument must be less or equal to 100")
-        assert asker.ask("CONFIG SET maxmemory-clients 1mb") == b"OK"
-        assert asker.ask("CONFIG GET maxmemory-clients")[1] == b"1048576"
 
 
-FAILED = "ERR CONFIG SET failed (possibly related to argument '{}') - {}"
 BYTES, ENTRIES = "stream-node-max-bytes", "stream-node-max-entries"
 
 
@@ -101,48 +92,13 @@ def test_a_setting_of_streams_applies_to_later_commands(served: Served) -> None:
         assert info[14:18] == [b"idmp-duration", 5, b"idmp-maxsize", 7]
 
 
-SIZES = {
-    **{"0": 0, "5": 5, "5b": 5, "2k": 2000, "2kb": 2048, "3m": 3 * 10**6, "1MB": 1 << 20},
-    **{"1g": 10**9, "1gb": 1 << 30},
-}
-
-
-def test_bytes_may_be_written_with_a_unit(served: Served) -> None:
-    with served.asker() as asker:
-        for text, number in SIZES.items():
-            assert asker.ask(f"CONFIG SET {BYTES} {text}") == b"OK"
-            assert asker.ask(f"CONFIG GET {BYTES}") == [BYTES.encode(), b"%d" % number]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ("foo 1", "ERR Unknown option or number of arguments for CONFIG SET - 'foo'"),
-        (f"{ENTRIES} 1 foo 2", "ERR Unknown option or number of arguments for CONFIG SET - 'foo'"),
-        (f"{ENTRIES} 1 {BYTES}", "ERR syntax error"),
-        (f"{ENTRIES} x", FAILED.format(ENTRIES, "argument couldn't be parsed into an integer")),
-        (
-            f"{ENTRIES} -1",
-            FAILED.format(ENTRIES, "argument must be between 0 and 9223372036854775807 inclusive"),
-        ),
-        (f"{BYTES} x", FAILED.format(BYTES, "argument must be a memory value")),
-        (f"{BYTES} -1", FAILED.format(BYTES, "argument must be a memory value")),
-        (f"{ENTRIES} 7 {BYTES} x", FAILED.format(BYTES, "argument must be a memory value")),
-        (f"{ENTRIES} 7 {ENTRIES} 8", FAILED.format(ENTRIES, "duplicate parameter")),
-        (
-            "stream-idmp-duration 0",
-            FAILED.format("stream-idmp-duration", "argument must be between 1 and 86400 inclusive"),
-        ),
-        (
-            "stream-idmp-maxsize 10001",
-            FAILED.format("stream-idmp-maxsize", "argument must be between 1 and 10000 inclusive"),
-        ),
-    ],
-)
-def test_a_refused_change_changes_nothing(served: Served, arguments: str, error: str) -> None:
+@pytest.mark.parametrize(("name", "most"), [("duration", 86400), ("maxsize", 10000)])
+def test_a_refused_change_changes_nothing(served: Served, name: str, most: int) -> None:
     with served.asker() as asker:
         before = asker.ask("CONFIG GET *")
-        assert asker.ask(f"CONFIG SET {arguments}") == Failure(error)
+        for value in (0, most + 1):
+            reply = asker.ask(f"CONFIG SET maxclients 7 stream-idmp-{name} {value}")
+            assert reply.endswith(f"argument must be between 1 and {most} inclusive")
         assert asker.ask("CONFIG GET *") == before
 
 
@@ -182,15 +138,6 @@ def test_a_setting_is_given_once_by_either_name(served: Served, name: str, alias
         assert asker.ask("CONFIG", "SET", alias, value) == b"OK"
 
 
-def test_all_settings_are_changed_or_none(served: Served) -> None:
-    with served.asker() as asker:
-        assert asker.ask("CONFIG SET maxclients 5 timeout x") == Failure(
-            "ERR CONFIG SET failed (possibly related to argument 'timeout') - argument couldn't be "
-            "parsed into an integer"
-        )
-        assert asker.ask("CONFIG GET maxclients") == [b"maxclients", b"10000"]
-
-
 @pytest.mark.parametrize(
     ("name", "value", "least"),
     [
@@ -208,13 +155,6 @@ def test_a_number_out_of_bounds_is_refused_with_the_bounds(
         refused = asker.ask("CONFIG", "SET", name, value)
         bounds = f"between {least} and 9223372036854775807 inclusive"
         assert refused.endswith(f"'{name}') - argument must be {bounds}")
-
-
-def test_a_setting_that_cannot_change_is_refused_before_any_value(served: Served) -> None:
-    with served.asker() as asker:
-        for name, why in (("databases", "immutable"), ("dir", "protected")):
-            refused = asker.ask(f"CONFIG SET maxclients x {name} 1")
-            assert refused.endswith(f"'{name}') - can't set {why} config")
 
 
 def test_settings_of_a_signal_take_several_words(served: Served) -> None:
@@ -238,17 +178,6 @@ def test_every_setting_takes_its_own_value_or_is_refused_as_fixed(served: Served
             else:
                 assert answer == b"OK", name
             assert asker.ask("CONFIG", "GET", name) == [name, value]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("appendonly", "no"),
-    ],
-)
-def test_unsupported_settings_are_refused(served: Served, name: str, value: str) -> None:
-    with served.asker() as asker:
-        assert isinstance(asker.ask("CONFIG", "SET", name, value), Failure)
 
 
 def test_commands_that_add_are_refused_above_maxmemory(served: Served, protocol: int) -> None:
@@ -312,16 +241,6 @@ def test_save_points_start_saves_automatically(served: Served) -> None:
         assert checkpoints.save is failed  # it is not retried at once
 
 
-def test_output_limits_are_set_class_by_class(served: Served) -> None:
-    with served.asker() as asker:
-        asker.ask("CONFIG", "SET", "client-output-buffer-limit", "replica 3mb 2mb 10")
-        asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 1mb 0 0 pubsub 0 0 0")
-        _, reply = asker.ask("CONFIG GET client-output-buffer-limit")
-        assert reply == b"normal 1048576 0 0 slave 3145728 2097152 10 pubsub 0 0 0"
-        answer = asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 1mb x 0")
-        assert "Error in hard, soft or soft_seconds" in answer
-
-
 def test_the_options_of_the_start_are_shown(serve: Serve) -> None:
     served = serve(maxclients=7, requirepass="secret", timeout=9)
     client = served.client(password="secret")
@@ -343,35 +262,9 @@ def test_the_durability_changes_while_serving(served: Served) -> None:
         assert "one of the following: everysec, always, no" in answer
 
 
-@pytest.mark.parametrize(
-    ("name", "good", "bad", "reason"),
-    [
-        ("aof-use-rdb-preamble", b"no", b"maybe", "argument must be 'yes' or 'no'"),
-        ("active-expire-effort", b"10", b"11", "between 1 and 10 inclusive"),
-        ("hash-max-listpack-entries", b"7", b"x", "couldn't be parsed into an integer"),
-        ("loglevel", b"debug", b"loud", "one of the following: debug, verbose"),
-        ("repl-backlog-size", b"20480", b"big", "argument must be a memory value"),
-    ],
-)
-def test_settings_without_effect_are_kept_as_by_redis(
-    served: Served, name: str, good: bytes, bad: bytes, reason: str
-) -> None:
+def test_settings_that_cannot_be_kept_are_refused(served: Served) -> None:
     with served.asker() as asker:
-        assert asker.ask("CONFIG", "SET", name, good) == b"OK"
-        assert reason in asker.ask("CONFIG", "SET", name, bad)
-        assert asker.ask("CONFIG", "GET", name) == [name.encode(), good]
-
-
-def test_an_older_name_is_the_same_setting(served: Served) -> None:
-    with served.asker() as asker:
-        asker.ask("CONFIG SET hash-max-ziplist-value 9")
-        assert asker.ask("CONFIG GET hash-max-listpack-value")[1] == b"9"
-        asker.ask("CONFIG SET min-replicas-max-lag 2")
-        assert asker.ask("CONFIG GET min-slaves-max-lag")[1] == b"2"
-
-
-def test_settings_that_need_replicas_are_refused(served: Served) -> None:
-    with served.asker() as asker:
+        assert isinstance(asker.ask("CONFIG SET appendonly no"), Failure)
         assert asker.ask("CONFIG SET min-replicas-to-write 0") == b"OK"
         for name in ("min-replicas-to-write", "min-slaves-to-write"):
             reply = asker.ask("CONFIG", "SET", name, "1")

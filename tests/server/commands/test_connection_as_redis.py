@@ -246,7 +246,57 @@ CONFIG SET save ' 3600 1'
 CONFIG SET save ''
 CONFIG SET stream-node-max-bytes ''
 CONFIG GET stream-node-max-bytes
+CONFIG SET stream-node-max-bytes 5b
+CONFIG GET stream-node-max-bytes
+CONFIG SET stream-node-max-bytes 2k
+CONFIG GET stream-node-max-bytes
+CONFIG SET stream-node-max-bytes 3m
+CONFIG GET stream-node-max-bytes
+CONFIG SET stream-node-max-bytes 1MB
+CONFIG GET stream-node-max-bytes
+CONFIG SET stream-node-max-bytes 1g
+CONFIG GET stream-node-max-bytes
 CONFIG SET stream-node-max-bytes 4kb
+CONFIG SET stream-node-max-bytes x
+CONFIG SET stream-node-max-bytes -1
+CONFIG SET stream-node-max-entries x
+CONFIG SET stream-node-max-entries -1
+CONFIG SET stream-node-max-entries 7 nosuch 2
+CONFIG SET stream-node-max-entries 7 stream-node-max-bytes
+CONFIG SET stream-node-max-entries 7 stream-node-max-bytes x
+CONFIG SET stream-node-max-entries 7 stream-node-max-entries 8
+CONFIG GET stream-node-max-entries
+CONFIG SET maxclients 5 timeout x
+CONFIG SET maxclients x databases 1
+CONFIG SET maxclients x dir 1
+CONFIG GET maxclients
+CONFIG SET hash-max-ziplist-value 9
+CONFIG GET hash-max-listpack-value
+CONFIG SET hash-max-listpack-value 64
+CONFIG SET min-replicas-max-lag 2
+CONFIG GET min-slaves-max-lag
+CONFIG SET min-replicas-max-lag 10
+CONFIG SET hash-max-listpack-entries x
+CONFIG SET hash-max-listpack-entries 7
+CONFIG GET hash-max-listpack-entries
+CONFIG SET hash-max-listpack-entries 128
+CONFIG SET aof-use-rdb-preamble maybe
+CONFIG SET aof-use-rdb-preamble no
+CONFIG GET aof-use-rdb-preamble
+CONFIG SET aof-use-rdb-preamble yes
+CONFIG SET active-expire-effort 11
+CONFIG SET active-expire-effort 10
+CONFIG GET active-expire-effort
+CONFIG SET active-expire-effort 1
+CONFIG SET loglevel loud
+CONFIG SET repl-backlog-size big
+CONFIG SET repl-backlog-size 20480
+CONFIG GET repl-backlog-size
+CONFIG SET client-output-buffer-limit 'replica 3mb 2mb 10'
+CONFIG SET client-output-buffer-limit 'normal 1mb 0 0 pubsub 0 0 0'
+CONFIG GET client-output-buffer-limit
+CONFIG SET client-output-buffer-limit 'normal 1mb x 0'
+CONFIG SET client-output-buffer-limit 'normal 0 0 0'
 """.strip().splitlines()
 """Requests that newer versions answer differently from 7.0."""
 
