@@ -34,11 +34,15 @@ from kvstream.operations.append import BulkResult, Joined, Mark, next_packed, to
 from kvstream.operations.images import staged_loads
 from kvstream.storage.batch import Family
 from kvstream.storage.sst import Merged, TableWriter, link_into
-from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.ids import MIN_ID, U64_MAX, StreamID
 
 _PAGE_ROWS = 4096
 TRIES = 4
 """How often a load is prepared; the last time, other writers wait."""
+
+BASE_MS_MAX = U64_MAX - (1 << 32)
+"""Each partition adds its number to this. If a stream's last ID is above, its entries get new IDs
+at the commit."""
 
 
 def ticket(txn: Txn, db: int, keys: Iterable[bytes]) -> BulkTicket:
@@ -60,7 +64,7 @@ def ticket(txn: Txn, db: int, keys: Iterable[bytes]) -> BulkTicket:
         db=db,
         stored_db=catalog.databases.stored_number(txn, db),
         shared=shared,
-        base_ms=max(txn.now_ms, last_ms + 1),
+        base_ms=min(max(txn.now_ms, last_ms + 1), BASE_MS_MAX),
         node_max_entries=limits.node_max_entries,
         node_max_bytes=limits.node_max_bytes,
         prefixes=prefixes,

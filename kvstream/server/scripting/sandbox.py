@@ -25,8 +25,6 @@ SPARE: Final = 1 << 20
 """Bytes below the limit of memory: with less left, a script gets no more replies."""
 SMALL: Final = 1 << 16
 """Bytes of a reply that always fit into ``SPARE``."""
-UNCHECKED_MAX: Final = 8
-"""The most arguments whose size is not checked: ``SPARE`` has room for so few."""
 ARGUMENTS_MAX: Final = 4000
 """Values that go over to Lua in one call: its stack has room for 8000."""
 FULL: Final = (False, 5)

@@ -118,6 +118,15 @@ def test_a_refused_load_changes_nothing_and_can_be_discarded(
         ask(client, "PUT", load.name, "a", 0, "x")
 
 
+def test_a_load_into_a_stream_with_the_greatest_last_id(client: redis.Redis, folder: Path) -> None:
+    top = (1 << 64) - 1
+    client.xadd("s", {"n": "0"}, id=f"{top}-5")
+    load = Load(client, folder, "s")
+    assert load.commit(*load.send({b"s": (None, [7, 8])}))[b"entries"] == 2
+    found = cast("list[Any]", client.xrange("s"))
+    assert [eid.decode() for eid, _ in found] == [f"{top}-{seq}" for seq in (5, 6, 7)]
+
+
 def test_a_modified_part_is_refused(client: redis.Redis, folder: Path) -> None:
     load = Load(client, folder)
     words = load.send({b"s": ([1], [1])})
