@@ -285,8 +285,9 @@ class Event:
     def add(self, at: int, ms: int) -> None:
         self.longest_ms = max(self.longest_ms, ms)
         if self.samples and self.samples[-1][0] == at:
-            ms = max(ms, self.samples.pop()[1])
-        self.samples.append((at, ms))
+            self.samples[-1] = at, max(ms, self.samples[-1][1])
+        else:
+            self.samples.append((at, ms))
 
 
 class Latency:
@@ -302,11 +303,15 @@ class Latency:
         """Note an event if it reaches the threshold; from any thread."""
         ms = int(seconds * _MS)
         if 0 < self.threshold_ms <= ms:
-            self.events.setdefault(event, Event()).add(int(time.time()), ms)
+            now, fresh = int(time.time()), Event()
+            fresh.add(now, ms)
+            known = self.events.setdefault(event, fresh)  # readers see no event without a spike
+            if known is not fresh:
+                known.add(now, ms)
 
     def reset(self, names: set[str]) -> int:
         """Reset the named events, or all if none is named; return their number."""
-        gone = [name for name in self.events if not names or name in names]
+        gone = [name for name in list(self.events) if not names or name in names]
         for name in gone:
             del self.events[name]
         return len(gone)

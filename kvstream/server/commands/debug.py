@@ -5,6 +5,7 @@ Subcommands that crash the server or damage its data are left out.
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from kvstream.commands import dump
@@ -136,11 +137,8 @@ def _set_active_expire(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def _sleep(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Stop the whole server."""
-    try:
-        seconds = max(float(argv[2]), 0.0)
-    except ValueError:
-        seconds = 0.0  # as C's strtod
-    time.sleep(seconds)
+    with suppress(ValueError, OverflowError):  # no time, as C's strtod
+        time.sleep(max(float(argv[2]), 0.0))
     return OK
 
 

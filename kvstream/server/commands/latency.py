@@ -47,7 +47,7 @@ def latency_latest(txn: Txn, client: Client, argv: Argv) -> Reply:
 def latency_history(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the spikes of an event, oldest first: Unix time and milliseconds."""
     event = server_of(client).latency.events.get(text(argv[2]).lower(), Event())
-    return [list(sample) for sample in event.samples]
+    return [[*sample] for sample in list(event.samples)]
 
 
 @COMMANDS.command(
@@ -67,12 +67,13 @@ def latency_graph(txn: Txn, client: Client, argv: Argv) -> Reply:
     event = server_of(client).latency.events.get(name.lower())
     if event is None:
         raise RequestError(f"No samples available for event '{name}'")
-    now, heights = int(time.time()), [ms for _, ms in event.samples]
+    now, samples = int(time.time()), list(event.samples)  # other threads add some
+    heights = [ms for _, ms in samples]
     low, high = min(heights), max(heights)
     span = max(high - low, 1)
-    columns = ["#" * (1 + (ms - low) * (_ROWS - 1) // span) for _, ms in event.samples]
+    columns = ["#" * (1 + (ms - low) * (_ROWS - 1) // span) for ms in heights]
     bars = ["".join(_at(column, row) for column in columns) for row in range(_ROWS - 1, -1, -1)]
-    ages = [_age(now - at) for at, _ in event.samples]
+    ages = [_age(now - at) for at, _ in samples]
     labels = ["".join(_at(age, row) for age in ages) for row in range(max(map(len, ages)))]
     head = f"{name.lower()} - high {high} ms, low {low} ms (all time high {event.longest_ms} ms)"
     return Verbatim("\n".join([head, "-" * 80, *bars, "", *labels, ""]))
@@ -138,7 +139,7 @@ def latency_doctor(txn: Txn, client: Client, argv: Argv) -> Reply:
         return Verbatim((nothing if latency.threshold_ms else off) + "\n")
     lines = []
     for name, event in list(latency.events.items()):
-        times = [ms for _, ms in event.samples]
+        times = [ms for _, ms in list(event.samples)]
         mean = sum(times) / len(times)
         lines.append(
             f"{name}: {len(times)} spikes, {mean:.0f} ms on the average, the longest "

@@ -180,13 +180,6 @@ def test_the_age_of_an_entry_of_the_log_counts_from_its_last_repetition(served: 
         assert float(entry[11]) < 0.25
 
 
-@pytest.mark.parametrize("rule", ["+get|", "+xinfo|"])
-def test_an_empty_first_argument_is_a_syntax_error(served: Served, rule: str) -> None:
-    with served.asker() as admin:
-        answer = admin.ask(f"ACL SETUSER ann {rule}")
-    assert answer == f"ERR Error in ACL SETUSER modifier '{rule}': Syntax error"
-
-
 def test_passwords_are_added_removed_and_never_kept(served: Served, redis_port: int) -> None:
     for asker in (served.asker(), Asker(redis_port)):
         with asker:
@@ -211,12 +204,6 @@ def test_passwords_are_added_removed_and_never_kept(served: Served, redis_port: 
                 *(b"keys", b"~k*", b"channels", b"", b"selectors", []),
             ]
             assert asker.ask("ACL DELUSER bob") == 1
-
-
-def test_no_rule_is_applied_if_one_is_wrong(served: Served) -> None:
-    with served.asker() as asker:
-        assert isinstance(asker.ask("ACL SETUSER ann on nopass +nosuch"), Failure)
-        assert asker.ask("ACL USERS") == [b"default"]
 
 
 def test_redis_py_creates_and_shows_users(served: Served, protocol: int) -> None:
@@ -407,16 +394,6 @@ def test_no_command_is_both_supported_and_unsupported() -> None:
     assert not [name for name in here if is_absent(name)]
 
 
-def test_channels_are_shown_after_resetchannels(served: Served) -> None:
-    with served.asker() as asker:
-        asker.ask("ACL SETUSER u on nopass &foo")
-        asker.ask("ACL SETUSER v allchannels")
-        assert asker.ask("ACL LIST")[1:] == [
-            b"user u on nopass sanitize-payload resetchannels &foo -@all",
-            b"user v off sanitize-payload &* -@all",
-        ]
-
-
 def test_a_request_must_be_allowed_by_one_set_of_rules(served: Served) -> None:
     with _log_in(served, "(+@write ~w:*)", "(+@read", "%R~r:*)", "+mget") as asker:
         assert asker.ask("PING").startswith("NOPERM User ann has no permissions to run")
@@ -440,43 +417,12 @@ def test_a_request_must_be_allowed_by_one_set_of_rules(served: Served) -> None:
         assert b"(" not in admin.ask("ACL LIST")[0]
 
 
-@pytest.mark.parametrize(
-    ("rules", "reason"),
-    [
-        ("(nonsense)", "Error in ACL SETUSER modifier '(nonsense)': Syntax error"),
-        ("(on)", "Error in ACL SETUSER modifier '(on)': Syntax error"),
-        ("(+get (+set )", "Error in ACL SETUSER modifier '(+get (+set )': Syntax error"),
-        ("(+get +set", "Unmatched parenthesis in acl selector starting at '(+get'."),
-        (")", "Error in ACL SETUSER modifier ')': Syntax error"),
-        ("(&* &a)", "Adding a pattern after the * pattern (or the 'allchannels' flag)"),
-        ("~* ~a", "Adding a pattern after the * pattern (or the 'allkeys' flag)"),
-        ("+config|get|save", "Allowing first-arg of a subcommand is not supported"),
-        ("-select|0", "Unknown command or category name in ACL"),
-        ("%~a", "Error in ACL SETUSER modifier '%~a': Syntax error"),
-    ],
-)
-def test_invalid_rules_are_reported(served: Served, rules: str, reason: str) -> None:
-    with served.asker() as asker:
-        answer = asker.ask("ACL SETUSER ann on " + rules)
-        assert isinstance(answer, Failure)
-        assert reason in answer
-        assert asker.ask("ACL USERS") == [b"default"]
-
-
 def test_a_command_may_be_allowed_with_one_first_word(served: Served) -> None:
     with _log_in(served, "-@all", "+select|0", "+SELECT|2") as asker, served.asker() as admin:
         assert asker.ask("SELECT 2") == b"OK"
         assert asker.ask("SELECT 1").startswith("NOPERM")
         admin.ask("ACL SETUSER ann -select")
         assert asker.ask("SELECT 2").startswith("NOPERM")
-
-
-def test_rules_of_one_command_or_key_are_joined(served: Served) -> None:
-    rules = "+config|get +config|set -config +get %R~a %W~a %RW~b"
-    with served.asker() as asker:
-        asker.ask("ACL SETUSER ann " + rules)
-        shown = b"user ann off sanitize-payload ~a ~b resetchannels -@all -config +get"
-        assert asker.ask("ACL LIST")[0] == shown
 
 
 def test_a_pattern_of_all_keys_may_have_others_beside_it(served: Served) -> None:
@@ -492,14 +438,6 @@ def test_a_pattern_of_all_keys_may_have_others_beside_it(served: Served) -> None
         assert asker.ask("ACL GETUSER ann")[7] == b""
 
 
-def test_a_flag_of_redis_without_effect_is_shown(served: Served) -> None:
-    with served.asker() as asker:
-        asker.ask("ACL SETUSER ann skip-sanitize-payload")
-        assert asker.ask("ACL GETUSER ann")[1] == [b"off", b"skip-sanitize-payload"]
-        asker.ask("ACL SETUSER ann reset")
-        assert asker.ask("ACL GETUSER ann")[1] == [b"off", b"sanitize-payload"]
-
-
 def test_a_user_may_occur_once_in_a_file(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "users.acl"
     path.write_bytes(b"user ann on nopass (~a +get) -@all\n")
@@ -508,18 +446,6 @@ def test_a_user_may_occur_once_in_a_file(serve: Serve, tmp_path: Path) -> None:
         path.write_bytes(b"user ann on\nuser ann off\n")
         assert "Duplicate user 'ann' found" in asker.ask("ACL LOAD")
         assert asker.ask("ACL DRYRUN ann GET a") == b"OK"
-
-
-def test_new_users_have_the_channels_of_the_setting(served: Served) -> None:
-    with served.asker() as asker:
-        asker.ask("CONFIG SET acl-pubsub-default allchannels")
-        asker.ask("ACL SETUSER ann")
-        asker.ask("CONFIG SET acl-pubsub-default resetchannels")
-        asker.ask("ACL SETUSER bob")
-        assert asker.ask("ACL LIST")[:2] == [
-            b"user ann off sanitize-payload &* -@all",
-            b"user bob off sanitize-payload resetchannels -@all",
-        ]
 
 
 def test_a_shorter_log_of_refusals_applies_from_the_next_entry(served: Served) -> None:
@@ -556,9 +482,3 @@ def test_a_group_named_streams_hides_no_key(served: Served) -> None:
             reply = asker.ask(f"XREADGROUP GROUP {names} STREAMS secret >")
             assert reply == Failure("NOPERM No permissions to access a key"), names
         assert asker.ask("XREADGROUP GROUP STREAMS STREAMS STREAMS mine >") is None
-
-
-def test_patterns_with_blanks_are_refused_as_a_file_cannot_store_them(served: Served) -> None:
-    with served.asker() as asker:
-        for rule in ("~a b", "%R~a b", "&a b", "~a\tb"):
-            assert asker.ask("ACL", "SETUSER", "ann", rule).endswith("Syntax error")

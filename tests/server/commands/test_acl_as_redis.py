@@ -95,3 +95,49 @@ def test_faulty_rules_and_requests_are_refused_as_in_redis(
                 assert refused == theirs.ask("ACL", "SETUSER", "ann", *given), rules
         for line in (*(f"ACL DRYRUN default {each}" for each in DRY_RUNS), "LOLWUT VERSION x"):
             assert ours.ask(line) == theirs.ask(line), line
+
+
+SHOWN = """
+ACL SETUSER ann +get|
+ACL SETUSER ann +xinfo|
+ACL SETUSER ann on nopass +nosuch
+ACL SETUSER ann on (nonsense)
+ACL SETUSER ann on (on)
+ACL SETUSER ann on (+get (+set )
+ACL SETUSER ann on (+get +set
+ACL SETUSER ann on )
+ACL SETUSER ann on (&* &a)
+ACL SETUSER ann on ~* ~a
+ACL SETUSER ann on +config|get|save
+ACL SETUSER ann on -select|0
+ACL SETUSER ann on %~a
+ACL USERS
+ACL SETUSER ann on nopass &foo
+ACL SETUSER bob allchannels
+ACL LIST
+ACL SETUSER ann reset +config|get +config|set -config +get %R~a %W~a %RW~b
+ACL LIST
+ACL SETUSER ann ~*
+ACL GETUSER ann
+ACL SETUSER ann ~c
+ACL SETUSER ann resetkeys
+ACL GETUSER ann
+ACL SETUSER ann skip-sanitize-payload
+ACL GETUSER ann
+ACL SETUSER ann reset
+ACL GETUSER ann
+CONFIG SET acl-pubsub-default allchannels
+ACL SETUSER carl
+CONFIG SET acl-pubsub-default resetchannels
+ACL SETUSER dora
+ACL LIST
+""".strip().splitlines()
+
+
+def test_rules_are_refused_and_shown_as_in_redis(served: Served, redis82_port: int) -> None:
+    with served.asker() as ours, Asker(redis82_port) as theirs:
+        for line in SHOWN:
+            assert (line, ours.ask(line)) == (line, theirs.ask(line))
+        for rule in ("%R~a b", "~a\tb"):  # a file separates rules by blanks
+            words = "ACL", "SETUSER", "ann", rule
+            assert ours.ask(*words) == theirs.ask(*words)

@@ -210,6 +210,8 @@ def test_debug_protocol_returns_every_type_of_reply(
 def test_harmful_and_unsupported_subcommands_are_refused(asker: Asker) -> None:
     for words in ("SEGFAULT", "JMAP", "RELOAD NOSUCH", "OBJECT", "SLEEP", "DIGEST x"):
         assert isinstance(asker.ask("DEBUG " + words), Failure)
+    for seconds in ("nan", "inf", "soon", "-1"):
+        assert asker.ask("DEBUG SLEEP " + seconds) == b"OK"
     assert asker.ask("DEBUG HELP")[0].startswith(b"DEBUG <subcommand>")
     assert asker.ask("PING") == b"PONG"
 

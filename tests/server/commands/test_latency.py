@@ -1,6 +1,8 @@
 """LATENCY and INFO latencystats: times of commands, and slow events."""
 
+import itertools
 import random
+import threading
 import time
 from typing import Any
 
@@ -165,3 +167,25 @@ def test_clients_read_latency(client: redis.Redis) -> None:
     assert client.latency_latest() == []
     assert client.latency_history("command") == []
     assert client.latency_reset() == 0
+
+
+def test_spikes_are_shown_while_another_thread_adds_some(served: Served) -> None:
+    latency, over = served.executor.latency, threading.Event()
+    latency.threshold_ms = 1
+
+    def add() -> None:
+        for number in itertools.takewhile(lambda _: not over.is_set(), itertools.count()):
+            latency.add(f"e{number % 50}", 0.001)
+            if number % 50 == 0:
+                latency.reset(set())
+
+    thread = threading.Thread(target=add)
+    thread.start()
+    try:
+        with served.asker() as asker:
+            for _ in range(100):
+                for line in ("LATEST", "HISTORY e1", "DOCTOR", "RESET e1", "GRAPH e2"):
+                    assert "internal error" not in str(asker.ask("LATENCY " + line))
+    finally:
+        over.set()
+        thread.join()
