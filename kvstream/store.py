@@ -476,7 +476,7 @@ class Store(Public, Generic[S]):
 
     def unfinished_loads(self) -> list[UnfinishedLoad]:
         """Return the running and interrupted loads of all databases."""
-        return self.engine.run(staged_loads.unfinished)
+        return self.engine.run(staged_loads.list_unfinished)
 
     def discard_load(self, label: bytes) -> bool:
         """Delete an interrupted load; return whether there was one."""

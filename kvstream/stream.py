@@ -319,7 +319,7 @@ class Stream(Public, Generic[S]):
         At most ``count``, 5000, or fewer if they are large.
         """
         first = None if start is None else Ticket.parse(start)
-        messages = self._engine.run(delayed.listed, self._name, first, whole(count, "count"))
+        messages = self._engine.run(delayed.list_messages, self._name, first, whole(count, "count"))
         return [self._decoder.delayed_message(self._name, each) for each in messages]
 
     def delayed_count(self) -> int:

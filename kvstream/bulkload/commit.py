@@ -30,7 +30,7 @@ from kvstream.layout.keys import (
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import append
-from kvstream.operations.append import BulkResult, Joined, Mark, next_packed, too_small
+from kvstream.operations.append import BulkResult, Mark, TableAppend, next_packed, too_small
 from kvstream.operations.images import staged_loads
 from kvstream.storage.batch import Family
 from kvstream.storage.sst import Merged, TableWriter, link_into
@@ -119,7 +119,7 @@ class _Prepared:
 
     rewritten: set[int]
     """The parts that could not be ingested as they are."""
-    joined: list[Joined]
+    joined: list[TableAppend]
     tables: list[Path] = field(default_factory=list)
     places: list[_Place] = field(default_factory=list)
     """Where the rewritten parts went."""
@@ -162,7 +162,7 @@ class _Load:
         """Link the SST files that can be ingested as they are, and rewrite the others."""
         misplaced = self._engine.run(self._find_misplaced)
         joined = [
-            Joined(
+            TableAppend(
                 self._name(key),
                 self._ticket.prefix_of(key),
                 [(p.stream, p.nodes) for _, p in found],
@@ -291,7 +291,7 @@ class _Load:
         places: list[_Place],
         merged: dict[bool, Merged],
         tables: list[Path],
-    ) -> list[Joined]:
+    ) -> list[TableAppend]:
         limits = self._ticket
         maker = PieceMaker(limits.node_max_entries, limits.node_max_bytes)
         table = TableWriter(self._folder / f"{uuid4().hex}.sst")
@@ -310,7 +310,7 @@ class _Load:
         merged: dict[bool, Merged],
         maker: PieceMaker,
         table: TableWriter,
-    ) -> Joined:
+    ) -> TableAppend:
         prefix, key, last, now_ms, _ = place
         pieces = []
         for given, rows in merged.items():
@@ -327,7 +327,7 @@ class _Load:
                 raise too_small(self._name(key))
             last = piece.last
             pieces.append((piece.stream, piece.nodes))
-        return Joined(self._name(key), prefix, pieces)
+        return TableAppend(self._name(key), prefix, pieces)
 
     def _count_expected(self, key: bytes, given: bool) -> int:
         """Return how many entries of a key the parts with, or without, given IDs have."""
@@ -345,7 +345,9 @@ class _Load:
 
     # --- the commit -----------------------------------------------------------------------------
 
-    def _commit(self, tables: list[Path], joined: list[Joined], mark: Mark | None) -> BulkResult:
+    def _commit(
+        self, tables: list[Path], joined: list[TableAppend], mark: Mark | None
+    ) -> BulkResult:
         engine, database = self._engine, self._engine.database
         if not joined:
             return engine.run(append.publish, joined, mark)

@@ -25,7 +25,7 @@ from kvstream.operations.groups import group_of_key
 from kvstream.operations.pel_plans import SteppedPelChange
 from kvstream.operations.plans import Plan, Planning
 from kvstream.operations.reads.rows import find_live, read_ids
-from kvstream.operations.trim import drop_references, referenced
+from kvstream.operations.trim import drop_references, find_referenced
 from kvstream.types.ids import (
     PACKED,
     StreamID,
@@ -87,7 +87,7 @@ def acknowledge_and_delete(
     taken = pel.acknowledge(txn, group, [PACKED(*eid) for eid in distinct])
     whole = len(taken) == len(distinct)
     acked = distinct if whole else [StreamID.unpack(eid) for eid in taken]
-    kept = referenced(txn, stream, acked) if policy is RefPolicy.ACKED else frozenset()
+    kept = find_referenced(txn, stream, acked) if policy is RefPolicy.ACKED else frozenset()
     signal_freed(txn, name, group)
     delete_but(txn, stream, acked, kept, live)
     if policy is RefPolicy.DELREF:

@@ -205,7 +205,7 @@ def add_each(
 ) -> list[StreamID]:
     """Append encoded entries like a sequence of XADDs, each with its own trim.
 
-    It notes no keyspace event of theirs.
+    It notes no keyspace events of these entries.
     """
     stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
     last = stream.last
@@ -252,10 +252,9 @@ def add_under(
     entries: list[tuple[bytes, Names]],
     trim: Trim | None = None,
 ) -> list[StreamID]:
-    """Append encoded entries under given IDs, ascending, ``ms-*`` and ``*`` among them.
+    """Append encoded entries under ascending IDs, which may be ``ms-*`` or ``*``; then trim once.
 
-    IDTooSmall, and nothing is added, if an ID is not above the one before it. Trim once, after the
-    last.
+    If an ID is not above the one before it, raise IDTooSmall and add nothing.
     """
     stream = txn.stream(name)
     before = last = MIN_ID if stream is None else stream.last
@@ -465,7 +464,7 @@ class BulkResult:
 
 
 def is_done(txn: Txn, mark: Mark | None) -> bool:
-    """Return whether a batch was applied before; InvalidArgument if the mark is no number."""
+    """Return whether a batch was applied before; raise InvalidArgument if its mark is no number."""
     value = None if mark is None else strings.get(txn, mark[0])
     if value is None or mark is None:
         return False
@@ -481,7 +480,7 @@ def put_mark(txn: Txn, mark: Mark | None) -> None:
 
 
 def append_many(txn: Txn, streams: Mapping[bytes, Entries], mark: Mark | None = None) -> BulkResult:
-    """Append entries to streams, which are created if missing; IDTooSmall changes nothing.
+    """Append entries to streams, which are created if missing; after IDTooSmall nothing changed.
 
     Each stream gets one keyspace event, however many entries it gets.
     """
@@ -505,7 +504,7 @@ def append_many(txn: Txn, streams: Mapping[bytes, Entries], mark: Mark | None = 
 
 
 def _ids(txn: Txn, name: bytes, ids: list[PackedID] | None, values: list[bytes]) -> list[PackedID]:
-    """Return the IDs for entries; IDTooSmall if given ones do not ascend from the last one."""
+    """Return the IDs for entries; raise IDTooSmall unless given ones ascend above the last ID."""
     stream = txn.stream(name)
     last = MIN_ID if stream is None else stream.last
     if ids is None:
@@ -519,7 +518,7 @@ def _ids(txn: Txn, name: bytes, ids: list[PackedID] | None, values: list[bytes])
 
 
 def next_packed(last: StreamID, count: int, now_ms: int) -> list[PackedID]:
-    """Return what ``next_ids`` does, packed."""
+    """Return the IDs of ``next_ids``, packed."""
     return [PACKED(*eid) for eid in next_ids(last, count, now_ms)]
 
 
@@ -536,7 +535,7 @@ def too_small(name: bytes, eid: PackedID | None = None) -> IDTooSmall:
 
 
 @dataclass(slots=True)
-class Joined:
+class TableAppend:
     """Entries of tables to add to one stream: pieces in order, whose rows have its prefix."""
 
     name: bytes
@@ -544,8 +543,8 @@ class Joined:
     pieces: list[tuple[StreamMeta, list[tuple[PackedID, bytes]]]]
 
 
-def prepare(txn: Txn, joined: Iterable[Joined]) -> None:
-    """Record which streams tables are about to be added to, so that a crash can be undone."""
+def prepare(txn: Txn, joined: Iterable[TableAppend]) -> None:
+    """Record to which streams tables are about to be added, so that a crash can be undone."""
     noted = []
     for addition in joined:
         stream = txn.stream(addition.name)
@@ -556,8 +555,8 @@ def prepare(txn: Txn, joined: Iterable[Joined]) -> None:
     txn.catalog.uncounted = {ingested.prefix for ingested in noted}
 
 
-def publish(txn: Txn, joined: Iterable[Joined], mark: Mark | None) -> BulkResult:
-    """Add the entries of tables, whose rows are in the store now, to their streams."""
+def publish(txn: Txn, joined: Iterable[TableAppend], mark: Mark | None) -> BulkResult:
+    """Add the entries of tables to their streams; their rows are in the store already."""
     result = BulkResult()
     for addition in joined:
         name = addition.name
@@ -573,7 +572,7 @@ def publish(txn: Txn, joined: Iterable[Joined], mark: Mark | None) -> BulkResult
     return result
 
 
-def _create_ingested(txn: Txn, addition: Joined) -> StreamMeta:
+def _create_ingested(txn: Txn, addition: TableAppend) -> StreamMeta:
     """Return a new stream for rows that are in the store under a reserved prefix."""
     catalog, prefix = txn.catalog, addition.prefix
     stored = catalog.databases.stored_name(txn, addition.name)

@@ -1,8 +1,9 @@
 """KVSTREAM.ADD and KVSTREAM.DELAYED: messages that enter their stream at a later time.
 
 A delayed message is a timer of its stream, outside the stream itself, and has a ticket. When it is
-due it is appended as XADD does, and gets its ID then. So entries stand in the order in which they
-became visible. Messages due at the same millisecond keep the order in which they were added::
+due it is appended as XADD does, and gets its ID then. So the entries of a stream are in the order
+in which they became visible. Messages due at the same millisecond keep the order in which they were
+added::
 
     timer   kind 1, rest = number(u64)
     value   := ttl_ms(u64) length(u32) unique-id(length bytes) entry
@@ -53,14 +54,14 @@ from kvstream.types.ids import StreamID, Ticket
 from kvstream.types.records import Fields, RepeatedFields
 
 LIST_COUNT = 100
-"""Messages of one page of ``listed``, unless the caller says how many."""
+"""The default number of messages on a page of ``list_messages``."""
 _SECONDS = range(10**9, 1 << 32)
 """Times that are Unix seconds from 2001 to 2106; as milliseconds they are days of 1970."""
 LIST_MAX = 5000
-"""Messages of one page at most: 20 milliseconds of work."""
+"""The most messages on a page: 20 milliseconds of work."""
 _PAGE_BYTES = 1 << 20
 _RETRY_MS = 60_000
-"""When a message that cannot be added is tried again."""
+"""The time after which a message that cannot be added is tried again."""
 _HEAD = Struct(">QI")
 COUNT_ROW = b"D"
 
@@ -75,7 +76,7 @@ class Message(NamedTuple):
     value: bytes
     """The value of its row in the stream."""
     ttl_ms: int = 0
-    """How long after it is due it is deleted; 0: never."""
+    """The time after which it is deleted, from when it is due; 0: never."""
     unique_id: bytes = b""
 
     def encode(self) -> bytes:
@@ -126,8 +127,8 @@ def add(
 ) -> Added:
     """Add an encoded message that is due at a Unix time, or now if that has passed or is None.
 
-    Return the ID of an entry that was appended, or the ticket of a delayed message; if the unique
-    ID was taken and nothing was added, that of the message which holds it.
+    Return the ID of an entry that was appended, or the ticket of a delayed message. If the unique
+    ID is taken and nothing was added, return the ID or ticket of the message that holds it.
     """
     refuse_time(txn, at_ms)
     refuse_delay(ttl_ms)
@@ -160,9 +161,9 @@ def add_many(
 
 
 def _admit(txn: Txn, name: bytes, unique: Unique) -> Added | None:
-    """Return the message that keeps a new one out; None if that is added.
+    """Return the message that keeps a new one out; None if the new one is to be added.
 
-    A message whose place it takes is deleted.
+    A message that the new one replaces is deleted.
     """
     stream = txn.stream(name)
     holder = None if stream is None else holder_of(txn, stream, unique.id)
@@ -204,7 +205,7 @@ def refuse_delay(delay_ms: int) -> None:
 def put(
     txn: Txn, stream: StreamMeta, at_ms: int, message: Message, number: int | None = None
 ) -> Ticket:
-    """Store a delayed message; ``number`` is that of a ticket that it had before."""
+    """Store a delayed message; ``number`` is the number of its earlier ticket, if it had one."""
     if number is None:
         number = txn.allocate()
     timers.put(txn, stream, at_ms, Kind.DELAYED, U64.pack(number), message.encode())
@@ -213,7 +214,7 @@ def put(
 
 
 def take(txn: Txn, stream: StreamMeta, ticket: Ticket) -> Message | None:
-    """Take a delayed message away and return it; None if there is none with this ticket."""
+    """Remove a delayed message and return it; None if there is none with this ticket."""
     value = timers.take(txn, stream, ticket.at_ms, Kind.DELAYED, U64.pack(ticket.number))
     if value is None:
         return None
@@ -243,12 +244,12 @@ def length(txn: Txn, name: bytes) -> int:
     return 0 if stream is None else count(txn, stream)
 
 
-def listed(
+def list_messages(
     txn: Txn, name: bytes, start: Ticket | None = None, limit: int = LIST_COUNT
 ) -> list[Delayed]:
     """Return delayed messages from a ticket on, in the order in which they are due.
 
-    They are up to ``limit``, and fewer if they reach a megabyte, or are LIST_MAX.
+    There are at most ``limit`` and LIST_MAX, and fewer if they reach a megabyte.
     """
     stream = txn.stream(name)
     if stream is None or limit <= 0:
@@ -379,7 +380,7 @@ def fire_ttl(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> Non
 
 
 def _bury(txn: Txn, name: bytes, stream: StreamMeta, ids: list[StreamID]) -> None:
-    """Move pending entries to the dead letters of the groups that have such."""
+    """Move pending entries to the dead letters of each group whose policy has some."""
     packed = [eid.packed for eid in ids]
     for group in list(txn.catalog.groups(txn, stream)):
         policy = group.policy

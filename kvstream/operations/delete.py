@@ -22,7 +22,7 @@ from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
 from kvstream.operations.plans import Plan, Planning, Progress
 from kvstream.operations.reads.rows import exists, find_live
-from kvstream.operations.trim import drop_references, referenced, remove_entries
+from kvstream.operations.trim import drop_references, find_referenced, remove_entries
 from kvstream.types.ids import StreamID, ascending
 from kvstream.types.options import RefPolicy
 from kvstream.types.records import Outcome
@@ -74,7 +74,7 @@ def delete_with_policy(
         return [Outcome.MISSING] * len(ids)
     txn.frees = True
     distinct = ascending(ids)
-    kept = referenced(txn, stream, distinct) if policy is RefPolicy.ACKED else frozenset()
+    kept = find_referenced(txn, stream, distinct) if policy is RefPolicy.ACKED else frozenset()
     deleted = delete_but(txn, stream, distinct, kept, live)
     if policy is RefPolicy.DELREF:
         drop_references(txn, stream, distinct)

@@ -36,11 +36,11 @@ _ANY_SERVER = TARGETS["redis:7.0"]
 """The oldest format of libraries; it loses nothing."""
 
 Libraries = Mapping[bytes, bytes]
-"""The texts of libraries by name. It is never changed: a change makes a new one."""
+"""The texts of libraries by name. It never changes: a changed library needs a new mapping."""
 
 
 class Policy(StrEnum):
-    """What RESTORE does with the libraries that are there."""
+    """What RESTORE does with the existing libraries."""
 
     FLUSH = "flush"
     APPEND = "append"
@@ -94,7 +94,7 @@ def _header(text: bytes) -> tuple[bytes, Header]:
 
 
 def name_of(text: bytes) -> bytes:
-    """Return the name of a library of any engine; one with a wrong header is its first line."""
+    """Return the name of a library of any engine; the first line if its header is wrong."""
     try:
         return _header(text)[1].name
     except RequestError:
@@ -140,7 +140,7 @@ def decode_library(row: bytes, value: bytes) -> bytes:
 
 
 def _put(txn: Txn, name: bytes, text: bytes) -> None:
-    """Write a library, in place of one of its name."""
+    """Write a library over an existing one of its name."""
     before = libraries(txn)
     txn.batch.put(_METADATA, function_row(name), _VERSION + text)
     txn.catalog.libraries = MappingProxyType({**before, name: text})
@@ -178,7 +178,7 @@ def dump(txn: Txn) -> bytes:
     return dump_functions(target, [text for _, text in sorted(libraries(txn).items())])
 
 
-def restored(payload: bytes) -> dict[bytes, bytes]:
+def parse_payload(payload: bytes) -> dict[bytes, bytes]:
     """Return the libraries of a payload by name; raise BadPayload or RequestError."""
     texts: dict[bytes, bytes] = {}
     for text in restore_functions(payload):
@@ -189,8 +189,8 @@ def restored(payload: bytes) -> dict[bytes, bytes]:
     return texts
 
 
-def merged(txn: Txn, added: Libraries, policy: Policy) -> Libraries:
-    """Return the libraries after a RESTORE; raise RequestError for a name that is taken."""
+def merge(txn: Txn, added: Libraries, policy: Policy) -> Libraries:
+    """Return the libraries after a RESTORE; raise RequestError if a name is taken."""
     present = {} if policy is Policy.FLUSH else libraries(txn)
     if policy is Policy.APPEND:
         for name in added:
@@ -201,8 +201,8 @@ def merged(txn: Txn, added: Libraries, policy: Policy) -> Libraries:
 
 def restore(txn: Txn, payload: bytes, policy: Policy = Policy.APPEND) -> None:
     """Store the libraries of a payload."""
-    added = restored(payload)
-    merged(txn, added, policy)
+    added = parse_payload(payload)
+    merge(txn, added, policy)
     if policy is Policy.FLUSH:
         flush(txn)
     for name, text in added.items():

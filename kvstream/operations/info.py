@@ -1,9 +1,9 @@
 """XINFO, MEMORY USAGE, and the figures of streams and groups that metrics show.
 
-Figures are read often: reading them is cheap and changes nothing, not even an expired key. MEMORY
-USAGE estimates the bytes of a key's rows, before compression, from a few rows of each kind; a
-stream takes nearly no memory besides. ``GroupsSnapshot`` reads the groups of a stream as they are
-at one moment, one by one, while other commands run.
+Figures are read often, so reading them is cheap and changes nothing: even expired keys stay. MEMORY
+USAGE estimates the bytes of a key's rows on disk, before compression, from a few rows of each kind.
+``GroupsSnapshot`` reads the groups of a stream as of one moment, one by one, while other commands
+run.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -95,7 +95,7 @@ class Listed(NamedTuple):
     is_stream: bool
 
 
-def listed(txn: Txn, db: int, cursor: int, limit: int) -> list[Listed]:
+def list_keys(txn: Txn, db: int, cursor: int, limit: int) -> list[Listed]:
     """Return up to ``limit`` keys of a database from generation ``cursor`` on."""
     catalog = txn.catalog
     names = islice(catalog.index.names(txn, db, cursor), limit)
@@ -153,8 +153,8 @@ class Counted(NamedTuple):
 def count_pending(txn: Txn, name: bytes, group_name: bytes, so_far: Counted) -> Counted:
     """Count more pending entries of a group.
 
-    An index in memory has the counts. None is built for them, since every delivery would have to
-    update it.
+    An index in memory has the counts. No index is built to count, since every delivery would have
+    to update it.
     """
     group = _group(txn, name, group_name)
     if group is None:
@@ -181,7 +181,7 @@ def group_figures(
 ) -> GroupFigures | None:
     """Return the figures of a group, None if there is none.
 
-    ``counted`` holds its pending entries; None: they are counted now, however long it takes.
+    ``counted`` has the counts of its pending entries; None: count them now, however long it takes.
     """
     stream, group = _stream(txn, name), _group(txn, name, group_name)
     if stream is None or group is None:
@@ -202,9 +202,9 @@ def group_figures(
 
 
 def count_given_back(txn: Txn, group: GroupMeta, start: bytes, end: bytes) -> tuple[int, bool]:
-    """Count the entries given back between two places in the order of time, of some runs.
+    """Count the entries given back between two keys of the times tree, up to a number of runs.
 
-    Return also whether these are all.
+    Also return whether these are all.
     """
     count = 0
     for looked, suffix in enumerate(times_of(txn, group, start)):
@@ -230,8 +230,8 @@ SAMPLES = 5
 def usage(txn: Txn, name: bytes, samples: int | None = SAMPLES) -> int | None:
     """Return the bytes of a key's rows, None if there is no key.
 
-    ``samples`` rows each of entries, nodes, groups, consumers, runs and producers stand for the
-    rest; None: all rows are read.
+    It is estimated from ``samples`` rows each of entries, nodes, groups, consumers, runs and
+    producers; None: all rows are read.
     """
     key = txn.key(name)
     return None if key is None else _key_size(txn, key, samples)
@@ -268,7 +268,7 @@ def _stream_size(txn: Txn, stream: StreamMeta, samples: int | None) -> int:
         (Family.TREES, producers + b"O", b"", stream.iids),
     )
     rows = sum(_rows_size(txn, *kind, samples) for kind in counted)
-    return rows + _scaled(groups, stream.groups_count)
+    return rows + _scale(groups, stream.groups_count)
 
 
 def _rows_size(
@@ -283,10 +283,10 @@ def _rows_size(
         rows = txn.batch.scan(family, lower, upper)
     else:
         rows = txn.batch.page(family, lower, upper, samples)
-    return _scaled([len(key) + len(value) for key, value in rows], count)
+    return _scale([len(key) + len(value) for key, value in rows], count)
 
 
-def _scaled(sizes: Sequence[int], count: int) -> int:
+def _scale(sizes: Sequence[int], count: int) -> int:
     """Estimate the size of ``count`` rows from some sizes."""
     return sum(sizes) * count // len(sizes) if sizes else 0
 
@@ -297,7 +297,7 @@ def _group_size(txn: Txn, group: GroupMeta, samples: int | None) -> int:
         for consumer in islice(txn.catalog.consumers(txn, group), samples)
     ]
     own = len(group.row) + len(group.encode())
-    return own + _scaled(consumers, group.consumers_count) + _pending_size(txn, group, samples)
+    return own + _scale(consumers, group.consumers_count) + _pending_size(txn, group, samples)
 
 
 def _pending_size(txn: Txn, group: GroupMeta, samples: int | None) -> int:
@@ -329,7 +329,7 @@ class GroupsSnapshot:
         self._seen = {row: consumer.seen_ms for row, consumer in txn.catalog.seen.items()}
         """Seen times of consumers, which are not written at once."""
         self._copies = {
-            name: _copied(txn.thresholds, group)
+            name: _copy_runs(txn.thresholds, group)
             for name, group in stream.groups.items()
             if group.runs.memory is not None and len(group.runs.memory.keys) > COPIED_RUNS
         }
@@ -356,7 +356,7 @@ class GroupsSnapshot:
         return self.txn.batch.scan(_TREES, prefix, successor(prefix)) if tree else iter(())
 
 
-def _copied(sizes: Thresholds, group: GroupMeta) -> tuple[SortedRows[Run], RunIndex | None]:
+def _copy_runs(sizes: Thresholds, group: GroupMeta) -> tuple[SortedRows[Run], RunIndex | None]:
     """Return copies of a group's runs in memory, and of their index if there is one."""
     index = group.index
     if index is not None:
@@ -439,7 +439,7 @@ def _group_row(txn: Txn, stream: StreamMeta, group: GroupMeta) -> GroupRow:
 
 
 class KeyUsage(NamedTuple):
-    """What a list of keys shows of one of them."""
+    """A key in a list of keys, with its lag and size if they are wanted."""
 
     summary: KeySummary
     lag: int | None = None
@@ -451,10 +451,10 @@ class KeyUsage(NamedTuple):
 def key_usages(
     txn: Txn, db: int, cursor: int, count: int, wanted: Callable[[bytes], bool], sized: bool
 ) -> tuple[int, list[KeyUsage]]:
-    """Return what ``keyspace.summaries`` does of the keys that are wanted.
+    """Return SCAN's next cursor, 0 at the end, and the wanted ones of the next ``count`` keys.
 
-    ``sized``: with lag and size. Each stream's record is read once, and all rows by one iterator of
-    each kind.
+    ``sized``: with lag and size. Each stream's record is read once, and the rows of each family by
+    one iterator.
     """
     names, following = txn.catalog.index.page(txn, db, cursor, count)
     keys = txn.catalog.peek_all(txn, [qualified(db, key) for key in names if wanted(key)])
@@ -537,15 +537,15 @@ class StreamPages:
 
 
 def has_much(txn: Txn, stream: StreamMeta) -> bool:
-    """Return whether FULL takes steps even if few entries of everything are wanted."""
+    """Return whether FULL takes steps even with a small COUNT."""
     return stream.groups_count >= txn.thresholds.long_groups
 
 
 def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
     """Return XINFO STREAM FULL in steps, as it is now.
 
-    Many groups are decoded one after the other from committed rows; if the transaction has changed
-    something, all are read now.
+    If there are many groups, each is decoded from committed rows when it is needed, unless the
+    transaction has changed something.
     """
     stream = txn.existing_stream(name)
     limit = count if count > 0 else None
@@ -557,8 +557,8 @@ def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
     else:
         snapshot = GroupsSnapshot(txn, stream)
         groups = (_group_pages(snapshot.txn, snapshot.stream, group, limit) for group in snapshot)
-    total = stream.groups_count
-    return StreamPages(stream_row(txn, stream), steps, total, groups)  # the first may change it
+    # stream_row may change the stream, so it comes after the snapshot.
+    return StreamPages(stream_row(txn, stream), steps, stream.groups_count, groups)
 
 
 def _group_pages(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | None) -> GroupPages:
@@ -574,7 +574,7 @@ def _group_pages(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | No
 def run_steps(
     step: int, runs: Iterator[Run], limit: int | None, owner: bytes | None = None
 ) -> Steps[Run]:
-    """Return the steps, of ``step`` runs, of the first ``limit`` IDs, of one owner if given."""
+    """Return steps of ``step`` runs for the first ``limit`` IDs; with ``owner``, for its own."""
     found: list[Run] = []
     total = 0
     for at, run in enumerate(runs, 1):

@@ -4,8 +4,8 @@ Strings are for locks, cursors and results beside streams. Reading or changing a
 string touches only the pieces that hold it.
 
 MGET and MSET of very many keys run in steps (``operations/plans.py``). DEBUG DIGEST covers what a
-client can read back: values, expiry, and of a stream its entries, IDs, groups and pending entries;
-neither times that pass nor how rows lie on disk.
+client can read back: values, expiry, and the entries, IDs, groups and pending entries of streams.
+It ignores delivery times and the layout on disk.
 """
 
 import math
@@ -87,7 +87,7 @@ def part(txn: Txn, name: bytes, first: int, last: int) -> bytes:
 
 
 def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0, event: Event = SET) -> None:
-    """Set a key, of any kind, to a string.
+    """Set a key to a string, whatever its type is.
 
     ``expire_at`` is a Unix time in milliseconds, 0 for never, None to keep the key's expiry. If
     that time has passed, the key is deleted. ``event`` names the change to subscribers.
@@ -100,7 +100,7 @@ def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0, event: E
 def _put_over(
     txn: Txn, name: bytes, key: Key | None, value: bytes, expire_at: int | None, event: Event = SET
 ) -> None:
-    """Set a name that stands for ``key`` to a string; ``put`` has the meaning of the rest."""
+    """Set the name of ``key``, None if it is free, to a string; see ``put`` for the rest."""
     if txn.wanted_events and event is SET:
         txn.notify_overwritten(name, key, StringMeta)
     if expire_at and expire_at <= txn.expiry_ms:
@@ -126,7 +126,7 @@ def _put_over(
 
 
 def _put_expired(txn: Txn, name: bytes, key: Key | None, event: Event) -> None:
-    """Delete a key that is to be set to a string which has expired."""
+    """Delete a key instead of setting it to a string that has already expired."""
     if key is None:
         txn.notify(NEW, name)
     for noted in (event, EXPIRE, EXPIRED):
@@ -339,8 +339,8 @@ def get_several(
 ) -> list[bytes | T | None]:
     """Return the values of strings of a database; None for a name that has no string.
 
-    ``later``, if given, returns what stands for a large string once the reply is long.
-    ReplyTooLarge if the values exceed what a reply may hold.
+    Once the reply is long, ``later``, if given, returns an item in place of each large string.
+    Raise ReplyTooLarge if the values exceed what a reply may hold.
     """
     most = left = txn.catalog.limits.reply_left
     short = short_bytes(txn)
@@ -364,7 +364,7 @@ def get_several(
 
 
 def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
-    """Set keys of a database, of any kind, to strings."""
+    """Set keys to strings, whatever their types are."""
     refuse_longer(max(map(len, values.values()), default=0))
     find = txn.catalog.key
     for name, value in values.items():
@@ -388,7 +388,7 @@ class _Values(keyspace.KeyLookup[list[bytes | None]]):
         self._left += changed & self._values.keys()
 
     def _finish(self, txn: Txn) -> list[bytes | None]:
-        """Return the values of the keys, in their order."""
+        """Return the values in the order of the keys."""
         self._left += self._take_expired(txn)
         while self._look_on(txn):
             pass
@@ -476,7 +476,7 @@ class _Replacement(keyspace.KeyLookup[bool]):
         return True
 
     def _forget(self, name: bytes) -> None:
-        """Forget what was found of a name, and look at it again."""
+        """Discard the result for a name, to look it up again."""
         number = self._made.pop(name, None)
         if number is not None:
             del self._rows[scan_row(self._stored_db, number)]
@@ -534,7 +534,7 @@ class _Replacement(keyspace.KeyLookup[bool]):
             self._notify(txn)
 
     def _notify(self, txn: Txn) -> None:
-        """Note the keys that were not set one by one."""
+        """Note the events of the keys that ``put`` did not set."""
         for key in self._values:
             name, stored = qualified(self._db, key), self._prefix + key
             if stored in self._made:

@@ -27,8 +27,8 @@ from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.types.options import SWEEP_ENTRIES, Limits, RefPolicy
 
 
-def referenced(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> set[StreamID]:
-    """Return those of ``ids``, ascending, that a group has pending or has not delivered yet."""
+def find_referenced(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> set[StreamID]:
+    """Return which of ``ids``, ascending, a group has pending or has not delivered yet."""
     groups = list(txn.catalog.groups(txn, stream))
     reached = min([bisect_right(ids, group.last_delivered) for group in groups], default=len(ids))
     packed = [PACKED(*eid) for eid in ids[:reached]]
@@ -54,11 +54,11 @@ APPROXIMATE_LIMIT, APPROXIMATE_LIMIT_MAX = 10_000, 1_000_000
 UNLIMITED = 0
 _ABOVE_ALL = b"\xff" * 17
 LOOK_AHEAD = 100
-"""IDs of live entries that are looked up beyond the one that a trim needs."""
+"""IDs of live entries that a trim looks up after the one that it needs."""
 
 
 class Strategy(StrEnum):
-    """What a trim goes by."""
+    """The measure of a trim: the length of the stream, or its smallest ID."""
 
     MAXLEN = "MAXLEN"
     MINID = "MINID"
@@ -139,7 +139,7 @@ def trim_stream(txn: Txn, stream: StreamMeta, trimming: Trim) -> int:
 
 
 def trim_head(txn: Txn, stream: StreamMeta, most: int, below: StreamID) -> int:
-    """Remove the first entries of a stream, at most ``most``, as far as they are below an ID."""
+    """Remove the first entries of a stream that are below an ID, at most ``most``."""
     most = min(most, stream.length)
     if most <= 0 or stream.first >= below:
         return 0
@@ -158,8 +158,9 @@ def trim_head(txn: Txn, stream: StreamMeta, most: int, below: StreamID) -> int:
 def may_trim_once(limits: Limits, stream: StreamMeta, trimming: Trim, count: int) -> bool:
     """Return whether one trim after ``count`` new entries has the result of a trim after each.
 
-    It has not if a LIMIT would stop one of them; if one would remove the open node, so that a new
-    one begins; or if nodes are so large that deletions decide whether one more entry fits.
+    The results differ if a LIMIT would stop one of the trims; if one would remove the open node, so
+    that a new node begins; or if nodes are so large that deletions decide whether one more entry
+    fits.
     """
     limit, head = _limit(limits, trimming), stream.head_node
     small = 0 < limits.node_max_entries <= SMALL_INTEGER_MAX
@@ -372,7 +373,7 @@ def _entries_to_delete(
     if trimming.strategy is Strategy.MINID:
         ids = ids[: bisect_left(ids, trimming.minid)]
     if trimming.policy is RefPolicy.ACKED:
-        kept = referenced(txn, stream, ids)
+        kept = find_referenced(txn, stream, ids)
         ids = [eid for eid in ids if eid not in kept]
     return ids if trimming.strategy is Strategy.MINID else ids[: length - trimming.maxlen]
 
@@ -412,7 +413,7 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
 
 
 def _leave_out(stream: StreamMeta, ids: list[StreamID]) -> None:
-    """Remove deleted entries from those that were looked up ahead."""
+    """Remove deleted entries from ``first_ids``."""
     first_ids = stream.first_ids
     if ids[0] > first_ids[-1]:
         return
@@ -424,7 +425,7 @@ def _leave_out(stream: StreamMeta, ids: list[StreamID]) -> None:
 
 
 def _first_live(txn: Txn, stream: StreamMeta) -> StreamID:
-    """Return the first live entry, after that at ``stream.first`` was deleted."""
+    """Return the first live entry after the one at ``stream.first`` was deleted."""
     first_ids = stream.first_ids
     if first_ids and first_ids[0] > stream.first:
         return first_ids[0]
@@ -436,7 +437,7 @@ def _first_live(txn: Txn, stream: StreamMeta) -> StreamID:
 
 
 def _delete_rows(txn: Txn, stream: StreamMeta, parts: list[nodes.Part]) -> None:
-    """Delete the rows of entries, those of many whole neighbouring nodes in one range."""
+    """Delete the rows of entries; delete rows of many whole adjacent nodes as one range."""
     if len(parts) == 1 and len(parts[0].ids) < txn.thresholds.span_rows:
         return _delete_each(txn, stream, parts[0].ids)
     span: list[StreamID] = []

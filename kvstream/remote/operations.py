@@ -99,7 +99,7 @@ OPERATIONS: Mapping[Callable[..., Any], Operation] = {
     delayed.add_many: Operation(WRITE, ours.add_many),
     delayed.cancel: Operation(WRITE, ours.delayed_cancel),
     delayed.length: Operation(READ, plain(DELAYED, "LEN")),
-    delayed.listed: Operation(READ, ours.delayed_list),
+    delayed.list_messages: Operation(READ, ours.delayed_list),
     delayed.move: Operation(WRITE, plain(DELAYED, "MOVE", result=ours.id_or_ticket)),
     queue_info.queue_info: Operation(READ, plain("KVSTREAM.INFO", result=replies.queue_info_of)),
     redrive.cancel: Operation(WRITE, plain(REDRIVE, "CANCEL", result=bool)),

@@ -90,7 +90,7 @@ class Oracle:
 def messages(store: Store) -> Counter[int]:
     """Return the numbers of all messages, delayed and in the stream."""
     there = [int(entry.fields[b"n"]) for entry in store.stream("jobs")]
-    waiting = store.engine.run(delayed.listed, NAME, None, 1 << 20)
+    waiting = store.engine.run(delayed.list_messages, NAME, None, 1 << 20)
     return Counter(there + [int(each.fields[b"n"]) for each in waiting])
 
 
@@ -101,7 +101,7 @@ def check_unique(store: Store) -> None:
         (entry.fields[b"id"], entry.id)
         for entry in store.stream("only").range(f"({group.last_delivered_id}")
     ]
-    listed = store.engine.run(delayed.listed, ONLY)
+    listed = store.engine.run(delayed.list_messages, ONLY)
     waiting += [(each.fields[b"id"], each.ticket) for each in listed]
     assert len({unique_id for unique_id, _ in waiting}) == len(waiting)
 

@@ -42,7 +42,7 @@ def places_in(store: Store) -> Places:
     jobs = store.stream("jobs")
     with store.transaction():  # no timer fires between the reads
         found = jobs.range()
-        waiting = store.engine.run(delayed.listed, NAME, None, 1 << 20)
+        waiting = store.engine.run(delayed.list_messages, NAME, None, 1 << 20)
         letters = store.stream("jobs:dead").range()
         groups = jobs.groups() if store.exists("jobs") else []
         rows = jobs.group("workers").pending_range(count=1 << 20) if groups else []

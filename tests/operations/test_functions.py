@@ -141,7 +141,7 @@ def test_long_libraries_are_compressed(store: Store) -> None:
     load(store, LONG)
     payload = store.engine.run(functions.dump)
     assert len(payload) <= len(LONG_OF_7_0)
-    assert functions.restored(payload) == {b"long": LONG}
+    assert functions.parse_payload(payload) == {b"long": LONG}
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_wrong_payload_changes_nothing(store: Store, payload: bytes, message: 
 
 def test_a_payload_of_a_key_has_no_functions() -> None:
     with pytest.raises(BadPayload, match="given type is not a function"):
-        functions.restored(dump_string(TARGETS["redis:7.0"], b"1"))
+        functions.parse_payload(dump_string(TARGETS["redis:7.0"], b"1"))
 
 
 # --- check ----------------------------------------------------------------------------------------

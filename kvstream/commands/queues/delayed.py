@@ -134,7 +134,7 @@ def delayed_list(txn: Txn, session: Session, argv: Argv) -> Reply:
         if args.option() != b"COUNT":
             raise syntax_error()
         count = args.at_least(1, "COUNT must be a positive integer")
-    messages = delayed.listed(txn, session.prefix + argv[2], start, count)
+    messages = delayed.list_messages(txn, session.prefix + argv[2], start, count)
     return [[bytes(each.ticket), [*flat_of(each.fields)]] for each in messages]
 
 

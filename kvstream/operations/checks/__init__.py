@@ -25,7 +25,7 @@ def check(txn: Txn, repair: bool = False, progress: CheckProgress | None = None)
 
     ``progress`` counts the rows that are read, for another thread to show.
 
-    Raises Corruption if rows cannot be read at all, and InvalidArgument in a transaction that has
+    Raise Corruption if rows cannot be read at all, and InvalidArgument in a transaction that has
     changed something, since its changes are not in rows yet.
     """
     if txn.dirty:
@@ -55,7 +55,7 @@ def _check_stream(survey: Survey, stream: StreamMeta, place: str, gone: bool) ->
 
 
 def _write_repairs(txn: Txn, repairs: Batch) -> None:
-    """Write the corrected rows, and reload everything in memory."""
+    """Write the repaired rows, and drop everything in memory, so that it is loaded again."""
     for family, lower, upper in repairs.ranges:
         txn.batch.delete_range(family, lower, upper)
     for puts, repaired in zip(txn.batch.puts, repairs.puts, strict=True):

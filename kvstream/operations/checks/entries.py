@@ -3,7 +3,7 @@
 The rows are the truth: a node reaches from its first ID to the next node's. How many entries a node
 ever had, and its last ID, are taken from its record unless rows contradict it. The size is
 computed again if no entry of the node is gone. Entries whose node has lost its record form new
-nodes, limited by their number.
+nodes of a limited number of entries.
 """
 
 from bisect import bisect_left, bisect_right
@@ -163,9 +163,9 @@ class NodeCheck:
             self._findings.fault(self._place, "the open node is none", "no entry is live")
             clear_open(self._stream)
         self._check_dead()
-        corrected, stream = self._findings.corrected, self._stream
-        stream.nodes = corrected(self._place, "the number of nodes", stream.nodes, self._nodes)
-        stream.head = corrected(self._place, "the first node", stream.head, self._head)
+        correct, stream = self._findings.correct, self._stream
+        stream.nodes = correct(self._place, "the number of nodes", stream.nodes, self._nodes)
+        stream.head = correct(self._place, "the first node", stream.head, self._head)
 
     # --- nodes on record ------------------------------------------------------------------------
 
@@ -315,10 +315,10 @@ def check_entries(survey: Survey, stream: StreamMeta, place: str) -> None:
     border = _Border(survey, stream, place)
     border.check()
     live = _check_live(survey, stream, place, border.first)
-    corrected = survey.findings.corrected
-    stream.length = corrected(place, "the length", stream.length, live.count)
+    correct = survey.findings.correct
+    stream.length = correct(place, "the length", stream.length, live.count)
     first = StreamID.unpack(live.ids[0]) if live.ids else MIN_ID
-    stream.first = corrected(place, "the first live ID", stream.first, first)
+    stream.first = correct(place, "the first live ID", stream.first, first)
     _check_last(survey, stream, place, (live.ids or border.dead.ids or [ID_FIRST])[-1])
     if stream.entries_added < stream.length:
         detail = f"{stream.entries_added}, of which {stream.length} are live"
@@ -357,7 +357,7 @@ class _Border:
         self.first = None if emptied else stream.first.packed
         self.dead = self._count_dead()
         if self.dead.count != stream.unswept and not emptied:
-            self._reconsider()
+            self._move_bound()
         self._check_unswept()
 
     def _count_dead(self) -> _Rows:
@@ -370,8 +370,8 @@ class _Border:
             rows.add([key[-ID_BYTES:] for key, _ in chunk])
         return rows
 
-    def _reconsider(self) -> None:
-        """Move the bound if that makes both counts right: then the bound was wrong."""
+    def _move_bound(self) -> None:
+        """Move the bound if the counts of trimmed and of live rows are right with another one."""
         stream, prefix = self._stream, self._stream.prefix
         if self._count(prefix, self._upper).count != stream.length + stream.unswept:
             return
@@ -407,7 +407,7 @@ def _check_live(survey: Survey, stream: StreamMeta, place: str, first: bytes | N
     if first is not None:
         lower, upper = stream.prefix + first, successor(stream.prefix)
         for chunk in survey.chunks(_MESSAGES, lower, upper):
-            page = _well_formed(survey, stream, place, chunk)
+            page = _drop_malformed(survey, stream, place, chunk)
             ids = [key[-ID_BYTES:] for key, _ in page]
             live.add(ids)
             if ids:
@@ -416,7 +416,8 @@ def _check_live(survey: Survey, stream: StreamMeta, place: str, first: bytes | N
     return live
 
 
-def _well_formed(survey: Survey, stream: StreamMeta, place: str, chunk: list[Row]) -> list[Row]:
+def _drop_malformed(survey: Survey, stream: StreamMeta, place: str, chunk: list[Row]) -> list[Row]:
+    """Report and delete rows that are no entries; return the others."""
     size = len(stream.prefix) + ID_BYTES
     if all(len(key) == size for key, _ in chunk):
         return chunk

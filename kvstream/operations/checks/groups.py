@@ -56,9 +56,9 @@ Ordered: TypeAlias = dict[bytes, Run] | None
 def check_keyed(
     survey: Survey, stream: StreamMeta, group: GroupMeta, place: str, ordered: Ordered
 ) -> None:
-    """Check that each held entry can become ready, and that no key is busy for nothing.
+    """Check that each held entry can become ready, and that keys are busy only with entries.
 
-    ``ordered``: what ``check_runs`` has returned.
+    ``ordered``: the result of ``check_runs``.
     """
     policy = group.policy
     runs = _runs(survey, group) if ordered is None else ordered.values()
@@ -66,11 +66,11 @@ def check_keyed(
         _check_none_held(survey, group, place, runs)
         return
     rows = dict(survey.tree(policy.keyed_tree))
-    expected, counts = _expected(survey, stream, runs, policy, rows)
+    expected, counts = _derive_rows(survey, stream, runs, policy, rows)
     for key, count in counts.items():
         if count.held and count.busy < policy.max_per_key:
             survey.findings.fault(place, _STUCK, key.hex(), repaired=False)
-        known = _known(rows.get(KEY + key))
+        known = _decode_counts(rows.get(KEY + key))
         if known is not None and (known.busy, known.held) == (count.busy, count.held):
             count.first = min(count.first, known.first)
         expected[KEY + key] = count.encode()
@@ -86,14 +86,14 @@ def check_keyed(
         survey.findings.put(_TREES, tree_prefix(policy.keyed_tree) + suffix, expected[suffix])
 
 
-def _expected(
+def _derive_rows(
     survey: Survey,
     stream: StreamMeta,
     runs: Iterable[Run],
     policy: GroupPolicy,
     rows: dict[bytes, bytes],
 ) -> tuple[dict[bytes, bytes], dict[Key, Counts]]:
-    """Return the rows of the pending entries, without those of keys, and the counts of these."""
+    """Return the rows that the pending entries need, except those of keys, and counts by key."""
     expected: dict[bytes, bytes] = {}
     counts: dict[Key, Counts] = {}
     for run in runs:
@@ -117,16 +117,16 @@ def _expected(
 
 
 def _is_same(suffix: bytes, value: bytes, true: bytes) -> bool:
-    """Return whether a row is as it must be; the start of a key without held entries is free."""
+    """Return whether a row is right; the first held entry of a key without any is not compared."""
     if suffix[:1] != KEY:
         return value == true
-    known, counts = _known(value), Counts.decode(true)
+    known, counts = _decode_counts(value), Counts.decode(true)
     if known is None or (known.busy, known.held) != (counts.busy, counts.held):
         return False
     return not counts.held or known.first <= counts.first
 
 
-def _known(value: bytes | None) -> Counts | None:
+def _decode_counts(value: bytes | None) -> Counts | None:
     try:
         return None if value is None else Counts.decode(value)
     except DECODING_ERRORS:
@@ -134,12 +134,18 @@ def _known(value: bytes | None) -> Counts | None:
 
 
 def _runs(survey: Survey, group: GroupMeta) -> Iterator[Run]:
-    for suffix, value in survey.tree(group.runs.id):
-        try:
-            if len(suffix) == ID_BYTES:
-                yield Run.decode(suffix, value)
-        except DECODING_ERRORS:
-            continue  # reported where the runs are checked
+    runs = (_decode_run(suffix, value) for suffix, value in survey.tree(group.runs.id))
+    return (run for run in runs if run is not None)  # ``check_runs`` reports the others
+
+
+def _decode_run(suffix: bytes, value: bytes) -> Run | None:
+    """Return the run of a row; None if it is damaged."""
+    if len(suffix) != ID_BYTES:
+        return None
+    try:
+        return Run.decode(suffix, value)
+    except DECODING_ERRORS:
+        return None
 
 
 def _key_of_message(survey: Survey, stream: StreamMeta, eid: PackedID, field: bytes) -> Key:
@@ -151,7 +157,7 @@ def _key_of_message(survey: Survey, stream: StreamMeta, eid: PackedID, field: by
 
 
 def _check_none_held(survey: Survey, group: GroupMeta, place: str, runs: Iterable[Run]) -> None:
-    """Make held entries ready that no key would make so."""
+    """Report held entries of a group without order, and make them ready."""
     findings = survey.findings
     for run in runs:
         if not run.rank or run.time_ms != HELD_MS:
@@ -174,7 +180,7 @@ class Owner:
     consumer: ConsumerMeta | None = None
     record: bytes | None = None
     pending: int = 0
-    """Of an indexed group; otherwise nothing is counted."""
+    """Its pending entries, if the group is indexed; otherwise they are not counted."""
     indexed: int = 0
     """Runs that the consumer's own tree has."""
     unindexed: list[bytes] = field(default_factory=list)
@@ -246,11 +252,11 @@ class _RunsCheck:
     def _check_counts(self, tally: _Tally) -> None:
         place, group = self._place, self._group
         if group.indexed:
-            corrected = self._findings.corrected
+            correct = self._findings.correct
             what = "the number of pending entries"
-            group.pending = corrected(place, what, group.pending, tally.pending)
+            group.pending = correct(place, what, group.pending, tally.pending)
             what = "the number of entries given back"
-            group.nacked = corrected(place, what, group.nacked, tally.nacked)
+            group.nacked = correct(place, what, group.nacked, tally.nacked)
         elif group.pending or group.nacked:
             self._findings.fault(place, NOT_COUNTED, f"{group.pending} and {group.nacked}")
             group.pending = group.nacked = 0
@@ -263,16 +269,8 @@ class _RunsCheck:
 
     def _on_record(self) -> Iterator[list[Run]]:
         for chunk in self._survey.tree_chunks(self._group.runs.id):
-            runs = (self._decode(suffix, value) for suffix, value in chunk)
+            runs = (_decode_run(suffix, value) for suffix, value in chunk)
             yield [run for run in runs if run is not None]
-
-    def _decode(self, suffix: bytes, value: bytes) -> Run | None:
-        if len(suffix) != ID_BYTES:
-            return None
-        try:
-            return Run.decode(suffix, value)
-        except DECODING_ERRORS:
-            return None
 
     def _chunks(self) -> Iterable[list[Run]]:
         if self._ordered is None:
@@ -280,10 +278,10 @@ class _RunsCheck:
         return [list(self._ordered.values())]
 
     def _is_faulty(self) -> bool:
-        """Return whether a run breaks the order or waits for ever; report rows that are no runs."""
+        """Return whether a run breaks the order or waits forever; report all damaged rows."""
         end, faulty = b"", False
         for suffix, value in self._survey.tree(self._group.runs.id):
-            run = self._decode(suffix, value)
+            run = _decode_run(suffix, value)
             if run is None:
                 self._note_damaged(suffix)
             elif not _is_sound(run, end):
@@ -297,7 +295,7 @@ class _RunsCheck:
         return faulty
 
     def _waits_for_ever(self, run: Run) -> bool:
-        """Return whether no timer makes a run ready that waits for a time."""
+        """Return whether a run waits for a time at which no timer makes it ready."""
         if not run.waits or run.time_ms == HELD_MS:
             return False
         waits = self._timed.get(run.time_ms)
@@ -318,12 +316,12 @@ class _RunsCheck:
             self._findings.delete(_TREES, self._group.runs.prefix + suffix)
 
     def _put_in_order(self) -> dict[bytes, Run]:
-        """Replace the runs by sorted ones with each ID once; return these."""
+        """Replace the runs by sorted ones in which each ID is once; return these."""
         old = {run.anchor: run for chunk in self._on_record() for run in chunk}
         sound = [
             run._replace(time_ms=0) if self._waits_for_ever(run) else run for run in old.values()
         ]
-        new = {run.anchor: run for run in _ordered(sound)}
+        new = {run.anchor: run for run in _sort_runs(sound)}
         prefix = self._group.runs.prefix
         for anchor in old.keys() - new.keys():
             self._findings.delete(_TREES, prefix + anchor)
@@ -376,32 +374,32 @@ class _RunsCheck:
         return count
 
     def _check_strays(self, tally: _Tally) -> None:
-        def timed(suffix: bytes) -> bool:
+        def is_timed(suffix: bytes) -> bool:
             if not self._group.indexed:
                 return False
             run = self._run_at(suffix[-ID_BYTES:])
             return run is not None and run.times_suffix == suffix
 
-        self._drop_strays(self._place, self._group.times.id, tally.timed, timed)
+        self._drop_strays(self._place, self._group.times.id, tally.timed, is_timed)
         for owner in self._owners.values():
             if owner.consumer is not None:
-                owned = self._is_owned_by(owner.name)
-                self._drop_strays(owner.place, owner.consumer.runs.id, owner.indexed, owned)
+                is_owned = self._is_owned_by(owner.name)
+                self._drop_strays(owner.place, owner.consumer.runs.id, owner.indexed, is_owned)
 
     def _is_owned_by(self, name: bytes) -> Expected:
-        def owned(suffix: bytes) -> bool:
+        def is_owned(suffix: bytes) -> bool:
             if not self._group.indexed:
                 return False
             run = self._run_at(suffix)
             return run is not None and run.owned and run.owner == name
 
-        return owned
+        return is_owned
 
     def _run_at(self, anchor: bytes) -> Run | None:
         if self._ordered is not None:
             return self._ordered.get(anchor)
         value = self._survey.rows.get(_TREES, self._group.runs.prefix + anchor)
-        return None if value is None else self._decode(anchor, value)
+        return None if value is None else _decode_run(anchor, value)
 
     def _drop_strays(self, place: str, tree: int, found: int, expected: Expected) -> None:
         """Report the index rows that point to nothing, if there are more rows than were found."""
@@ -431,18 +429,18 @@ def _is_sound(run: Run, end: bytes) -> bool:
     )
 
 
-def _ordered(runs: Iterable[Run]) -> Iterator[Run]:
-    """Yield runs of the same pending entries in order; of a repeated ID, the latest run counts."""
+def _sort_runs(runs: Iterable[Run]) -> Iterator[Run]:
+    """Yield runs of the same pending entries in order; a repeated ID gets its latest state."""
     latest: dict[bytes, Run] = {}
     for run in sorted(runs, key=lambda run: run.time_ms):
         sole = run._replace(owner=b"", time_ms=0) if run.rank and run.owner else run
         latest.update(dict.fromkeys(run.ids, sole))
 
-    def shared(eid: bytes) -> tuple[bytes, int, int, int]:
+    def state_of(eid: bytes) -> tuple[bytes, int, int, int]:
         run = latest[eid]
         return run.owner, run.time_ms, run.deliveries, run.rank
 
-    for (owner, time_ms, deliveries, rank), same in groupby(sorted(latest), key=shared):
+    for (owner, time_ms, deliveries, rank), same in groupby(sorted(latest), key=state_of):
         ids = list(same)
         for at in range(0, len(ids), DEFAULT.run_ids):
             part = ids[at : at + DEFAULT.run_ids]
@@ -460,8 +458,8 @@ def check_groups(survey: Survey, stream: StreamMeta, place: str) -> None:
         for name, record in survey.tree(stream.groups_tree):
             count += 1
             _check_group(survey, stream, group_place(place, name), name, record)
-    corrected = survey.findings.corrected
-    stream.groups_count = corrected(place, "the number of groups", stream.groups_count, count)
+    correct = survey.findings.correct
+    stream.groups_count = correct(place, "the number of groups", stream.groups_count, count)
 
 
 def _check_group(
@@ -480,11 +478,11 @@ def _check_group(
     owners = _owners(survey, group, place)
     ordered = check_runs(survey, stream, group, place, owners)
     check_keyed(survey, stream, group, place, ordered)
-    corrected = survey.findings.corrected
+    correct = survey.findings.correct
     _check_activity(survey, group, place, owners)
     for owner in owners.values():
         _check_owner(survey, group, owner)
-    group.consumers_count = corrected(
+    group.consumers_count = correct(
         place, "the number of consumers", group.consumers_count, len(owners)
     )
     if group.encode() != record:
@@ -494,7 +492,7 @@ def _check_group(
 def _check_activity(
     survey: Survey, group: GroupMeta, place: str, owners: dict[bytes, Owner]
 ) -> None:
-    """Check that the group names an existing consumer, and no later activity than there was."""
+    """Check that the last active consumer exists, and that no activity is above the group's."""
     activity = group.activity
     if activity.is_known and activity.name not in owners:
         survey.findings.fault(place, "the consumer that was active last has no record")
@@ -532,8 +530,8 @@ def _check_owner(survey: Survey, group: GroupMeta, owner: Owner) -> None:
         return
     if group.indexed:
         what = "the number of pending entries"
-        corrected = survey.findings.corrected
-        consumer.pending = corrected(owner.place, what, consumer.pending, owner.pending)
+        correct = survey.findings.correct
+        consumer.pending = correct(owner.place, what, consumer.pending, owner.pending)
     elif consumer.pending:
         survey.findings.fault(owner.place, NOT_COUNTED, str(consumer.pending))
         consumer.pending = 0

@@ -1,10 +1,11 @@
 """Check the metadata family, and rows that belong to nothing.
 
 Metadata are records, the order of SCAN, key counts and the order of expiry. A flushed key whose
-rows are still there owns its trees but no entries. Keys of a stored number that no database has,
-and no flush has left, are given to a database without keys. Messages of no stream and rows of no
+rows are not deleted yet owns its trees but no entries. Keys under a stored number that no database
+has, and no flush has left, go to a database without keys. Messages of no stream and rows of no
 known tree are found by seeks from one prefix to the next. If a record cannot be read, such rows may
-be its own: they are reported and stay. Large strings must have all pieces, each of its length.
+belong to its key: they are reported and stay. Large strings must have all pieces, each of its
+length.
 """
 
 from collections import Counter
@@ -51,7 +52,7 @@ from kvstream.meta.keyspace import decode_numbers, encode_numbers, free_number
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.unfinished_loads import StagedLoad, decode_ingested
-from kvstream.operations.checks.survey import STORE, Survey, shown
+from kvstream.operations.checks.survey import STORE, Survey, quote_name
 from kvstream.operations.functions import decode_library
 from kvstream.operations.keyspace import kind_of
 from kvstream.storage.batch import Family
@@ -107,38 +108,42 @@ class KeyspaceCheck:
         """Other generations that are deleted."""
         self._allocator_recorded = 1
         self._kinds = {
-            ALLOCATOR_KEY: self._allocator,
-            KEY_COUNT_TAG: self._key_count,
-            FLUSHED_TAG: self._flushed_row,
-            UNLINKED_TAG: self._unlinked_row,
-            INGESTED_KEY: self._ingested,
-            LOAD_TAG: self._load,
-            NUMBERS_KEY: self._numbers_row,
-            SCAN_TAG: self._listed,
-            STREAM_TAG: self._record,
-            TIMER_TAG: self._timed,
-            EXPIRY_TAG: self._expiring,
-            FUNCTION_TAG: self._function,
-            REQUEST_TAG: self._request,
+            ALLOCATOR_KEY: self._read_allocator,
+            KEY_COUNT_TAG: self._read_key_count,
+            FLUSHED_TAG: self._read_flushed,
+            UNLINKED_TAG: self._read_unlinked,
+            INGESTED_KEY: self._read_ingested,
+            LOAD_TAG: self._read_load,
+            NUMBERS_KEY: self._read_numbers,
+            SCAN_TAG: self._read_scan_row,
+            STREAM_TAG: self._read_record,
+            TIMER_TAG: self._read_timer,
+            EXPIRY_TAG: self._read_expiry,
+            FUNCTION_TAG: self._read_function,
+            REQUEST_TAG: self._read_request,
         }
+        """By the first byte of a row: each checks a row, and notes what it says."""
 
     def run(self) -> None:
         for key, value in self._survey.rows.scan(_METADATA, *EVERYTHING):
-            self._kinds.get(key[:1], self._unknown)(key, value)
+            self._kinds.get(key[:1], self._drop_unknown)(key, value)
         for db in sorted(self._keys.keys() | self._recorded.keys()):
             self._compare_count(db)
         self._check_numbers()
         self._check_allocator()
 
-    def _unknown(self, key: bytes, value: bytes) -> None:
-        self._findings.fault(STORE, "unknown metadata row", key[:40].hex())
+    def _drop_unknown(self, key: bytes, value: bytes) -> None:
+        self._drop_row(key, "unknown metadata row", key)
+
+    def _drop_row(self, key: bytes, kind: str, detail: bytes) -> None:
+        self._findings.fault(STORE, kind, detail[:40].hex())
         self._findings.delete(_METADATA, key)
 
     # --- numbers --------------------------------------------------------------------------------
 
-    def _allocator(self, key: bytes, value: bytes) -> None:
+    def _read_allocator(self, key: bytes, value: bytes) -> None:
         if key != ALLOCATOR_KEY:
-            self._unknown(key, value)
+            self._drop_unknown(key, value)
         elif len(value) != U64.size or U64.unpack(value)[0] >= COUNTED_MAX:
             self._findings.fault(STORE, "the allocator cannot be decoded", value[:40].hex())
         else:
@@ -156,9 +161,9 @@ class KeyspaceCheck:
         if survey.allocator != recorded:
             self._findings.put(_METADATA, ALLOCATOR_KEY, U64.pack(survey.allocator))
 
-    def _key_count(self, key: bytes, value: bytes) -> None:
+    def _read_key_count(self, key: bytes, value: bytes) -> None:
         if len(key) != 1 + U16.size:
-            self._unknown(key, value)
+            self._drop_unknown(key, value)
             return
         known = len(value) == U64.size
         self._recorded[database_of_row(key)] = U64.unpack(value)[0] if known else -1
@@ -167,19 +172,17 @@ class KeyspaceCheck:
         recorded, counted = self._recorded.get(db, 0), self._keys[db]
         if recorded != counted:
             place = self._survey.database_place(db)
-            self._findings.corrected(place, "the number of keys", recorded, counted)
+            self._findings.correct(place, "the number of keys", recorded, counted)
             self._findings.put(_METADATA, key_count_row(db), U64.pack(counted))
 
-    def _numbers_row(self, key: bytes, value: bytes) -> None:
+    def _read_numbers(self, key: bytes, value: bytes) -> None:
         if key != NUMBERS_KEY:
-            self._unknown(key, value)
+            self._drop_unknown(key, value)
             return
         try:
             self._numbers = decode_numbers(value)
-        except Corruption:  # every database has its own number again, or what _check_numbers finds
-            kind = "the stored numbers of databases cannot be known"
-            self._findings.fault(STORE, kind, value[:40].hex())
-            self._findings.delete(_METADATA, key)
+        except Corruption:  # databases get their own numbers, or those that _check_numbers finds
+            self._drop_row(key, "the stored numbers of databases cannot be known", value)
         else:
             self._survey.shown_numbers = {stored: db for db, stored in self._numbers.items()}
 
@@ -199,9 +202,9 @@ class KeyspaceCheck:
         return True
 
     def _check_numbers(self) -> None:
-        """Give keys of a number that no database has to one that has no keys.
+        """Give the keys under a number that no database has to a database without keys.
 
-        The first to get them are those whose own number a flush has left: they had another one.
+        Databases whose own number a flush has left come first: they had another number.
         """
         numbers = dict(self._numbers)
         lost = sorted(n for n, keys in self._keys.items() if keys and not self._has_database(n))
@@ -219,42 +222,37 @@ class KeyspaceCheck:
         if numbers != self._numbers:
             self._findings.put(_METADATA, NUMBERS_KEY, encode_numbers(numbers))
 
-    def _ingested(self, key: bytes, value: bytes) -> None:
-        """A bulk load in progress is settled when the store is opened next; it is no fault."""
+    def _read_ingested(self, key: bytes, value: bytes) -> None:
+        """Check the row of a bulk load in progress, which the next opening of the store ends."""
         try:
             if key != INGESTED_KEY:
                 raise Corruption("its key is longer")
             list(decode_ingested(value))
         except Corruption:
-            self._findings.fault(STORE, "what was taken in cannot be known", value[:40].hex())
-            self._findings.delete(_METADATA, key)
+            self._drop_row(key, "what was taken in cannot be known", value)
 
-    def _function(self, key: bytes, value: bytes) -> None:
+    def _read_function(self, key: bytes, value: bytes) -> None:
         try:
             decode_library(key, value)
         except Corruption:
-            self._findings.fault(STORE, "a function library cannot be decoded", key[1:41].hex())
-            self._findings.delete(_METADATA, key)
+            self._drop_row(key, "a function library cannot be decoded", key[1:])
 
-    def _request(self, key: bytes, value: bytes) -> None:
+    def _read_request(self, key: bytes, value: bytes) -> None:
         try:
             decode_request(key, value)
         except Corruption:
-            kind = "the last request of a client cannot be decoded"
-            self._findings.fault(STORE, kind, key[1:41].hex())
-            self._findings.delete(_METADATA, key)
+            self._drop_row(key, "the last request of a client cannot be decoded", key[1:])
 
     # --- streams under way ----------------------------------------------------------------------
 
-    def _load(self, key: bytes, value: bytes) -> None:
-        """Register what belongs to a load; it has its own counts until it makes a key."""
+    def _read_load(self, key: bytes, value: bytes) -> None:
+        """Register the numbers of a load; its rows are not counted until it becomes a key."""
         try:
             load = StagedLoad.decode(key, value)
-        except Corruption:  # nobody owns what it has loaded now
-            self._findings.fault(STORE, "a load cannot be decoded", key[:40].hex())
-            self._findings.delete(_METADATA, key)
+        except Corruption:  # its rows belong to nothing now
+            self._drop_row(key, "a load cannot be decoded", key)
             return
-        place = f"load {shown(load.label)}"
+        place = f"load {quote_name(load.label)}"
         self._survey.staged.add(load.stream.prefix)
         self._survey.claim_generation(place, load.stream.generation)
         for tree in (load.stream.nodes_tree, *load.trees):
@@ -262,9 +260,9 @@ class KeyspaceCheck:
 
     # --- flushed databases ----------------------------------------------------------------------
 
-    def _flushed_row(self, key: bytes, value: bytes) -> None:
+    def _read_flushed(self, key: bytes, value: bytes) -> None:
         if len(key) != 1 + U16.size or value:
-            self._unknown(key, value)
+            self._drop_unknown(key, value)
             return
         number = database_of_row(key)
         if number in self._numbers.values():
@@ -274,20 +272,19 @@ class KeyspaceCheck:
         else:
             self._flushed.add(number)
 
-    def _unlinked_row(self, key: bytes, value: bytes) -> None:
-        """Register the keys that one command has deleted and whose rows are all there."""
+    def _read_unlinked(self, key: bytes, value: bytes) -> None:
+        """Register the keys that one command has deleted and whose rows are still there."""
         try:
             self._unlinked.update(decode_unlinked(key, value))
         except Corruption:  # they are keys again
-            self._findings.fault(STORE, "what was deleted cannot be known", key[:40].hex())
-            self._findings.delete(_METADATA, key)
+            self._drop_row(key, "what was deleted cannot be known", key)
 
     # --- keys and what points to them -----------------------------------------------------------
 
-    def _record(self, key: bytes, value: bytes) -> None:
+    def _read_record(self, key: bytes, value: bytes) -> None:
         name = key[1:]
         if len(name) < U16.size:
-            self._unknown(key, value)
+            self._drop_unknown(key, value)
             return
         meta = self._survey.decode_key(name, value)
         gone = self._is_flushed(database_of(name))
@@ -302,18 +299,18 @@ class KeyspaceCheck:
         place = self._survey.key_place(name, kind_of(meta))
         self._survey.claim_generation(place, meta.generation)
         if not gone:
-            self._check_listed(meta, place)
+            self._check_scan_row(meta, place)
         if not (gone or unlinked):
             self._check_expiry(meta, place)
         if isinstance(meta, StreamMeta):
             due_at = meta.due_at
-            self._stream(meta, value, place, gone)
+            self._check_record(meta, value, place, gone)
             if not (gone or unlinked):
                 self._check_timer(meta, place, due_at)
         elif not gone:
             check_value(self._survey, meta, place)
 
-    def _stream(self, stream: StreamMeta, value: bytes, place: str, gone: bool) -> None:
+    def _check_record(self, stream: StreamMeta, value: bytes, place: str, gone: bool) -> None:
         if is_shared(stream.prefix) and not gone:
             if stream.prefix in self._survey.shared:
                 self._findings.fault(
@@ -330,7 +327,7 @@ class KeyspaceCheck:
         if has_more or stream.encode() != recorded:
             self._findings.put(_METADATA, stream.row, stream.encode())
 
-    def _check_listed(self, meta: Key, place: str) -> None:
+    def _check_scan_row(self, meta: Key, place: str) -> None:
         """Check a key's row in the order of SCAN."""
         key = scan_row(database_of(meta.name), meta.generation)
         if self._survey.rows.get(_METADATA, key) != key_of(meta.name):
@@ -348,7 +345,7 @@ class KeyspaceCheck:
             self._findings.put(_METADATA, key, b"")
 
     def _check_timer(self, stream: StreamMeta, place: str, recorded: int) -> None:
-        """Check the row of a stream's first timer; its ``recorded`` time may have been wrong."""
+        """Check the row of a stream's first timer; ``recorded`` is its time before the check."""
         if recorded and recorded != stream.due_at:
             self._findings.delete(_METADATA, timer_row(recorded, stream.name))
         if not stream.due_at:
@@ -359,38 +356,38 @@ class KeyspaceCheck:
                 self._findings.fault(place, "the row for timers is missing")
             self._findings.put(_METADATA, key, b"")
 
-    def _timed(self, key: bytes, value: bytes) -> None:
-        """A row of a stream that a flush deleted is no fault: it is deleted when it is due."""
+    def _read_timer(self, key: bytes, value: bytes) -> None:
+        """Check a row for timers; one of a flushed stream is no fault: it goes when it is due."""
         name = name_of_row(key)
         if len(name) < U16.size:
-            self._unknown(key, value)
+            self._drop_unknown(key, value)
             return
         meta = self._survey.key(name)
         true = isinstance(meta, StreamMeta) and meta.due_at == time_of_row(key)
         if not true and database_of(name) not in self._flushed:
-            self._stray(key, name, meta, "a row for timers of no such stream")
+            self._drop_stray(key, name, meta, "a row for timers of no such stream")
 
-    def _listed(self, key: bytes, value: bytes) -> None:
+    def _read_scan_row(self, key: bytes, value: bytes) -> None:
         if len(key) != _SCAN_ROW_BYTES:
-            self._unknown(key, value)
+            self._drop_unknown(key, value)
             return
         db, generation = database_of_row(key), generation_of_row(key)
         name = qualified(db, value)
         meta = self._survey.key(name)
         if meta is None or meta.generation != generation:
-            self._stray(key, name, meta, "a row for SCAN of no such key")
+            self._drop_stray(key, name, meta, "a row for SCAN of no such key")
 
-    def _expiring(self, key: bytes, value: bytes) -> None:
+    def _read_expiry(self, key: bytes, value: bytes) -> None:
         name = name_of_row(key)
         if len(name) < U16.size:
-            self._unknown(key, value)
+            self._drop_unknown(key, value)
             return
         meta = self._survey.key(name)
         if meta is None or meta.expire_at != time_of_row(key):
-            self._stray(key, name, meta, "a row for expiry of no such key")
+            self._drop_stray(key, name, meta, "a row for expiry of no such key")
 
-    def _stray(self, key: bytes, name: bytes, meta: Key | None, kind: str) -> None:
-        """Report a row that points to no key; if the key is damaged, the row may be right."""
+    def _drop_stray(self, key: bytes, name: bytes, meta: Key | None, kind: str) -> None:
+        """Report a row that points to no key, unless a damaged record has its name."""
         if meta is not None or not self._survey.has_record(name):
             self._findings.fault(self._survey.key_place(name), kind, key[:40].hex())
             self._findings.delete(_METADATA, key)

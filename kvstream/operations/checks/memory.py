@@ -56,8 +56,8 @@ def check_memory(survey: Survey, txn: Txn) -> None:
 
 def _is_as_recorded(survey: Survey, stream: StreamMeta) -> bool:
     """Return whether a stream equals its record and the rows that are ahead of it."""
-    stored = survey.stream(stream.name)
-    if stored is None:
+    stored = survey.key(stream.name)
+    if not isinstance(stored, StreamMeta):
         return False
     catch_up(survey.rows, stored)
     try:

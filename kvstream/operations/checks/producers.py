@@ -30,9 +30,9 @@ def check_producers(survey: Survey, stream: StreamMeta, place: str) -> None:
         check = _ProducersCheck(survey, stream, place)
         check.run()
         pids, iids = check.pids, check.iids
-    corrected = survey.findings.corrected
-    stream.pids = corrected(place, "the number of producers", stream.pids, pids)
-    stream.iids = corrected(place, "the number of idempotent IDs", stream.iids, iids)
+    correct = survey.findings.correct
+    stream.pids = correct(place, "the number of producers", stream.pids, pids)
+    stream.iids = correct(place, "the number of idempotent IDs", stream.iids, iids)
 
 
 class _Remembered(NamedTuple):
@@ -82,7 +82,7 @@ class _ProducersCheck:
                 yield suffix, value
 
     def _has_iids(self, pid: bytes) -> bool:
-        rows = self._rows_of(_IID_TAG + _sized(pid))
+        rows = self._rows_of(_IID_TAG + _pack_pid(pid))
         return any(len(value) == _IID.size for _, value in rows)
 
     def _check_producer(self, pid: bytes, rows: Iterable[Row]) -> None:
@@ -92,7 +92,7 @@ class _ProducersCheck:
         self.pids += 1
         self.iids += len(expected)
         self._check_bounds(pid, min(expected), max(expected) + 1)
-        start = _ORDER_TAG + _sized(pid)
+        start = _ORDER_TAG + _pack_pid(pid)
         for suffix, value in self._rows_of(start):
             true = expected.pop(U64.unpack_from(suffix, len(start))[0], None)
             if true is None:
@@ -104,10 +104,10 @@ class _ProducersCheck:
 
     def _orders(self, pid: bytes, rows: Iterable[Row]) -> dict[int, bytes]:
         """Return the order rows that a producer's idempotent IDs require."""
-        start = len(_IID_TAG + _sized(pid))
+        start = len(_IID_TAG + _pack_pid(pid))
         orders: dict[int, bytes] = {}
         moving: list[tuple[_Remembered, str]] = []
-        decoded = sorted(self._decoded(rows), key=lambda iid: iid.order)
+        decoded = sorted(self._decode(rows), key=lambda iid: iid.order)
         for iid in decoded:
             if iid.order in orders:
                 moving.append((iid, "two idempotent IDs have one order"))
@@ -121,7 +121,7 @@ class _ProducersCheck:
             self._put(moved.suffix, moved.encode(), kind)
         return orders
 
-    def _decoded(self, rows: Iterable[Row]) -> Iterator["_Remembered"]:
+    def _decode(self, rows: Iterable[Row]) -> Iterator["_Remembered"]:
         for suffix, value in rows:
             if len(value) == _IID.size:
                 yield _Remembered(suffix, *_IID.unpack(value))
@@ -146,7 +146,7 @@ class _ProducersCheck:
         self._findings.delete(_TREES, tree_prefix(self._tree) + suffix)
 
 
-def _sized(pid: bytes) -> bytes:
+def _pack_pid(pid: bytes) -> bytes:
     return _LENGTH.pack(len(pid)) + pid
 
 

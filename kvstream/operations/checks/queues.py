@@ -72,9 +72,7 @@ class _QueueCheck:
             if is_sound is None or not is_sound(self, suffix, value):
                 self._drop(_UNKNOWN_ROW, suffix)
         if first and not 0 < stream.due_at <= first:
-            self._findings.corrected(
-                self._place, "the time of the first timer", stream.due_at, first
-            )
+            self._findings.correct(self._place, "the time of the first timer", stream.due_at, first)
             stream.due_at = first
         self._check_times()
         self._check_count(kinds[Kind.DELAYED])
@@ -99,7 +97,7 @@ class _QueueCheck:
                 self._findings.put(_TREES, self._tree + suffix, U64.pack(min(armed)))
 
     def _arm(self, suffix: bytes, value: bytes) -> None:
-        """Report a row without its timer, and set one that is due now."""
+        """Report a row whose timer is missing, and set a timer that is due now."""
         if len(value) != U64.size:
             self._drop(_UNKNOWN_ROW, suffix)
             return
@@ -216,7 +214,7 @@ class _QueueCheck:
         return False
 
     def _need_timer(self, at_ms: int, kind: Kind, rest: bytes) -> None:
-        """Report a timer that a row needs and that is missing, and write it."""
+        """Report and write a timer that a row needs, if it is missing."""
         stream = self._stream
         key = timers.row(stream, at_ms, kind, rest)
         if at_ms and self._survey.rows.get(_TREES, key) is None:

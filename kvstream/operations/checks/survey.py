@@ -32,7 +32,7 @@ PAGE_BITS = 1 << 15
 
 
 class Numbers:
-    """Numbers of 64 bits; a million close together take 128 kilobytes."""
+    """A set of 64-bit numbers; a million close together take 128 kilobytes."""
 
     def __init__(self) -> None:
         self._pages: dict[int, bytearray] = {}
@@ -56,17 +56,17 @@ EXAMPLES = 3
 """Examples in the message of a fault."""
 
 
-def shown(name: bytes) -> str:
+def quote_name(name: bytes) -> str:
     """Return a name for a message, as text if it is ASCII."""
     return repr(name.decode()) if name.isascii() else repr(name)
 
 
 def group_place(stream: str, name: bytes) -> str:
-    return f"{stream}, group {shown(name)}"
+    return f"{stream}, group {quote_name(name)}"
 
 
 def consumer_place(group: str, name: bytes) -> str:
-    return f"{group}, consumer {shown(name)}"
+    return f"{group}, consumer {quote_name(name)}"
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Findings:
         if len(faults.examples) < EXAMPLES:
             faults.examples.append(detail)
 
-    def corrected(self, place: str, what: str, recorded: T, true: T) -> T:
+    def correct(self, place: str, what: str, recorded: T, true: T) -> T:
         """Return the true value, and report a fault if the recorded one differs."""
         if recorded != true:
             self.fault(place, f"{what} is wrong", f"{recorded}, but {true} by count")
@@ -134,12 +134,12 @@ STORE = "the store"
 """The place of faults that belong to no stream."""
 
 DECODING_ERRORS = (KVStreamError, StructError, ValueError, TypeError)
-"""What decoding a damaged row may raise. Errors of reading come from scans and pass."""
+"""The errors of decoding a damaged row. Errors of reading rows are raised by scans, outside."""
 
 
 @dataclass(slots=True)
 class CheckProgress:
-    """How far a check is. Another thread may read it."""
+    """The progress of a check, which another thread may read."""
 
     rows: int = 0
     """Rows of entries and trees that were read so far."""
@@ -164,7 +164,7 @@ class Survey:
         self.shared: set[bytes] = set()
         """Prefixes of streams whose number is that of a bulk load."""
         self.owner_lost = False
-        """A record cannot be read, so rows without owner may be its own and must stay."""
+        """Whether a record cannot be read, so that rows without an owner may belong to it."""
         self.unlisted: dict[int, bytes] = {}
         """Names of streams whose SCAN row is wrong, by generation."""
         self.allocator = 1
@@ -180,7 +180,7 @@ class Survey:
 
     def key_place(self, name: bytes, kind: str = "key") -> str:
         """Return what users call the key of a stored name."""
-        return f"{self.database_place(database_of(name))}, {kind} {shown(key_of(name))}"
+        return f"{self.database_place(database_of(name))}, {kind} {quote_name(key_of(name))}"
 
     def stream_place(self, name: bytes) -> str:
         return self.key_place(name, "stream")
@@ -207,15 +207,10 @@ class Survey:
         return chain.from_iterable(self.tree_chunks(tree, start))
 
     def tree_chunks(self, tree: int, start: bytes = b"") -> Iterator[list[Row]]:
-        """Yield the same in lists of bounded size."""
+        """Yield (suffix, value) of a tree's rows in lists of bounded size."""
         prefix = tree_prefix(tree)
         for chunk in self.chunks(Family.TREES, prefix + start, successor(prefix)):
             yield [(key[len(prefix) :], value) for key, value in chunk]
-
-    def stream(self, name: bytes) -> StreamMeta | None:
-        """Return the stream of a name from its record; None if that is missing or damaged."""
-        record = self.rows.get(Family.METADATA, stream_row(name))
-        return None if record is None else self.decode_stream(name, record)
 
     def key(self, name: bytes) -> Key | None:
         """Return the key of a name from its record; None if that is missing or damaged."""
@@ -224,11 +219,6 @@ class Survey:
 
     def has_record(self, name: bytes) -> bool:
         return self.rows.get(Family.METADATA, stream_row(name)) is not None
-
-    def decode_stream(self, name: bytes, record: bytes) -> StreamMeta | None:
-        """Return the stream of a record, None if it cannot be read or is another kind."""
-        meta = self.decode_key(name, record)
-        return meta if isinstance(meta, StreamMeta) else None
 
     def decode_key(self, name: bytes, record: bytes) -> Key | None:
         """Return the key of a record, None if it cannot be read."""

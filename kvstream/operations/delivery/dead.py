@@ -30,7 +30,7 @@ from kvstream.operations import append
 from kvstream.operations.delete import erase
 from kvstream.operations.delivery import failures
 from kvstream.operations.reads.rows import read_entries_of
-from kvstream.operations.trim import referenced
+from kvstream.operations.trim import find_referenced
 from kvstream.types.ids import StreamID, ascending_packed
 from kvstream.types.images import PackedID
 
@@ -104,7 +104,7 @@ def bury(
         txn.catalog.queue_events.bury(stream.name, group.name, eid, cause.reason)
     pel.discard(txn, group, ascending_packed([eid for _, ids in pending for eid in ids]))
     buried.sort()
-    kept = referenced(txn, stream, buried)
+    kept = find_referenced(txn, stream, buried)
     erase(txn, stream, [eid for eid in buried if eid not in kept])
     return len(letters)
 

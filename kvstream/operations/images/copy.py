@@ -104,10 +104,8 @@ def _copy_page(
         (Family.TREES, tree_prefix(stream.nodes_tree), head, tree_prefix(place.nodes_tree)),
     ):
         lower = prefix + max(least.packed, copied.get(family, b"") + b"\0")
-        page, cut = (
-            txn.batch.page(family, lower, successor(prefix), txn.thresholds.step_rows),
-            len(prefix),
-        )
+        page = txn.batch.page(family, lower, successor(prefix), txn.thresholds.step_rows)
+        cut = len(prefix)
         txn.batch.puts[family].update((target + key[cut:], value) for key, value in page)
         if page:
             copied[family] = page[-1][0][cut:]
@@ -117,7 +115,7 @@ def _copy_page(
 
 
 def _trim(txn: Txn, stream: StreamMeta, place: StreamMeta) -> None:
-    """Delete the rows of a copy that were trimmed from its source meanwhile."""
+    """Delete the rows of a copy that were trimmed from its source since they were copied."""
     first, head = _ends(stream)
     nodes, target = tree_prefix(stream.nodes_tree), tree_prefix(place.nodes_tree)
     txn.batch.delete_range(Family.MESSAGES, place.prefix, place.prefix + first.packed)
@@ -167,7 +165,7 @@ def _copy_group(txn: Txn, group: GroupMeta, copy: GroupMeta) -> None:
         consumer_copy = txn.catalog.create_consumer(txn, copy, consumer.name)
         consumer_copy.seen_ms, consumer_copy.active_ms = consumer.seen_ms, consumer.active_ms
     for run in pel.runs_from(txn, group, b""):
-        time_ms = run.time_ms if run.owned else 0  # those that wait get their timers later
+        time_ms = run.time_ms if run.owned else 0  # ``_copy_rest`` makes entries wait again
         pel.insert(txn, copy, run.ids, run.owner, time_ms, run.deliveries, run.rank)
     copy.last_delivered, copy.entries_read = group.last_delivered, group.entries_read
     copy.nack_rank = group.nack_rank

@@ -23,7 +23,6 @@ from kvstream.operations.images.load import StreamImage, refuse_existing
 from kvstream.operations.keyspace import delete, make_room
 from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning
 from kvstream.rdb import payload as payloads
-from kvstream.rdb.streams import StreamReading
 from kvstream.rdb.versions import TARGETS, Target, format_losses, reduce, target
 from kvstream.types.images import StreamState
 from kvstream.types.options import DUMP_TARGET_AUTO
@@ -35,8 +34,8 @@ _CANDIDATES = [TARGETS[name] for name in ("redis:7.0", "valkey", "redis:8.6", "r
 def dump(txn: Txn, name: bytes, wanted: str | None = None) -> bytes | None:
     """Return the payload of a key, None if there is none.
 
-    ``wanted`` names the server that the payload is for; what it cannot read is left out. None: as
-    the store's settings say. ReplyTooLarge if the payload is larger than a reply may be.
+    ``wanted`` names the server that the payload is for; what it cannot read is left out. None: the
+    target of the store's settings. Raise ReplyTooLarge if the payload is too long for a reply.
     """
     wanted = wanted or txn.catalog.limits.dump_target
     chosen = None if wanted == DUMP_TARGET_AUTO else target(wanted)
@@ -59,7 +58,7 @@ def dump(txn: Txn, name: bytes, wanted: str | None = None) -> bytes | None:
 
 
 def pieces_of_now(txn: Txn, name: bytes) -> Iterator[bytes]:
-    """Return the pieces of the payload of a stream as it is now, to be taken after ``txn``.
+    """Return an iterator of the payload of a stream as it is now, for use after ``txn``.
 
     The transaction must have changed nothing. A piece may be empty.
     """
@@ -83,16 +82,11 @@ def _pieces(image: StreamImage, chosen: Target | None) -> Iterator[bytes]:
     return payloads.dump(chosen, image.nodes(), state, image.node_count)
 
 
-def reading(payload: bytes) -> StreamReading | None:
-    """Return a reader of a payload's stream; None if the payload is of a plain string."""
-    value = payloads.restore(payload)
-    return None if isinstance(value, bytes) else value
-
-
 def restate(txn: Txn, name: bytes, payload: bytes) -> None:
-    """Replace all of a stream except its entries by what a payload holds.
+    """Replace the groups, counters and producers of a stream by those of a payload.
 
-    BadPayload if the payload is not of a stream, NoSuchKey if there is none; nothing changes then.
+    Raise BadPayload if the payload is not of a stream, NoSuchKey if there is none, and change
+    nothing then.
     """
     value = payloads.restore(payload)
     if isinstance(value, bytes):
@@ -110,11 +104,11 @@ def lossless(state: StreamState) -> Target:
 def restore(
     txn: Txn, name: bytes, payload: bytes, replace: bool = False, expire_at: int = 0
 ) -> list[str]:
-    """Make a key of a payload; return what was wrong in it and was corrected.
+    """Create a key from a payload; return the corrections of the payload's faults.
 
     ``expire_at`` is a Unix time in milliseconds, 0 for never; if it has passed the key is deleted.
-    BadPayload if the payload cannot be read, KeyExists if the name is taken and ``replace`` is
-    false; nothing changes then.
+    Raise BadPayload if the payload cannot be read, KeyExists if the name is taken and ``replace``
+    is false, and change nothing then.
     """
     refuse_existing(txn, name, replace)
     value = payloads.restore(payload)
@@ -156,8 +150,8 @@ def is_long(txn: Txn, name: bytes) -> bool:
 def plan_dump(name: bytes) -> Plan[tuple[int, list[bytes]]]:
     """Plan the payload of a long stream as it is in the first step.
 
-    The result is its length and its pieces, of which there are none if the key is gone. If the
-    store is reopened meanwhile, the payload is made anew in one step.
+    The result is its length and its pieces; there are none if the key is gone. If the store is
+    reopened between two steps, the payload is made again in one step.
     """
 
     def plan(txn: Txn) -> Planning[tuple[int, list[bytes]]]:
@@ -192,8 +186,8 @@ def plan_restore(name: bytes, payload: bytes, replace: bool, expire_at: int) -> 
 
     def plan(txn: Txn) -> Planning[bool]:
         refuse_existing(txn, name, replace)
-        source = reading(payload)
-        if source is None or 0 < expire_at <= txn.now_ms:
+        source = payloads.restore(payload)
+        if isinstance(source, bytes) or 0 < expire_at <= txn.now_ms:
             restore(txn, name, payload, replace, expire_at)
             return True
         load = staged_loads.begin(txn, name, replace=True)
@@ -217,7 +211,7 @@ def plan_restore(name: bytes, payload: bytes, replace: bool, expire_at: int) -> 
 
 @contextmanager
 def _bad_payloads() -> Iterator[None]:
-    """Raise BadPayload for InvalidArgument: a payload may be sound, and yet be no stream."""
+    """Replace InvalidArgument by BadPayload: a readable payload may hold no valid stream."""
     try:
         yield
     except InvalidArgument as error:

@@ -1,11 +1,11 @@
 """A stream as an image, and loading a stream from one.
 
-``load`` makes a key of a source in one commit. It counts entries itself, corrects what does not fit
-the source's numbers, and reports each correction. Counters that the source's format lacks follow
-Redis's rules for such files, or are counted exactly.
+``load`` creates a key from a source in one commit. It counts the entries itself, corrects numbers
+of the source that differ, and reports each correction. Counters that the source's format lacks
+follow Redis's rules for such files, or are counted exactly.
 
 ``image`` reads a stream as it is at one moment, and changes nothing. The state is copied at once;
-the time depends on groups and pending entries. The nodes are read later, one at a time, through the
+the time grows with groups and pending entries. The nodes are read later, one at a time, through the
 transaction or through iterators that were opened at the same moment.
 """
 
@@ -73,10 +73,10 @@ class Loaded:
 def load(
     txn: Txn, name: bytes, source: StreamSource, replace: bool = False, expire_at: int = 0
 ) -> Loaded:
-    """Make a stream of a source, over an existing key only with ``replace``.
+    """Create a stream from a source, over an existing key only with ``replace``.
 
     The source is read to its end before anything changes; its rows are in memory until they are
-    written. KeyExists if the name is taken.
+    written. Raise KeyExists if the name is taken.
     """
     refuse_existing(txn, name, replace)
     stream = new_stream(txn, name)
@@ -92,7 +92,7 @@ def load(
 
 
 def add_queue(txn: Txn, name: bytes, state: StreamState, loaded: Loaded) -> None:
-    """Add what a stream has as a queue, once it is the key of a name."""
+    """Restore the queue state of a stream that has become a key."""
     left_out = queue_image.restore(txn, name, state.queue) if state.queue else 0
     if left_out:
         loaded.corrections.append(f"{left_out} rows of the queue were of no group or entry")
@@ -105,7 +105,7 @@ def refuse_existing(txn: Txn, name: bytes, replace: bool) -> None:
 
 
 def new_stream(txn: Txn, name: bytes) -> StreamMeta:
-    """Return an empty stream with new numbers, which no reader sees."""
+    """Return an empty stream with new numbers that no reader sees."""
     stored = txn.catalog.databases.stored_name(txn, name)
     stream = StreamMeta(stored, txn.allocate())
     stream.nodes_tree = txn.allocate()
@@ -124,7 +124,7 @@ def merge(txn: Txn, batch: Batch) -> None:
 
 
 def take_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None = None) -> None:
-    """Append a node as it is, or the entries of a plain page, which has no size.
+    """Append a node as it is, or, if it has no size, the entries of a plain page.
 
     The rows go to the transaction's batch, or to ``into``.
     """
@@ -135,7 +135,7 @@ def take_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None =
 
 
 def publish(txn: Txn, name: bytes, stream: StreamMeta, replace: bool, expire_at: int) -> None:
-    """Make a stream the key of a name; its rows are written, or in the transaction."""
+    """Make a stream the key of a name; its rows are in the store or in the transaction."""
     refuse_existing(txn, name, replace)
     replaced = make_room(txn, name)
     stream.expire_at = expire_at
@@ -283,7 +283,7 @@ def _consumer(
 
 
 def _ranks(image: GroupImage, notes: list[str]) -> dict[PackedID, int]:
-    """Return the ranks of the entries without owner: the order in which they are delivered next."""
+    """Return the ranks of the entries without an owner, by which they are delivered next."""
     ownerless = set(image.pending.ownerless())
     order = [eid for eid in dict.fromkeys(image.nacked) if eid in ownerless]
     missing = sorted(ownerless.difference(order))
@@ -318,7 +318,7 @@ _NODE_ROWS = 256
 
 
 class StreamImage:
-    """One stream at one moment: its state, and its nodes, each of them once."""
+    """One stream at one moment: its state, and its nodes, which can be read once."""
 
     def __init__(
         self, state: StreamState, expire_at: int, node_count: int, nodes: Iterator[NodeImage]
@@ -367,9 +367,8 @@ def image(
 ) -> StreamImage | None:
     """Return the image of a stream, None if there is none; WrongType for a string.
 
-    It lacks what the stream has as a queue. Its nodes begin with the one that holds ``start``, or
-    would hold it. Without ``walks`` they are read through the transaction, and must be taken before
-    anything else is done in it.
+    It has no queue state. Its nodes begin with the one whose range has ``start``. Without ``walks``
+    they are read through the transaction, and must be taken before anything else is done in it.
     """
     stream = txn.stream(name)
     if stream is None:
@@ -451,7 +450,7 @@ class _Nodes:
             return
         head = _head(txn, stream, start)
         trees, prefix = tree_prefix(stream.nodes_tree), stream.prefix
-        # No node is put below the open one, and no entry below the last: the walks end for good.
+        # No node is added below the open one, and no entry below the last: these rows are complete.
         self._records = walks(Family.TREES, trees + head.packed, trees + self._open.first.packed)
         first = max(stream.first, head)
         self._messages = walks(
@@ -529,7 +528,7 @@ def _group(txn: Txn, group: GroupMeta) -> GroupImage:
             owner = run.owner if run.owned else None
             if owner is not None and owner not in members:
                 raise ValueError(f"it has pending entries of no consumer {owner!r}")
-            time_ms = 0 if owner is None else run.time_ms  # that of one that waits is the queue's
+            time_ms = 0 if owner is None else run.time_ms  # ready times are queue state
             image.pending.extend(run.ids, owner, time_ms, run.deliveries)
             if owner is None:
                 given_back += [(run.time_ms, run.rank, eid) for eid in run.ids]

@@ -1,11 +1,11 @@
-"""Loads of streams that are too long for one commit, and those that a crash has left.
+"""Loads of streams that are too long for one commit, and recovery from unfinished loads.
 
-Each step of a load is a commit. Nothing is visible before the last one, which makes the key. A load
-that did not finish is deleted when the store is opened: at once if it has no label, otherwise a
-week after its last step.
+Each step of a load is a commit. Nothing is visible before the last one, which creates the key. A
+load that did not finish is deleted when the store is opened: at once if it has no label, otherwise
+a week after its last step.
 
-``recover`` runs when the store is opened. Entries of tables that no commit has counted are deleted
-first, or ignored if nothing can be written because the disk is full or the store is read-only.
+``recover`` runs when the store is opened. It first deletes entries of tables that no commit has
+counted, or ignores them if nothing can be written: the disk is full or the store is read-only.
 """
 
 from collections.abc import Callable, Iterable
@@ -52,14 +52,14 @@ def resume(txn: Txn, name: bytes, label: bytes) -> StagedLoad | None:
 
 
 def step(txn: Txn, load: StagedLoad, rows: Batch) -> None:
-    """Record how far a load is, with the rows of the step."""
+    """Record the progress of a load, with the rows of one step."""
     refuse_gone(txn, load)
     loading.merge(txn, rows)
     unfinished_loads.put(txn, load)
 
 
 def reserve(txn: Txn, load: StagedLoad, count: int) -> Iterable[int]:
-    """Reserve IDs for the trees besides the nodes."""
+    """Reserve IDs for the trees of a load other than that of its nodes."""
     refuse_gone(txn, load)
     load.trees = txn.catalog.numbers.take(txn, count)
     unfinished_loads.put(txn, load)
@@ -69,9 +69,9 @@ def reserve(txn: Txn, load: StagedLoad, count: int) -> Iterable[int]:
 def publish(
     txn: Txn, name: bytes, load: StagedLoad, rows: Batch, replace: bool, expire_at: int
 ) -> None:
-    """Make the key, with the last ``rows``.
+    """Create the key, with the last ``rows``.
 
-    KeyExists if the name is taken, StoreError if the database was flushed or swapped.
+    Raise KeyExists if the name is taken, StoreError if the database was flushed or swapped.
     """
     refuse_gone(txn, load)
     if load.stream.name != txn.catalog.databases.stored_name(txn, name):
@@ -84,9 +84,9 @@ def publish(
 def progress_of(
     load: StagedLoad, name: bytes, holds: Callable[[Txn], bool] = lambda txn: True
 ) -> Progress:
-    """Return the progress of a plan that loads a stream and makes it the key of a name last.
+    """Return the progress of a plan that loads a stream and makes it the key of a name at the end.
 
-    It holds as long as nobody has flushed or exchanged the database, and ``holds`` is true.
+    It holds until the database is flushed or swapped, or ``holds`` returns false.
     """
 
     def is_kept(txn: Txn) -> bool:
@@ -101,7 +101,7 @@ def progress_of(
 
 
 def is_there(txn: Txn, load: StagedLoad) -> bool:
-    """Return whether nobody has discarded a load, or flushed its database."""
+    """Return whether a load was neither discarded nor flushed with its database."""
     return txn.batch.get(Family.METADATA, load.row) is not None
 
 
@@ -119,7 +119,7 @@ def discard(txn: Txn, label: bytes) -> bool:
     return load is not None
 
 
-def unfinished(txn: Txn) -> list[UnfinishedLoad]:
+def list_unfinished(txn: Txn) -> list[UnfinishedLoad]:
     """Return the loads that are under way or can be resumed."""
     shown = txn.catalog.databases.shown_name
     loads = []
@@ -139,14 +139,14 @@ def unfinished(txn: Txn) -> list[UnfinishedLoad]:
 
 
 def sweep(txn: Txn) -> None:
-    """Delete loads that nobody can resume; for when the store is opened."""
+    """Delete loads that cannot be resumed; called when the store is opened."""
     for load in list(unfinished_loads.all_of(txn)):
         if not load.label or load.moved_ms + KEPT_MS < txn.now_ms:
             unfinished_loads.discard(txn, load)
 
 
 def recover(commit: Callable[[Callable[[Txn], None]], None], read_only: bool) -> None:
-    """Bring the store into order after it was opened; ``commit`` runs a function as one commit."""
+    """Delete what a crash has left of loads; ``commit`` runs a function in one commit."""
     commit(ignore_uncounted)
     if not read_only:
         with suppress(StoreError, Corruption):  # a full disk can wait; check reports damage

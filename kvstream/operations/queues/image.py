@@ -1,8 +1,8 @@
-"""What a stream has as a queue, as rows that another store can take.
+"""The queue state of a stream, as rows that another store can restore.
 
-DUMP's format is Redis's and has no place for it. So an image has rows beside the rest of the state.
-COPY and migration between kvstream's own stores carry them, KVSTREAM.QUEUE on servers. Each row
-stands for itself: they may come in several parts, and again::
+The format of DUMP is Redis's and has no place for it, so an image has these rows besides the rest
+of the state. COPY and migration between stores of kvstream copy them; servers exchange them by
+KVSTREAM.QUEUE. Rows do not depend on each other: they may come in several parts, and repeatedly::
 
     "a" group                              -> policy, without its tree          (meta/policy.py)
     "b" group                              -> id of the entry it began behind   (unique.py)
@@ -16,8 +16,8 @@ stands for itself: they may come in several parts, and again::
     "x"                                    -> msgpack [redrive job, its IDs]    (redrive.py)
 
 An "e" row is a pending entry that waits (``time_ms``: until when, HELD_MS if it is held; 0 if it
-does not wait) or has a key of the group's order. Timers, counts and the other rows of keys follow
-from these rows, and are made anew.
+does not wait) or has a key of the group's order. Timers, counts and the other rows of keys are
+created from these rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ _LENGTH, _PAIR = Struct(">I"), Struct(">QQ")
 _RATED_MAX = 255
 
 Apply = Callable[[Txn, StreamMeta], bool]
-"""Puts a row that was checked into a stream; returns whether the stream has a place for it."""
+"""Stores a checked row in a stream; returns whether the group that it belongs to exists."""
 Place = tuple[bytes, PackedID]
 """A group and a pending entry of it."""
 
@@ -57,9 +57,9 @@ Place = tuple[bytes, PackedID]
 def page(
     txn: Txn, name: bytes, behind: bytes = b"", count: int = PAGE_ROWS
 ) -> tuple[list[QueueRow], bytes]:
-    """Return the rows of a stream behind a key, up to ``count``, and the last key if more follow.
+    """Return up to ``count`` rows of a stream after a key, and the last key if more follow.
 
-    They are fewer if they reach PAGE_BYTES.
+    There are fewer if they reach PAGE_BYTES.
     """
     stream = txn.stream(name)
     queue_rows: list[QueueRow] = []
@@ -73,7 +73,7 @@ def page(
 
 
 def rows(txn: Txn, stream: StreamMeta, behind: bytes = b"") -> Iterator[QueueRow]:
-    """Yield the rows of a stream behind a key, ascending."""
+    """Yield the rows of a stream after a key, ascending."""
     if not (stream.queue_tree or stream.groups_count):
         return
     for tag, read in _READERS.items():
@@ -84,9 +84,9 @@ def rows(txn: Txn, stream: StreamMeta, behind: bytes = b"") -> Iterator[QueueRow
 
 
 def restore(txn: Txn, name: bytes, queue_rows: Iterable[QueueRow]) -> int:
-    """Add rows to a stream; return how many belong to no group or pending entry, and are left out.
+    """Add rows to a stream, without those of no group or pending entry; return how many these are.
 
-    InvalidArgument if a row is damaged; nothing has changed then.
+    If a row is damaged, raise InvalidArgument and change nothing.
     """
     stream = require_stream(txn, name)
     places: dict[Place, tuple[int, Key]] = {}
@@ -112,7 +112,7 @@ def restore(txn: Txn, name: bytes, queue_rows: Iterable[QueueRow]) -> int:
 
 
 def essence(row: QueueRow) -> bytes:
-    """Return the value of a row without what moves by itself as time goes on."""
+    """Return the value of a row without the parts that change as time passes."""
     key, value = row
     if key[:1] == b"c":
         return b""
@@ -199,7 +199,7 @@ _READERS: Mapping[bytes, Callable[[Txn, StreamMeta, bytes], Iterator[QueueRow]]]
     b"u": _rows_of(unique.ROW_TAG),
     b"x": _redrive,
 }
-"""Each yields the rows of a tag, without it, from a key on."""
+"""By tag: each yields the rows of the tag from a key on; neither key includes the tag."""
 
 
 # --- checking -----------------------------------------------------------------------------------
@@ -212,13 +212,10 @@ def _check_policy(name: bytes, rest: bytes, value: bytes) -> Apply:
         rules["dead_letter"] = b""
     policy.refuse_wrong(rules, key_of(name))
 
-    def apply(txn: Txn, stream: StreamMeta) -> bool:
-        if txn.catalog.group(txn, stream, rest) is None:
-            return False
+    def change(txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
         policy.set_policy(txn, name, rest, rules)
-        return True
 
-    return apply
+    return _change_group(rest, change)
 
 
 def _check_rated(name: bytes, rest: bytes, value: bytes) -> Apply:
@@ -226,27 +223,20 @@ def _check_rated(name: bytes, rest: bytes, value: bytes) -> Apply:
     if len(rated) > _RATED_MAX:
         raise ValueError("too many deliveries")
 
-    def apply(txn: Txn, stream: StreamMeta) -> bool:
-        group = txn.catalog.group(txn, stream, rest)
-        if group is None:
-            return False
+    def change(txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
         group.rated = rated
         txn.member_changed(group)
-        return True
 
-    return apply
+    return _change_group(rest, change)
 
 
 def _check_start(name: bytes, rest: bytes, value: bytes) -> Apply:
     at = StreamID.unpack(value)
 
-    def apply(txn: Txn, stream: StreamMeta) -> bool:
-        if txn.catalog.group(txn, stream, rest) is None:
-            return False
+    def change(txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
         timers.put_row(txn, stream, unique.START_TAG + rest, at.packed)
-        return True
 
-    return apply
+    return _change_group(rest, change)
 
 
 def _check_delayed(name: bytes, rest: bytes, value: bytes) -> Apply:
@@ -270,11 +260,7 @@ def _check_retention(name: bytes, rest: bytes, value: bytes) -> Apply:
     rules = Retention.decode(value)
     retention.refuse_wrong(rules)
 
-    def apply(txn: Txn, stream: StreamMeta) -> bool:
-        retention.set_rules(txn, name, rules)
-        return True
-
-    return apply
+    return _put(lambda txn, stream: retention.set_rules(txn, name, rules))
 
 
 def _check_schedule(name: bytes, rest: bytes, value: bytes) -> Apply:
@@ -317,11 +303,23 @@ def _time(at_ms: int) -> int:
 
 
 def _put(restore_one: Callable[..., None], *row: object) -> Apply:
-    """Return what calls ``restore_one(txn, stream, *row)``."""
+    """Return a function that calls ``restore_one(txn, stream, *row)``."""
 
     def apply(txn: Txn, stream: StreamMeta) -> bool:
         restore_one(txn, stream, *row)
         return True
+
+    return apply
+
+
+def _change_group(name: bytes, change: Callable[[Txn, StreamMeta, GroupMeta], None]) -> Apply:
+    """Return a function that changes a group if it exists."""
+
+    def apply(txn: Txn, stream: StreamMeta) -> bool:
+        group = txn.catalog.group(txn, stream, name)
+        if group is not None:
+            change(txn, stream, group)
+        return group is not None
 
     return apply
 
@@ -377,7 +375,7 @@ def _make_wait(
     run: Run | None,
     ids: Sequence[PackedID],
 ) -> pel.Targets:
-    """Return what entries of one run become: those that have an owner do not wait."""
+    """Return the new states of entries of a run; those that have an owner do not wait."""
     if run is None or run.owned:
         return {}
     times = {eid: places[eid][0] for eid in ids if has_order or places[eid][0] != HELD_MS}

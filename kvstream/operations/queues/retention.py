@@ -1,22 +1,21 @@
 """Remove the entries that a stream need not keep, in the background and in bounded steps.
 
-A check looks at every rule (meta/policy.py) and removes what may go: ``retained_entries`` at the
-head of the stream at most, and some of ``thinned_entries`` behind it. A timer runs the next check:
-at once if there is more, when the first entry reaches its age, or while acknowledgements are
-missing.
+A check applies every rule (meta/policy.py). It removes at most ``retained_entries`` at the head of
+the stream, and some of the next ``thinned_entries`` behind it. A timer runs the next check: at once
+if there is more, when the first entry reaches its age, or while acknowledgements are missing.
 ``check_changed_streams`` finds the streams in memory that have changed since their last check; the
-engine asks once a second. So an idle stream costs one comparison, and XADD costs nothing.
+engine calls it once a second. So an idle stream costs one comparison, and XADD costs nothing.
 
 Unless FORCE is set, no rule removes what a group needs: entries that it has not delivered yet or
-has pending. Below the first of these, whole nodes go by XTRIM's own code. Behind it the entries
-that no group needs go one by one: one that is never acknowledged keeps itself, not the stream.
+has pending. Below the first of these, XTRIM's code removes whole nodes. Above it, entries that no
+group needs are removed one by one, so an entry that is never acknowledged keeps only itself.
 
 LATEST compacts the stream: ``compact`` reads the entries that no group needs once, in order, up to
 a cursor that is a row. For each value a row has the last entry with it; an entry that takes that
-place deletes the one before. So a step costs what it reads, the memory is that of one step, and a
-crash continues at the cursor. The other way, passes over all nodes with a bounded table of values,
-would read the stream again and again. ``sweep`` deletes the rows of values whose entries have gone
-in other ways, by age for example, a few at a time.
+place deletes the one before. So a step costs what it reads, the memory is that of one step, and
+after a crash the next step continues at the cursor. The alternative, passes over all nodes with a
+bounded table of values, would read the stream again and again. ``sweep`` deletes the rows of values
+whose entries were removed in other ways, by age for example, a few at a time.
 """
 
 from bisect import bisect_left
@@ -53,9 +52,9 @@ from kvstream.types.images import PackedID
 
 _TREES = Family.TREES
 SWEPT_ROWS = 50
-"""Rows of values that one check looks at for entries that have gone."""
+"""Rows of values whose entries one check looks up."""
 LOOKED_REMOVES = 5000
-"""Entries that the checks of one commit remove."""
+"""Removed entries after which a commit checks no further stream."""
 SEGMENT_NODES = 256
 COUNTED_SEGMENTS = 16
 """Segments of nodes whose bytes one check adds up."""
@@ -65,17 +64,17 @@ AGE_CHECK_MS = 100
 CHECK_MS = 1000
 """The first pause while acknowledgements are missing; it doubles while nothing changes."""
 WAIT_MAX_MS = 60_000
-"""The longest pause before acknowledgements are looked for that no other change would show."""
+"""The longest pause before a check for acknowledgements."""
 _ALL = 1 << 62
 
 
 class Needs(NamedTuple):
-    """What the groups of a stream need."""
+    """The entries that the groups of a stream need."""
 
     first: StreamID
-    """The first ID that a group has pending or has not been delivered; MAX_ID: there is none."""
+    """The first ID that a group has pending or has not delivered; MAX_ID: there is none."""
     undelivered: StreamID
-    """The first ID that a group has not been delivered."""
+    """The first ID that a group has not delivered."""
 
 
 NOTHING = Needs(MAX_ID, MAX_ID)
@@ -85,10 +84,9 @@ NOTHING = Needs(MAX_ID, MAX_ID)
 
 
 def set_rules(txn: Txn, name: bytes, rules: Retention) -> None:
-    """Set the rules of a stream in place of those it had, and check it at once.
+    """Replace the rules of a stream, created if missing, and check it at once.
 
-    A stream is created if there is none. Raises InvalidArgument for rules that are empty or out of
-    range.
+    Raise InvalidArgument for rules that are empty or out of range.
     """
     refuse_wrong(rules)
     stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
@@ -102,10 +100,10 @@ def set_rules(txn: Txn, name: bytes, rules: Retention) -> None:
 
 
 def begin_with(txn: Txn, name: bytes, rules: Retention, group: bytes = b"") -> bool:
-    """Set the rules of a stream that begins; return False, and change nothing, if it has begun.
+    """Set the rules of a new stream; return False, and change nothing, if it is not new.
 
-    It has begun once it had an entry, or has rules or a group. ``group``, if it has a policy, does
-    not count, nor do entries of delayed messages and schedules: these are of a queue.
+    A stream is new until it gets an entry, rules or a group. ``group``, if it has a policy, does
+    not count, nor do entries of delayed messages and schedules: they belong to a queue.
     """
     stream = txn.stream(name)
     if stream is not None:
@@ -154,7 +152,7 @@ def _forget_latest(txn: Txn, stream: StreamMeta) -> None:
 
 
 def progress_of(txn: Txn, stream: StreamMeta) -> Progress | None:
-    """Return what is known of a stream with rules, None if it has none."""
+    """Return the progress of the rules of a stream, None if it has none."""
     if stream.retained is None and stream.queue_tree:
         packed = timers.get_row(txn, stream, RULES_ROW)
         if packed is not None:
@@ -189,13 +187,13 @@ def run(txn: Txn, name: bytes) -> tuple[int, bool]:
 def check_changed_streams(txn: Txn) -> tuple[int, int]:
     """Look at the next streams in memory, and check those that have changed.
 
-    Return how many were checked and how many looked at: 500, or less if many entries are
-    removed, so that a commit stays small. The next call goes on with the others.
+    Return how many were checked and how many looked at: ``retained_streams``, or fewer if many
+    entries are removed, so that a commit stays small. The next call goes on with the others.
     """
     retained, looked, checked, removed = txn.catalog.retained, 0, 0, 0
     for name in list(islice(retained, txn.thresholds.retained_streams)):
         looked += 1
-        del retained[name]  # after damage it is looked at once it is loaded again
+        del retained[name]  # a damaged stream comes back when it is loaded again
         stream = txn.catalog.streams.get(name)
         try:
             progress = None if stream is None else progress_of(txn, stream)
@@ -213,7 +211,7 @@ def check_changed_streams(txn: Txn) -> tuple[int, int]:
 
 
 def _version(txn: Txn, stream: StreamMeta, rules: Retention) -> tuple[object, ...]:
-    """Return numbers that cost little, and that differ once there may be more to remove."""
+    """Return cheap numbers that change whenever there may be more to remove."""
     groups: tuple[object, ...] = ()
     if not rules.force or rules.acked:
         loaded = stream.groups.values()
@@ -229,7 +227,7 @@ def _first_anchor(txn: Txn, group: GroupMeta) -> bytes:
 
 
 def check(txn: Txn, stream: StreamMeta) -> tuple[int, bool]:
-    """Remove what the rules of a stream let go; return how much, and whether there is more."""
+    """Remove entries by the rules of a stream; return how many, and whether there is more."""
     progress = progress_of(txn, stream)
     if progress is None or txn.read_only:
         return 0, False
@@ -237,7 +235,7 @@ def check(txn: Txn, stream: StreamMeta) -> tuple[int, bool]:
     txn.frees = True
     needs = needs_of(txn, stream)
     protected = NOTHING if rules.force else needs
-    removed, more = _by_bounds(txn, stream, progress, needs, protected)
+    removed, more = _apply_bounds(txn, stream, progress, needs, protected)
     if removed:
         txn.notify_stream(XTRIM, stream)
     if rules.latest:
@@ -261,7 +259,7 @@ def check(txn: Txn, stream: StreamMeta) -> tuple[int, bool]:
 
 
 def _next_check(txn: Txn, stream: StreamMeta, progress: Progress, needs: Needs) -> int:
-    """Return when the stream is to be checked although nothing shows a change; 0: never."""
+    """Return when to check the stream even if it shows no change; 0: never."""
     if not stream.length:
         return 0
     rules, now_ms, times = progress.rules, txn.now_ms, []
@@ -277,7 +275,7 @@ def _next_check(txn: Txn, stream: StreamMeta, progress: Progress, needs: Needs) 
     return min(times, default=0)
 
 
-def _by_bounds(
+def _apply_bounds(
     txn: Txn, stream: StreamMeta, progress: Progress, needs: Needs, protected: Needs
 ) -> tuple[int, bool]:
     """Apply every rule except LATEST; return how many entries went, and whether more may go."""
@@ -304,7 +302,7 @@ def _by_bounds(
 
 
 def needs_of(txn: Txn, stream: StreamMeta) -> Needs:
-    """Return what the groups of a stream need of its entries."""
+    """Return which entries the groups of a stream need."""
     needs = [needs_of_group(txn, group, stream.first) for group in txn.catalog.groups(txn, stream)]
     if not needs:
         return NOTHING
@@ -312,7 +310,7 @@ def needs_of(txn: Txn, stream: StreamMeta) -> Needs:
 
 
 def needs_of_group(txn: Txn, group: GroupMeta, first: StreamID) -> Needs:
-    """Return what a group needs of the entries from ``first`` on."""
+    """Return which of the entries from ``first`` on a group needs."""
     last, start = group.last_delivered, first.packed
     undelivered = last.next() if last < MAX_ID else MAX_ID
     for run in runs_from(txn, group, start):
@@ -331,8 +329,8 @@ def _thin_by_bounds(
 ) -> int:
     """Remove single entries that no group needs: those below ``upto``, then up to ``excess``.
 
-    Each call goes on at the node where the one before stopped. After the last node it stops, and
-    the next call begins at the first one.
+    Each call goes on at the node where the call before stopped. After the last node, the next call
+    begins at the first one.
     """
     removed, ahead, above = 0, progress.thinned_to, progress.excess_to
     progress.thinned_to = progress.excess_to = MIN_ID
@@ -348,7 +346,7 @@ def _thin_by_bounds(
 def _thin(
     txn: Txn, stream: StreamMeta, start: StreamID, most: int, upto: StreamID
 ) -> tuple[int, StreamID]:
-    """Remove up to ``most`` entries below ``upto`` that no group needs, of the nodes from one on.
+    """Remove up to ``most`` entries below ``upto`` that no group needs, from a node on.
 
     Return how many, and the node at which to go on; MIN_ID after the last one.
     """
@@ -372,7 +370,7 @@ def _thin(
 
 
 def _pending_ids(txn: Txn, stream: StreamMeta, first: StreamID, last: StreamID) -> set[StreamID]:
-    """Return entries that groups have pending: all of a range, and perhaps some around it."""
+    """Return the entries of a range, and perhaps some around it, that groups have pending."""
     pending: set[PackedID] = set()
     upper = last.packed
     for group in txn.catalog.groups(txn, stream):
@@ -394,9 +392,9 @@ def _nodes_from(txn: Txn, stream: StreamMeta, start: StreamID) -> Iterator[Node]
 
 
 def _count_bytes(txn: Txn, stream: StreamMeta, progress: Progress) -> bool:
-    """Add up the bytes of the closed nodes, as far as they are new; return whether all are counted.
+    """Add up the bytes of new closed nodes; return whether all are counted.
 
-    They are counted in segments, so that those that were trimmed can be left out again.
+    Nodes are counted in segments, so that trimmed ones can be subtracted.
     """
     segments = progress.segments
     while len(segments) > 1 and segments[1].first <= stream.head:
@@ -449,7 +447,7 @@ def _last_closed(txn: Txn, stream: StreamMeta) -> StreamID:
 
 
 def _excess_entries(txn: Txn, stream: StreamMeta, progress: Progress) -> int:
-    """Return how many entries the first nodes have that are above the limit of bytes.
+    """Return the number of entries in the first nodes whose bytes exceed the limit.
 
     The node that XADD fills always stays.
     """
@@ -523,9 +521,9 @@ def _id_of(packed: bytes) -> StreamID:
 
 
 def sweep(txn: Txn, stream: StreamMeta, start: bytes) -> bytes:
-    """Delete rows of values whose entries have gone, the next few from ``start`` on.
+    """Delete rows of values whose entries were removed, among the next ones from ``start`` on.
 
-    Return where to go on.
+    Return the start of the next call.
     """
     prefix = tree_prefix(stream.queue_tree)
     head = prefix + LATEST_ROWS

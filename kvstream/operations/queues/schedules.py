@@ -7,8 +7,8 @@
     timer           kind 3, rest = name, at next_ms
 
 The commit that adds a message also sets the schedule's next time, so each time fires once. The next
-time is the first one after the clock's: one that is set back repeats none. A message has the fields
-of its schedule, and then ``cron:name`` and ``cron:at``, the planned time in Unix milliseconds.
+time is above the last one, so no time repeats if the clock is set back. A message has the fields of
+its schedule, and then ``cron:name`` and ``cron:at``, the planned time in Unix milliseconds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,9 +47,9 @@ NAME_FIELD, AT_FIELD = b"cron:name", b"cron:at"
 MOST_MAX = 1000
 """Missed times that one schedule may make up for."""
 LATE_MS = 5000
-"""A time is missed if it fires later than this, and SKIP leaves it out."""
+"""SKIP leaves out a time that fires later than this."""
 STEP_SCHEDULES, STEP_MESSAGES = 50, 500
-"""Of one commit; an expression takes some 50 us."""
+"""The most schedules and messages of one commit; an expression takes some 50 us."""
 _log = DeferredLogger(__name__)
 _SILENT = (
     "the schedule %s of stream %s fired while the clock was ahead: it is silent for %.0f s, unless "
@@ -90,7 +90,7 @@ class Schedule(NamedTuple):
     last_ms: int = 0
     """The planned time of the last message; 0: there was none."""
     error: str = ""
-    """Why it has stopped: such as a time zone that the system has no more."""
+    """Why it has stopped, for example because the system no longer has its time zone."""
 
     @property
     def times(self) -> Times:
@@ -160,13 +160,13 @@ def set_schedule(
 
 
 def refuse_most(most: int) -> None:
-    """Raise InvalidArgument for a number of missed times that no schedule can have."""
+    """Raise InvalidArgument if the number of missed times is out of range."""
     if not 1 <= most <= MOST_MAX:
         raise InvalidArgument(f"MISFIRE ALL must be 1 to {MOST_MAX}, not {most}")
 
 
 def _refuse_wrong(txn: Txn, new: Schedule) -> None:
-    """Raise InvalidArgument for a schedule that cannot be."""
+    """Raise InvalidArgument for a schedule with a wrong value."""
     if not new.name or len(new.name) > KEY_BYTES_MAX:
         raise InvalidArgument(f"the name of a schedule has 1 to {KEY_BYTES_MAX} bytes")
     refuse_most(new.most)
@@ -216,7 +216,7 @@ def _get(txn: Txn, stream: StreamMeta, schedule: bytes) -> Schedule | None:
 
 
 def _put(txn: Txn, stream: StreamMeta, new: Schedule, old: Schedule | None = None) -> None:
-    """Write a schedule and its timer; that of the old one, if given, is taken away."""
+    """Write a schedule and its timer; remove the timer of the old one if it is given."""
     if old is not None and old.next_ms and old.next_ms != new.next_ms:
         timers.take(txn, stream, old.next_ms, Kind.CRON, old.name)
     timers.put_row(txn, stream, ROW_TAG + new.name, new.encode())
@@ -225,7 +225,7 @@ def _put(txn: Txn, stream: StreamMeta, new: Schedule, old: Schedule | None = Non
 
 
 def restore(txn: Txn, stream: StreamMeta, new: Schedule) -> None:
-    """Put a schedule of another stream's image, with its times."""
+    """Store a schedule of another stream's image, with its times."""
     _put(txn, stream, new, _get(txn, stream, new.name))
 
 

@@ -119,7 +119,7 @@ class SampledStreams:
     def step(self, txn: Txn) -> tuple[int, bool]:
         """Scan some keys; return their number, and whether the scan is complete."""
         db, cursor = self._at
-        page = info.listed(txn, db, cursor, KEYS_PER_STEP)
+        page = info.list_keys(txn, db, cursor, KEYS_PER_STEP)
         for key in page:
             self._seen += key.is_stream
             if key.is_stream and len(self.names) < self._most:

@@ -81,8 +81,8 @@ class Functions:
     def restore(self, txn: Txn, payload: bytes, policy: Policy) -> None:
         """Store the libraries of a payload, or raise RequestError and store none."""
         self._update(txn)
-        added = functions.restored(payload)
-        functions.merged(txn, added, policy)  # as in Redis, before the names of functions
+        added = functions.parse_payload(payload)
+        functions.merge(txn, added, policy)  # as in Redis, before the names of functions
         gone = self._texts.keys() if policy is Policy.FLUSH else added.keys()
         with self._replace_libraries(added.values(), gone):
             functions.restore(txn, payload, policy)
