@@ -109,7 +109,15 @@ class IncrementalCommands:
 
     def _undo(self, work: Stepped[Any]) -> None:
         """Remove what steps have staged; if that fails, the next opening of the store does it."""
+        engine = self._server.engine
         with suppress(TurnFailed, KVStreamError):
-            turn = Turn(self._server.engine)
-            turn.run(work.abandon)
-            turn.commit()
+            turn = Turn(engine)
+            try:
+                turn.run(work.abandon)
+                names = list(turn.txn.signals)
+                turn.commit()
+            except BaseException:  # a refusal, for a group that is gone, leaves the turn open
+                turn.abandon()
+                raise
+            if names:
+                engine.serve(names)

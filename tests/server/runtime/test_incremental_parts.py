@@ -257,3 +257,36 @@ def test_an_order_ends_though_its_client_disconnects(
     server.turn()
     assert do(server, "KVSTREAM.POLICY GET s g") == []
     assert server.engine.run(check) == []
+
+
+@pytest.mark.usefixtures("few_runs")
+def test_an_order_that_ends_without_its_client_wakes_readers(
+    server: Server, ann: Other, worker: Worker
+) -> None:
+    ordered(ann, "s")
+    worker.begin("KVSTREAM.POLICY", "SET", "s", "g", "ORDERBY", "none")
+    while do(server, "XREADGROUP GROUP g v COUNT 500 STREAMS s >"):
+        pass
+    reader = server.client()
+    reader.send(*["XREADGROUP", "GROUP", "g", "r", "BLOCK", "0", "STREAMS", "s", ">"])
+    worker.leave()
+    server.turn()
+    assert len(parsed(reader.heard())[0][1]) > 1
+
+
+@pytest.mark.usefixtures("few_runs")
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_group_destroyed_while_its_order_ends_stops_nothing_else(
+    server: Server, ann: Other, worker: Worker, leaves: bool
+) -> None:
+    ordered(ann, "s")
+    worker.begin("KVSTREAM.POLICY", "DEL", "s", "g")
+    do(server, "XGROUP DESTROY s g")
+    if leaves:
+        worker.leave()
+        server.turn()
+    else:
+        assert "No such consumer group" in str(worker.end())
+    do(server, "SET k v")
+    assert do(server, "GET k") == b"v"
+    assert server.engine.run(check) == []
