@@ -506,6 +506,8 @@ def test_a_blocked_reader_wakes_when_a_retry_is_due(say: Say, ask: Any, clock: M
         "XNACK s g FATAL IDS 1 1-0",
         "KVSTREAM.POLICY SET s g INFLIGHT 2",
         "KVSTREAM.POLICY DEL s g",
+        "XDELEX s DELREF IDS 1 1-0",
+        "XTRIM s MINID = 2 DELREF",
     ],
 )
 def test_a_blocked_reader_wakes_when_there_is_room_again(say: Say, ask: Any, freeing: str) -> None:
@@ -558,16 +560,6 @@ def test_a_claim_while_a_reader_waits_begins_a_lease(
     say("XCLAIM s g a 0 5-0 FORCE JUSTID")
     clock.advance(1000)
     assert delivered_to(future) == ["5-0"]
-
-
-@pytest.mark.parametrize("freeing", ["XDELEX s DELREF IDS 1 1-0", "XTRIM s MINID = 2 DELREF"])
-def test_dropped_references_make_room(say: Say, ask: Any, freeing: str) -> None:
-    say("KVSTREAM.POLICY SET s g INFLIGHT 1")
-    add(say, 1, 2)
-    read(say, "a")
-    future = ask(BLOCKED)
-    say(freeing)
-    assert delivered_to(future) == ["2-0"]
 
 
 def test_an_entry_that_is_given_up_makes_room(say: Say, clock: ManualClock) -> None:

@@ -1,17 +1,14 @@
 """KVSTREAM.INFO: the figures of a stream as a queue, and of its groups."""
 
-from typing import Any
-
 import pytest
 
 from kvstream import ManualClock, Queue, Store
-from kvstream.commands.replies import ErrorReply, Map
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations.delivery import ordering
 from kvstream.operations.groups import Reader, consumer_of, existing_group
-from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores, change_thresholds
+from tests.operations.queue_commands import error, ok, opened
 
 NAME = qualified(0, b"s")
 START_MS = 1_700_000_000_000
@@ -19,51 +16,33 @@ START_MS = 1_700_000_000_000
 
 @pytest.fixture
 def quiet(open_store: Stores) -> Store:
-    """A store whose timer thread does nothing."""
-    store = open_store("own")
-    store.engine.timers.paused = True
-    return store
-
-
-def plain(reply: Any) -> Any:
-    if isinstance(reply, Map):
-        pairs: Any = reply.pairs
-        return {key.decode(): plain(value) for key, value in pairs}
-    return [plain(each) for each in reply] if isinstance(reply, list) else reply
-
-
-def run(store: Store, command: str) -> Any:
-    reply = Dispatcher(store.engine).execute([word.encode() for word in command.split()])
-    assert not isinstance(reply, ErrorReply), reply.text
-    return plain(reply)
+    return opened(open_store)
 
 
 def test_a_plain_stream_has_no_rules_and_no_groups(quiet: Store) -> None:
-    run(quiet, "XADD s 1-0 f v")
-    assert run(quiet, "KVSTREAM.INFO s") == {
+    ok(quiet, "XADD s 1-0 f v")
+    assert ok(quiet, "KVSTREAM.INFO s") == {
         **{"length": 1, "delayed": 0, "schedules": 0},
         **{"groups": [], "retention": {}},
     }
 
 
 def test_a_missing_stream_is_an_error(quiet: Store) -> None:
-    reply = Dispatcher(quiet.engine).execute([b"KVSTREAM.INFO", b"none"])
-    assert isinstance(reply, ErrorReply)
-    assert "no such key" in reply.text
+    assert "no such key" in error(quiet, "KVSTREAM.INFO none")
 
 
 def test_each_entry_is_counted_where_it_is(quiet: Store, clock: ManualClock) -> None:
     for seq in range(10):
-        run(quiet, f"XADD s {START_MS}-{seq} f v")
-    run(quiet, "KVSTREAM.ADD s DELAY 60000 f v")
-    run(quiet, "XGROUP CREATE s g 0")
-    run(quiet, "XGROUP CREATE s done $")
-    run(quiet, "XREADGROUP GROUP g c COUNT 6 STREAMS s >")
-    run(quiet, f"XACK s g {START_MS}-0")
-    run(quiet, f"XNACK s g FAIL IDS 2 {START_MS}-4 {START_MS}-5")
+        ok(quiet, f"XADD s {START_MS}-{seq} f v")
+    ok(quiet, "KVSTREAM.ADD s DELAY 60000 f v")
+    ok(quiet, "XGROUP CREATE s g 0")
+    ok(quiet, "XGROUP CREATE s done $")
+    ok(quiet, "XREADGROUP GROUP g c COUNT 6 STREAMS s >")
+    ok(quiet, f"XACK s g {START_MS}-0")
+    ok(quiet, f"XNACK s g FAIL IDS 2 {START_MS}-4 {START_MS}-5")
     clock.advance(5000)
-    run(quiet, "KVSTREAM.RETENTION SET s MAXLEN 100")
-    info = run(quiet, "KVSTREAM.INFO s")
+    ok(quiet, "KVSTREAM.RETENTION SET s MAXLEN 100")
+    info = ok(quiet, "KVSTREAM.INFO s")
     assert (info["length"], info["delayed"]) == (10, 1)
     assert info["retention"]["max_length"] == 100
     done, group = info["groups"]
@@ -75,11 +54,11 @@ def test_each_entry_is_counted_where_it_is(quiet: Store, clock: ManualClock) -> 
 
 
 def test_entries_held_for_their_key_are_counted_apart(quiet: Store) -> None:
-    run(quiet, "XADD s 1-0 user a")
-    run(quiet, "XGROUP CREATE s g 0")
-    run(quiet, "KVSTREAM.POLICY SET s g ORDERBY user")
+    ok(quiet, "XADD s 1-0 user a")
+    ok(quiet, "XGROUP CREATE s g 0")
+    ok(quiet, "KVSTREAM.POLICY SET s g ORDERBY user")
     for ms in range(2, 6):
-        run(quiet, f"XADD s {ms}-0 user a")
+        ok(quiet, f"XADD s {ms}-0 user a")
 
     def read(txn: Txn) -> None:
         stream, group = existing_group(txn, NAME, b"g")
@@ -87,20 +66,20 @@ def test_entries_held_for_their_key_are_counted_apart(quiet: Store) -> None:
         ordering.take_new(txn, reader, 10)
 
     quiet.engine.run(read)
-    (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
+    (group,) = ok(quiet, "KVSTREAM.INFO s")["groups"]
     assert (group["leased"], group["held"], group["waiting"], group["ready"]) == (1, 4, 0, 0)
     assert group["policy"]["order_by"] == b"user"
 
 
 def test_entries_that_wait_for_another_delivery_are_counted_apart(quiet: Store) -> None:
     for ms in range(1, 6):
-        run(quiet, f"XADD s {ms}-0 f v")
-    run(quiet, "XGROUP CREATE s g 0")
-    run(quiet, "KVSTREAM.POLICY SET s g LEASE 60000")
-    run(quiet, "XREADGROUP GROUP g c COUNT 4 STREAMS s >")
-    run(quiet, "KVSTREAM.NACK s g c DELAY 60000 2-0 1")
-    run(quiet, "KVSTREAM.NACK s g c DELAY 5000 1-0 1")
-    (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
+        ok(quiet, f"XADD s {ms}-0 f v")
+    ok(quiet, "XGROUP CREATE s g 0")
+    ok(quiet, "KVSTREAM.POLICY SET s g LEASE 60000")
+    ok(quiet, "XREADGROUP GROUP g c COUNT 4 STREAMS s >")
+    ok(quiet, "KVSTREAM.NACK s g c DELAY 60000 2-0 1")
+    ok(quiet, "KVSTREAM.NACK s g c DELAY 5000 1-0 1")
+    (group,) = ok(quiet, "KVSTREAM.INFO s")["groups"]
     assert group["next_ms"] == 5000
     assert (group["leased"], group["held"], group["waiting"], group["ready"]) == (2, 0, 2, 1)
 
@@ -121,27 +100,27 @@ def test_very_many_entries_given_back_are_of_their_kind(quiet: Store, is_release
 
 
 def test_schedules_are_counted(quiet: Store) -> None:
-    run(quiet, "XADD s 1-0 f v")
-    run(quiet, "KVSTREAM.SCHEDULE SET s nightly @daily FIELDS f v")
-    assert run(quiet, "KVSTREAM.INFO s")["schedules"] == 1
+    ok(quiet, "XADD s 1-0 f v")
+    ok(quiet, "KVSTREAM.SCHEDULE SET s nightly @daily FIELDS f v")
+    assert ok(quiet, "KVSTREAM.INFO s")["schedules"] == 1
 
 
 def test_dead_letters_of_a_group_are_counted(quiet: Store) -> None:
-    run(quiet, "XADD s 1-0 f v")
-    run(quiet, "XGROUP CREATE s g 0")
-    run(quiet, "KVSTREAM.POLICY SET s g DELIVERIES 3")
-    run(quiet, "XADD s:dead 1-0 f v")
-    (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
+    ok(quiet, "XADD s 1-0 f v")
+    ok(quiet, "XGROUP CREATE s g 0")
+    ok(quiet, "KVSTREAM.POLICY SET s g DELIVERIES 3")
+    ok(quiet, "XADD s:dead 1-0 f v")
+    (group,) = ok(quiet, "KVSTREAM.INFO s")["groups"]
     assert group["dead"] == 1
 
 
 def test_an_unknown_lag_is_counted_from_the_nodes_if_they_are_few(quiet: Store) -> None:
     for ms in range(1, 500):
-        run(quiet, f"XADD s {ms}-0 f v")
-    run(quiet, "XDEL s 300-0")
-    run(quiet, "XGROUP CREATE s g 100-0")
-    (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
+        ok(quiet, f"XADD s {ms}-0 f v")
+    ok(quiet, "XDEL s 300-0")
+    ok(quiet, "XGROUP CREATE s g 100-0")
+    (group,) = ok(quiet, "KVSTREAM.INFO s")["groups"]
     assert group["ready"] == 398
     change_thresholds(quiet.engine, counted_nodes=3)
-    (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
+    (group,) = ok(quiet, "KVSTREAM.INFO s")["groups"]
     assert group["ready"] is None
