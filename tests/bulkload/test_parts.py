@@ -15,7 +15,7 @@ from kvstream.operations.append import BulkResult
 from kvstream.storage.database import Database
 from kvstream.types.ids import StreamID
 from tests.opening import Stores
-from tests.operations.images.kept import kept
+from tests.operations.images.kept import take_image
 from tests.operations.images.kills import lives
 
 
@@ -79,7 +79,7 @@ def test_entries_with_ids_keep_their_ids(store: Store, place: Path, named: str) 
     assert result.entries == 7
     assert result.ranges[b"old"] == (StreamID(10, 0), StreamID(60, 0))
     assert list(place.iterdir()) == []
-    assert len(kept(store, "old").found[0].ids) == 1
+    assert len(take_image(store, "old").found[0].ids) == 1
     store.stream("old").add({"n": 8})
     assert store.stream("old").info().entries_added == 8
 
@@ -136,7 +136,7 @@ def test_parts_that_interleave_are_merged(store: Store, place: Path) -> None:
     odd, even = [n for n in range(1, 400) if n % 2], [n for n in range(2, 400) if n % 2 == 0]
     load(store, place, [{b"s": (odd, odd)}, {b"s": (even, even)}, {b"t": ([5], [5])}], ["s", "t"])
     assert numbers_in(store, "s") == list(range(1, 400))
-    assert [len(node.ids) for node in kept(store, "s").found] == [100, 100, 100, 99]
+    assert [len(node.ids) for node in take_image(store, "s").found] == [100, 100, 100, 99]
     assert numbers_in(store, "t") == [5]
 
 
@@ -219,14 +219,14 @@ def test_impossible_ids_are_refused_and_change_nothing(
     store: Store, place: Path, named: list[str], wrong: list[int]
 ) -> None:
     store.stream("s").add({"n": 0}, id="5-1")
-    before = kept(store, "s")
+    before = take_image(store, "s")
     rows: list[Rows] = [{b"s": ([n], [n])} for n in wrong]
     rows += [{b"s": ([7], [7]), b"u": ([1], [1])}]
     ticket = store.bulk_ticket(named)
     parts = parts_of(place, ticket, rows)
     with pytest.raises(IDTooSmall, match="stream 's'"):
         store.bulk_load(ticket, parts)
-    assert kept(store, "s") == before
+    assert take_image(store, "s") == before
     assert not store.exists("u")
     assert all(Path(part.table).exists() for part in parts)
     assert list(store.engine.database.staging().iterdir()) == []
@@ -276,7 +276,7 @@ def test_small_batches_fill_the_open_node(store: Store) -> None:
     for n in range(0, 240, 3):
         store.bulk_append({"s": (None, values(n, n + 1, n + 2)), "t": (ids(n + 1), values(n))})
     assert numbers_in(store, "s") == list(range(240))
-    assert [len(node.ids) for node in kept(store, "s").found] == [100, 100, 40]
+    assert [len(node.ids) for node in take_image(store, "s").found] == [100, 100, 40]
     with pytest.raises(IDTooSmall):
         store.bulk_append({"u": (None, values(1)), "t": (ids(1), values(1))})
     assert not store.exists("u")

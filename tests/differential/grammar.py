@@ -36,11 +36,11 @@ def maybe(rule: Rule) -> Rule:
 
 def sentence(*parts: str | Rule) -> Rule:
     """Draw all parts one after the other; a string stands for its words."""
-    rules = [_fixed(part) if isinstance(part, str) else part for part in parts]
+    rules = [_write_fixed(part) if isinstance(part, str) else part for part in parts]
     return lambda r: [word for rule in rules for word in rule(r)]
 
 
-def _fixed(text: str) -> Rule:
+def _write_fixed(text: str) -> Rule:
     return lambda r: text.split()
 
 
@@ -252,7 +252,7 @@ EVENTS: Weighted = [
 """What may happen to a store between commands."""
 
 
-def spoiled(r: Random, argv: Argv) -> Argv:
+def spoil(r: Random, argv: Argv) -> Argv:
     """Return the command with one thing wrong."""
     place = r.randint(1, len(argv))
     put = ["" if r.random() < 0.1 else JUNK(r)[0]]
@@ -273,7 +273,7 @@ def step(families: Weighted, events: Weighted | None = None) -> Rule:
         if chance < 0.09:
             return RARE(r)
         argv = r.choices(rules, weights)[0](r)
-        return spoiled(r, argv) if chance < 0.18 else argv
+        return spoil(r, argv) if chance < 0.18 else argv
 
     return draw
 

@@ -73,7 +73,7 @@ def without_idle_times(argv: Argv, reply: Reply) -> Reply:
     return reply
 
 
-def sorted_keys(argv: Argv, reply: Reply) -> Reply:
+def sort_keys(argv: Argv, reply: Reply) -> Reply:
     """Return a reply to KEYS in one order."""
     return (
         sorted(reply) if argv and argv[0].upper() == "KEYS" and isinstance(reply, list) else reply
@@ -110,14 +110,14 @@ class Comparison(Naming, RuleBasedStateMachine):
     model: Subject
     other: Subject
 
-    def compared(self, argv: Argv, reply: Reply) -> Reply:
+    def normalize(self, argv: Argv, reply: Reply) -> Reply:
         """Return the compared part of a reply."""
         raise NotImplementedError
 
     def compare(self, *argv: str) -> Reply:
         command = list(argv)
-        theirs = self.compared(command, self.other(*command))
-        ours = self.compared(command, self.model(*command))
+        theirs = self.normalize(command, self.other(*command))
+        ours = self.normalize(command, self.model(*command))
         assert ours == theirs, f"{command} answered {theirs!r}, the model {ours!r}"
         return theirs
 
@@ -168,8 +168,8 @@ class AgainstRedis(Comparison):
     def step(self, argv: Argv) -> None:
         self.perform(argv)
 
-    def compared(self, argv: Argv, reply: Reply) -> Reply:
-        reply = without_times_left(argv, without_idle_times(argv, sorted_keys(argv, reply)))
+    def normalize(self, argv: Argv, reply: Reply) -> Reply:
+        reply = without_times_left(argv, without_idle_times(argv, sort_keys(argv, reply)))
         return without(reply, SEEN + TREE, times=True)
 
 
@@ -213,9 +213,9 @@ class AgainstKvstream(Comparison):
         self.store("CONFIG", "SET", "stream-node-max-entries", entries)
         self.store("CONFIG", "SET", "stream-node-max-bytes", size)
 
-    def compared(self, argv: Argv, reply: Reply) -> Reply:
+    def normalize(self, argv: Argv, reply: Reply) -> Reply:
         # When a consumer was last seen is not worth a write of its own: a crash may lose it.
-        return without(sorted_keys(argv, reply), SEEN + TREE if self.crashed else TREE)
+        return without(sort_keys(argv, reply), SEEN + TREE if self.crashed else TREE)
 
     def teardown(self) -> None:
         if hasattr(self, "store"):

@@ -28,7 +28,7 @@ class Incomparable(Exception):
     """From here on redis-server 7.0 goes a way that later ones do not go: nothing to compare."""
 
 
-def parsed(data: bytes, at: int = 0) -> tuple[Node | None, int]:
+def parse(data: bytes, at: int = 0) -> tuple[Node | None, int]:
     """Return the reply at some place and where it ends; INCOMPLETE where its end has not come."""
     end = data.find(b"\r\n", at)
     if end < 0:
@@ -45,7 +45,7 @@ def parsed(data: bytes, at: int = 0) -> tuple[Node | None, int]:
         return ((mark, data[end : stop - 2]), stop) if stop <= len(data) else (None, INCOMPLETE)
     parts = []
     for _ in range(2 * size if mark == "%" else size):
-        part, end = parsed(data, end)
+        part, end = parse(data, end)
         if end < 0:
             return None, INCOMPLETE
         parts.append(part)
@@ -59,7 +59,7 @@ def difference(
 
     ``queued`` are the requests whose replies EXEC gives.
     """
-    one, other = parsed(ours)[0], parsed(theirs)[0]
+    one, other = parse(ours)[0], parse(theirs)[0]
     assert one is not None
     assert other is not None
     if argv[0].upper() == "EXEC" and one[0] == other[0] == "*" and one[1] and other[1]:
@@ -103,7 +103,7 @@ def is_outdated(reply: bytes) -> bool:
     It answers for a key that was written and emptied again within one EXEC; later versions try the
     command as a whole once more, and wait on.
     """
-    node = parsed(reply)[0]
+    node = parse(reply)[0]
     return node is not None and node[0] in "*%" and _EMPTY in _parts(node)
 
 
@@ -137,7 +137,7 @@ def _pairs(node: Node) -> list[Any]:
 # --- what is left out of a reply ----------------------------------------------------------------
 
 
-def _sorted(node: Node) -> Node:
+def _sort(node: Node) -> Node:
     return (node[0], sorted(node[1])) if node[0] == "*" else node
 
 
@@ -201,7 +201,7 @@ def _constant(node: Node) -> Node:
 
 
 NORMAL: dict[str, Callable[[Node], Any]] = {
-    "KEYS": _sorted,
+    "KEYS": _sort,
     "TTL": _if_any,
     "PTTL": _if_any,
     "EXPIRETIME": _if_far,

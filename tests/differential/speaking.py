@@ -15,7 +15,7 @@ from tests.differential.sameness import (
     difference,
     is_abort,
     is_outdated,
-    parsed,
+    parse,
 )
 from tests.patience import PATIENCE_S
 
@@ -30,7 +30,7 @@ CONNECTIONS = (2, 2, 3, 3)
 _BLOCKED = re.compile(rb" flags=[A-Za-z]*b")
 
 
-def framed(argv: Argv) -> bytes:
+def frame(argv: Argv) -> bytes:
     words = [word.encode() for word in argv]
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
 
@@ -53,12 +53,12 @@ class Wire:
             self._socket.sendall(data[at : at + step])
 
     def ask(self, argv: Argv) -> bytes:
-        self.send(framed(argv))
+        self.send(frame(argv))
         return self.read()
 
     def read(self) -> bytes:
         """Return the next reply, in its bytes."""
-        while (end := parsed(self._received)[1]) < 0:
+        while (end := parse(self._received)[1]) < 0:
             self._receive(PATIENCE_S)
         reply, self._received = self._received[:end], self._received[end:]
         return reply
@@ -71,7 +71,7 @@ class Wire:
         except BlockingIOError:
             pass
         replies = []
-        while (end := parsed(self._received)[1]) >= 0:
+        while (end := parse(self._received)[1]) >= 0:
             replies.append(self._received[:end])
             self._received = self._received[end:]
         return replies
@@ -154,8 +154,8 @@ class Conversation:
         Returns the replies over this connection, as redis-server has given them.
         """
         pair = self._pairs[at]
-        pair.ours.send(b"".join(framed(self._named(argv, ours=True)) for argv in requests))
-        pair.theirs.send(b"".join(framed(self._named(argv, ours=False)) for argv in requests))
+        pair.ours.send(b"".join(frame(self._named(argv, ours=True)) for argv in requests))
+        pair.theirs.send(b"".join(frame(self._named(argv, ours=False)) for argv in requests))
         pair.asked.extend(requests)
         self._group_was_set = any(argv[:2] == ["XGROUP", "SETID"] for argv in requests)
         return self._compare(pair)
@@ -174,7 +174,7 @@ class Conversation:
 
     def ask_all(self, requests: list[Argv]) -> list[Any]:
         """The same with several requests at once."""
-        data = b"".join(map(framed, requests))
+        data = b"".join(map(frame, requests))
         wires = (self._control.ours, self._control.theirs)
         for wire in wires:
             wire.send(data)
@@ -182,7 +182,7 @@ class Conversation:
         for argv in requests:
             ours, theirs = (wire.read() for wire in wires)
             self._hold_against(argv, ours, theirs, [])
-            replies.append(parsed(theirs)[0])
+            replies.append(parse(theirs)[0])
         return replies
 
     def leave(self, at: int) -> None:
@@ -247,7 +247,7 @@ class Conversation:
             raise Incomparable
         self._hold_against(argv, ours, theirs, pair.queued)
         self._note(pair, argv, theirs)
-        return parsed(theirs)[0]
+        return parse(theirs)[0]
 
     def _note(self, pair: Pair, argv: Argv, reply: bytes) -> None:
         name = argv[0].upper()

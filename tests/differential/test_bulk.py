@@ -14,7 +14,7 @@ LOOK_EVERY = 3
 """Operations between two looks at everything; replies are compared each time."""
 
 
-def picked(r: Random, ids: list[str]) -> list[str]:
+def pick(r: Random, ids: list[str]) -> list[str]:
     """Return some of the IDs: a run of them, or a few from anywhere, in any order."""
     if not ids:
         return ["1-0"]
@@ -35,7 +35,7 @@ def appends(r: Random, last: int) -> Iterator[list[str]]:
 
 def operation(r: Random, ids: list[str]) -> list[str]:
     """Return one command over many entries."""
-    some, block = picked(r, ids), picked(r, ids)
+    some, block = pick(r, ids), pick(r, ids)
     numbered = ["IDS", str(len(block)), *block]
     group, consumer = r.choice("gh"), r.choice("cde")
     count = str(r.choice([1, 20, 100, 999]))

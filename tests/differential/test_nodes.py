@@ -47,7 +47,7 @@ def joins_or_opens(run: Run, bytes_max: int) -> int:
     return keys_of(run)
 
 
-def prepared(run: Run, commands: list[tuple[Argument, ...]]) -> None:
+def prepare(run: Run, commands: list[tuple[Argument, ...]]) -> None:
     run("FLUSHDB")
     run("CONFIG", "SET", "stream-node-max-bytes", 0)
     run("CONFIG", "SET", "stream-node-max-entries", 0)
@@ -118,10 +118,10 @@ EVERY_NODE = pytest.mark.parametrize("commands", NODES.values(), ids=NODES.keys(
 def assert_bytes(run: Run, commands: list[tuple[Argument, ...]]) -> None:
     """Find the very limit at which one more entry opens a node: it is where the model puts it."""
     model = Model(old=True)
-    prepared(model, commands)
+    prepare(model, commands)
     full = node_size(model) + len("xy")
     for bytes_max, nodes in ((full + 1, 1), (full, 2)):
-        prepared(run, commands)
+        prepare(run, commands)
         assert joins_or_opens(run, bytes_max) == nodes
 
 

@@ -25,7 +25,7 @@ from tests.differential.grammar import (
     sentence,
     several,
     some,
-    spoiled,
+    spoil,
     step,
     words,
 )
@@ -79,7 +79,7 @@ def _request(r: Random, families: Weighted) -> Argv:
     rules, weights = zip(*[(rule, weight) for weight, rule in CLIENT_FAMILY], strict=True)
     if r.random() < sum(weights) / (sum(weights) + _FAMILIES):
         argv: Argv = r.choices(rules, weights)[0](r)
-        return spoiled(r, argv) if r.random() < 0.1 and "UNBLOCK" not in argv else argv
+        return spoil(r, argv) if r.random() < 0.1 and "UNBLOCK" not in argv else argv
     return step(families)(r)
 
 

@@ -59,7 +59,7 @@ class AgainstRedisOnTheWire(Naming, RuleBasedStateMachine):
         """Send the requests of a step by its client, or end the client."""
         if self.over:
             return
-        client, requests = int(argv[0]), _parted(argv[1:])
+        client, requests = int(argv[0]), _part(argv[1:])
         if requests == [[LEAVE]]:
             self.conversation.leave(client)
             return
@@ -124,7 +124,7 @@ class AgainstValkey(AgainstRedisOnTheWire):
         self.send(argv)
 
 
-def _parted(argv: Argv) -> list[Argv]:
+def _part(argv: Argv) -> list[Argv]:
     requests: list[Argv] = [[]]
     for word in argv:
         if word == ALSO:

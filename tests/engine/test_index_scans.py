@@ -16,7 +16,7 @@ from kvstream.operations.plans import Stepped
 from kvstream.storage.batch import Batch, Row
 from tests.engine.waiting import add
 from tests.opening import Stores, change_thresholds
-from tests.operations.images.kept import kept
+from tests.operations.images.kept import take_image
 
 Read = list[tuple[bytes, int]]
 """The first key of each page read, and the number of its rows."""
@@ -114,7 +114,7 @@ def test_scan_finds_keys_created_before_its_first_key(
     values = Stepped(strings.plan_put(0, {b"early": b"1", b"other": b"2"}))
     assert store.engine.run(values.step) is None
     add(store, b"source", "1-0", "2-0")
-    source = kept(store, "source")
+    source = take_image(store, "source")
     with store.loader("loaded", label=b"mine") as load:
         for node in source.found:
             load.node(node)

@@ -64,7 +64,7 @@ class Redis:
             raise fail(message, "NOGROUP")
         return found, found.groups[name]
 
-    def managed(self, key: bytes) -> Stream:
+    def find_managed(self, key: bytes) -> Stream:
         """Find the stream of an XGROUP command."""
         if (found := self.stream(key)) is None:
             raise fail(NEEDS_KEY)

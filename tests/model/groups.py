@@ -29,25 +29,25 @@ def bad_subcommand(argv: Args) -> str:
 
 def xgroup_create(db: Redis, argv: Args) -> Reply:
     read, mkstream = group_options(argv, {b"MKSTREAM": 0, b"ENTRIESREAD": 1})
-    s = db.stream(argv[2]) if mkstream else db.managed(argv[2])
+    s = db.stream(argv[2]) if mkstream else db.find_managed(argv[2])
     if len(argv) > 8:
         raise fail(bad_subcommand(argv))
     id = (s.last if s else ZERO) if argv[4] == b"$" else parse_id(argv[4])
     s = s or db.new_stream(argv[2])
     if argv[3] in s.groups:
         raise fail("Consumer Group name already exists", "BUSYGROUP")
-    s.groups[argv[3]] = Group(id, clamped(db, read, s))
+    s.groups[argv[3]] = Group(id, clamp(db, read, s))
     return b"OK"
 
 
 def xgroup_setid(db: Redis, argv: Args) -> Reply:
     read, _ = group_options(argv, {b"ENTRIESREAD": 1})
-    s = db.managed(argv[2])
+    s = db.find_managed(argv[2])
     group = db.group_of(s, argv[2], argv[3])
     if len(argv) not in (5, 7):
         raise fail(bad_subcommand(argv))
     group.last = s.last if argv[4] == b"$" else loose_id(argv[4])
-    group.read = clamped(db, read, s)
+    group.read = clamp(db, read, s)
     return b"OK"
 
 
@@ -60,16 +60,16 @@ def group_options(argv: Args, sizes: dict[bytes, int]) -> tuple[int | None, bool
     return (None if read == -1 else read), mkstream
 
 
-def clamped(db: Redis, read: int | None, s: Stream) -> int | None:
+def clamp(db: Redis, read: int | None, s: Stream) -> int | None:
     return read if read is None or db.old else min(read, s.added)
 
 
 def xgroup_destroy(db: Redis, argv: Args) -> Reply:
-    return int(db.managed(argv[2]).groups.pop(argv[3], None) is not None)
+    return int(db.find_managed(argv[2]).groups.pop(argv[3], None) is not None)
 
 
 def xgroup_createconsumer(db: Redis, argv: Args) -> Reply:
-    group = db.group_of(db.managed(argv[2]), argv[2], argv[3])
+    group = db.group_of(db.find_managed(argv[2]), argv[2], argv[3])
     is_new = argv[4] not in group.consumers
     if is_new:
         group.consumer(argv[4], db.now())
@@ -77,7 +77,7 @@ def xgroup_createconsumer(db: Redis, argv: Args) -> Reply:
 
 
 def xgroup_delconsumer(db: Redis, argv: Args) -> Reply:
-    group = db.group_of(db.managed(argv[2]), argv[2], argv[3])
+    group = db.group_of(db.find_managed(argv[2]), argv[2], argv[3])
     group.consumers.pop(argv[4], None)
     return sum(group.drop(id) for id in group.ids(argv[4]))
 

@@ -85,7 +85,7 @@ def expire(unit: int, from_now: bool) -> Callable[[Redis, Args], Reply]:
         at = span + (db.now() if from_now else 0)
         if span not in INT64 or at not in INT64:
             raise fail(f"invalid expire time in '{text(argv[0]).lower()}' command")
-        if argv[1] not in db.keys or not allowed(conditions, db.expiries.get(argv[1]), at):
+        if argv[1] not in db.keys or not is_allowed(conditions, db.expiries.get(argv[1]), at):
             return 0
         db.expiries[argv[1]] = at
         return 1
@@ -106,7 +106,7 @@ def expiry_conditions(words: Args) -> set[bytes]:
     return found
 
 
-def allowed(conditions: set[bytes], now_at: int | None, at: int) -> bool:
+def is_allowed(conditions: set[bytes], now_at: int | None, at: int) -> bool:
     """Tell whether the conditions hold; no expiry is later than any."""
     if b"NX" in conditions:
         return now_at is None

@@ -176,7 +176,7 @@ class Stream:
         node.live.remove(id)
         node.deleted += 1
 
-    def referenced(self, id: Id) -> bool:
+    def is_referenced(self, id: Id) -> bool:
         """Tell whether a group has yet to read the entry, or to acknowledge it."""
         groups = self.groups.values()
         return any(id > group.last or id in group.pel for group in groups)
@@ -187,7 +187,7 @@ class Stream:
 
     def delete_by(self, policy: bytes, id: Id) -> int:
         """Delete as XDELEX: 1 deleted, 2 still referenced, -1 not there."""
-        if policy == b"ACKED" and self.referenced(id):
+        if policy == b"ACKED" and self.is_referenced(id):
             return 2  # Decided: the reference is looked at first, so also for an ID never added
         if policy == b"DELREF":
             self.forget(id)
@@ -213,7 +213,7 @@ class Stream:
                     break
                 if how.minid is not None and id >= how.minid:
                     break
-                if how.policy == b"ACKED" and self.referenced(id):
+                if how.policy == b"ACKED" and self.is_referenced(id):
                     continue
                 if how.policy == b"DELREF":
                     self.forget(id)
@@ -235,7 +235,7 @@ class Stream:
             if not seen:
                 del self.producers[pid]
 
-    def known_iid(self, pid: bytes, iid: bytes, now: int) -> Id | None:
+    def find_iid(self, pid: bytes, iid: bytes, now: int) -> Id | None:
         """Return the ID that an append of this producer and idempotent ID was given."""
         self.expire_iids(now)
         id, stamp = self.producers.get(pid, {}).get(iid, (None, 0))
@@ -306,10 +306,10 @@ def idmpauto(flat: Fields) -> bytes:
         for i, half in enumerate((digest & MAX64, digest >> 64)):
             sums[i] = (sums[i] + half) & MAX64
             xors[i] ^= half
-    low = sums[0] ^ _rotated(xors[1])
-    high = sums[1] ^ _rotated(xors[0])
+    low = sums[0] ^ _rotate(xors[1])
+    high = sums[1] ^ _rotate(xors[0])
     return (high << 64 | low).to_bytes(16, "little")
 
 
-def _rotated(value: int) -> int:
+def _rotate(value: int) -> int:
     return (value << 1 | value >> 63) & MAX64

@@ -12,7 +12,7 @@ SET_OPTIONS = {b"NX": 0, b"XX": 0, b"GET": 0, b"KEEPTTL": 0, **dict.fromkeys(TIM
 GETEX_OPTIONS = {b"PERSIST": 0, **dict.fromkeys(TIMES, 1)}
 
 
-def given(argv: Args, i: int, known: dict[bytes, int]) -> dict[bytes, bytes]:
+def parse_options(argv: Args, i: int, known: dict[bytes, int]) -> dict[bytes, bytes]:
     """Return the options of SET or GETEX; of those that exclude each other only one may stand."""
     found: dict[bytes, bytes] = {}
     for word, values in options(argv, i, known):
@@ -54,7 +54,7 @@ def string(db: Redis, key: bytes) -> bytes | None:
 
 def set_string(db: Redis, argv: Args) -> Reply:
     key = argv[1]
-    found = given(argv, 3, SET_OPTIONS)
+    found = parse_options(argv, 3, SET_OPTIONS)
     at = expiry(db, found, "set")
     old = string(db, key) if b"GET" in found else None
     allowed = (b"NX" not in found or key not in db.keys) and (b"XX" not in found or key in db.keys)
@@ -99,7 +99,7 @@ def getdel(db: Redis, argv: Args) -> Reply:
 
 
 def getex(db: Redis, argv: Args) -> Reply:
-    found = given(argv, 2, GETEX_OPTIONS)
+    found = parse_options(argv, 2, GETEX_OPTIONS)
     value = string(db, argv[1])
     if value is None:
         return None

@@ -44,7 +44,7 @@ def xadd(db: Redis, argv: Args) -> Reply:
     s, now = s or db.new_stream(argv[1]), db.now()
     if how.pid is not None:
         iid = idmpauto(flat) if how.iid is None else how.iid
-        if known := s.known_iid(how.pid, iid, now):
+        if known := s.find_iid(how.pid, iid, now):
             s.iids_duplicates += 1
             return id_text(known)
     if s.last == TOP:
@@ -226,7 +226,7 @@ def xidmprecord(db: Redis, argv: Args) -> Reply:
     if not pid or not iid:
         raise fail(f"{'idempotent' if pid else 'producer'} ID must be non-empty")
     id, s = parse_id(raw), db.existing(key)
-    known = s.known_iid(pid, iid, db.now())
+    known = s.find_iid(pid, iid, db.now())
     if known and known != id:
         raise fail("IID already exists for this producer with a different stream ID")
     if not known:

@@ -43,7 +43,7 @@ class Has:
     """Equal to a map, as a flat list, that holds these pairs; underscores stand for dashes."""
 
     def __init__(self, **pairs: Any) -> None:
-        self.pairs = {name.replace("_", "-").encode(): expected(v) for name, v in pairs.items()}
+        self.pairs = {name.replace("_", "-").encode(): as_reply(v) for name, v in pairs.items()}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, list):
@@ -131,12 +131,12 @@ def many(form: str, numbers: Iterable[int]) -> list[Any]:
     return [step for n in numbers for step in (form.format(n), ANY)]
 
 
-def expected(reply: Any) -> Reply:
+def as_reply(reply: Any) -> Reply:
     """Return an expected value of a case in the form of a reply."""
     if isinstance(reply, str):
         return reply.encode()
     if isinstance(reply, list | tuple):
-        return [expected(item) for item in reply]
+        return [as_reply(item) for item in reply]
     return reply
 
 
@@ -154,7 +154,7 @@ class Case:
                 subject.clock.advance(step.ms)
                 continue
             argv: Sequence[Argument] = step.split() if isinstance(step, str) else step
-            wanted, found = expected(next(steps)), subject(*argv)
+            wanted, found = as_reply(next(steps)), subject(*argv)
             assert wanted == found, f"{step} answered {found!r}, not {wanted!r}"
 
 

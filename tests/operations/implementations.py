@@ -23,8 +23,8 @@ from tests.folders import as_killed
 from tests.model.commands import run
 from tests.model.database import Redis
 from tests.model.replies import ErrorReply
-from tests.operations.redis7 import renewed
-from tests.operations.replies import Argument, Error, Reply, encoded
+from tests.operations.redis7 import update_error
+from tests.operations.replies import Argument, Error, Reply, encode
 from tests.patience import PATIENCE_S
 
 SERVER = ["redis-server", "--port", "0", "--save", "", "--appendonly", "no"]
@@ -61,7 +61,7 @@ class Model:
         self.redis = Redis(self.clock.now_ms, old)
 
     def __call__(self, *argv: Argument) -> Reply:
-        return plain(run(self.redis, *encoded(argv)))
+        return plain(run(self.redis, *encode(argv)))
 
 
 class Kvstream:
@@ -85,7 +85,7 @@ class Kvstream:
         self._dispatcher = Dispatcher(self.engine)
 
     def __call__(self, *argv: Argument) -> Reply:
-        reply = flatten(self._dispatcher.execute(encoded(argv)))
+        reply = flatten(self._dispatcher.execute(encode(argv)))
         return Error(reply.line) if isinstance(reply, CommandError) else reply
 
     def faults(self) -> list[Fault]:
@@ -151,13 +151,13 @@ class RedisServer:
                 time.sleep(0.01)
 
     def __call__(self, *argv: Argument) -> Reply:
-        parts = encoded(argv)
+        parts = encode(argv)
         frame = b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
         self._socket.sendall(b"*%d\r\n" % len(parts) + frame)
         while (reply := self._reader.gets()) is False:
             self._reader.feed(self._socket.recv(1 << 16))
         if isinstance(reply, hiredis.ReplyError):
-            return renewed(parts[0], Error(str(reply).encode()))
+            return update_error(parts[0], Error(str(reply).encode()))
         return reply
 
     def __enter__(self) -> "RedisServer":

@@ -27,7 +27,7 @@ UNBALANCED = err(
 )
 
 
-def renewed(command: bytes, error: Error) -> Error:
+def update_error(command: bytes, error: Error) -> Error:
     """Return an error reply of 7.0.15 in the words of 8.10."""
     if error == UNBALANCED and command.upper() in NEW_UNBALANCED:
         return err(NEW_UNBALANCED[command.upper()])

@@ -29,6 +29,6 @@ def err(text: str) -> Error:
     return Error(f"ERR {text}".encode())
 
 
-def encoded(argv: Sequence[Argument]) -> list[bytes]:
+def encode(argv: Sequence[Argument]) -> list[bytes]:
     """Return the arguments as a client sends them."""
     return [arg if isinstance(arg, bytes) else str(arg).encode() for arg in argv]

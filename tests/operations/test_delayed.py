@@ -20,7 +20,7 @@ def quiet(open_store: Stores) -> Store:
     return opened(open_store)
 
 
-def delayed(store: Store) -> list[str]:
+def list_delayed(store: Store) -> list[str]:
     return [flat[1].decode() for _, flat in ok(store, "KVSTREAM.DELAYED LIST s COUNT 100000")]
 
 
@@ -70,7 +70,7 @@ def test_a_blocked_group_reader_gets_a_message_when_it_is_due(
 def test_a_message_can_be_cancelled_until_it_is_due(quiet: Store, clock: ManualClock) -> None:
     first, second = (ok(quiet, f"KVSTREAM.ADD s DELAY 5 n {n}").decode() for n in (1, 2))
     assert ok(quiet, f"KVSTREAM.DELAYED CANCEL s {first} {first} @5-5") == 1
-    assert delayed(quiet) == ["2"]
+    assert list_delayed(quiet) == ["2"]
     clock.advance(5)
     step(quiet)
     assert values(quiet) == ["2"]
@@ -86,7 +86,7 @@ def test_a_message_can_be_moved_to_another_time(quiet: Store, clock: ManualClock
     sooner = ok(quiet, f"KVSTREAM.DELAYED MOVE s {second} 7")
     assert sooner.startswith(b"@%d-" % clock.ms), "a time in the past is treated as now"
     step(quiet)
-    assert (values(quiet), delayed(quiet)) == (["2"], ["1"])
+    assert (values(quiet), list_delayed(quiet)) == (["2"], ["1"])
     clock.advance(90)
     step(quiet)
     assert values(quiet) == ["2", "1"]
@@ -199,7 +199,7 @@ def test_a_reopened_store_fires_the_timers_due_since_it_was_closed(
     clock.advance(3)
     store = opened(open_store)
     step(store)
-    assert (values(store), delayed(store)) == (["0", "1", "2"], ["3", "4"])
+    assert (values(store), list_delayed(store)) == (["0", "1", "2"], ["3", "4"])
 
 
 def test_a_step_of_large_messages_ends_at_a_megabyte(quiet: Store, clock: ManualClock) -> None:

@@ -27,7 +27,7 @@ from kvstream.operations.checks import check
 from kvstream.types.records import BareEntry, PendingSummary
 from kvstream.types.thresholds import DEFAULT, Thresholds
 from tests.commands.dispatcher import Dispatcher, flatten
-from tests.operations.cases import SMALLER, WRONGTYPE, e, err, expected
+from tests.operations.cases import SMALLER, WRONGTYPE, as_reply, e, err
 from tests.operations.replies import Error
 from tests.server.talking import Server, Talker, Worker, request
 
@@ -428,7 +428,7 @@ def test_a_command_is_the_same_on_every_path(table: Play, path: Table, case: Cas
     if isinstance(path, Library) and case.calls is None:
         pytest.skip("the library has no such method")
     replies, left = table(case)
-    assert replies == expected(case.replies)
+    assert replies == as_reply(case.replies)
     assert path.play(case) == (replies, left)
 
 

@@ -22,7 +22,7 @@ CLAIM = "XREADGROUP GROUP g {} CLAIM {} STREAMS s >".format
 NOT_IDLE = err("min-idle-time is not an integer or out of range")
 
 
-def claimed(id: int, idle: int, count: int) -> list[object]:
+def entry(id: int, idle: int, count: int) -> list[object]:
     """Return an entry as a CLAIM read returns it; idle 0 and count 0 for new ones."""
     return [f"{id}-0", ["f", "v"], idle, count]
 
@@ -34,7 +34,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         READ("c", 2), ANY,
         wait(100),
         CLAIM("d", 100),
-        [["s", [claimed(1, 100, 1), claimed(2, 100, 1), claimed(3, 0, 0), claimed(4, 0, 0)]]],
+        [["s", [entry(1, 100, 1), entry(2, 100, 1), entry(3, 0, 0), entry(4, 0, 0)]]],
         "XPENDING s g - + 9",
         [["1-0", "d", 0, 2], ["2-0", "d", 0, 2], ["3-0", "d", 0, 1], ["4-0", "d", 0, 1]],
         "XINFO CONSUMERS s g",
@@ -45,11 +45,11 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         *ADDED,
         READ("c", 2), ANY,
         wait(99),
-        CLAIM("d", 100), [["s", [claimed(3, 0, 0), claimed(4, 0, 0)]]],
+        CLAIM("d", 100), [["s", [entry(3, 0, 0), entry(4, 0, 0)]]],
         CLAIM("d", 100), None,
         "XPENDING s g", [4, "1-0", "4-0", [["c", "2"], ["d", "2"]]],
         wait(1),
-        CLAIM("d", 100), [["s", [claimed(1, 100, 1), claimed(2, 100, 1)]]],
+        CLAIM("d", 100), [["s", [entry(1, 100, 1), entry(2, 100, 1)]]],
     ),
     newer(
         "The longest idle entry comes first, at any ID",
@@ -61,7 +61,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         "XCLAIM s g c 0 2-0", ANY,
         wait(10),
         CLAIM("d", 0),
-        [["s", [claimed(4, 30, 1), claimed(1, 20, 2), claimed(3, 20, 2), claimed(2, 10, 2)]]],
+        [["s", [entry(4, 30, 1), entry(1, 20, 2), entry(3, 20, 2), entry(2, 10, 2)]]],
     ),
     newer(
         "COUNT bounds the claimed and the new together",
@@ -69,8 +69,8 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         READ("c", 2), ANY,
         wait(5),
         "XREADGROUP GROUP g d COUNT 3 CLAIM 0 STREAMS s >",
-        [["s", [claimed(1, 5, 1), claimed(2, 5, 1), claimed(3, 0, 0)]]],
-        "XREADGROUP GROUP g e COUNT 1 CLAIM 0 STREAMS s >", [["s", [claimed(1, 0, 2)]]],
+        [["s", [entry(1, 5, 1), entry(2, 5, 1), entry(3, 0, 0)]]],
+        "XREADGROUP GROUP g e COUNT 1 CLAIM 0 STREAMS s >", [["s", [entry(1, 0, 2)]]],
         "XINFO GROUPS s", [Has(last_delivered_id="3-0", entries_read=3)],
     ),
     newer(
@@ -78,7 +78,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         *ADDED,
         READ("c", 4), ANY,
         wait(5),
-        CLAIM("d", 1), [["s", [claimed(n, 5, 1) for n in (1, 2, 3, 4)]]],
+        CLAIM("d", 1), [["s", [entry(n, 5, 1) for n in (1, 2, 3, 4)]]],
         "XINFO GROUPS s", [Has(last_delivered_id="4-0", entries_read=4, lag=0)],
     ),
     newer(
@@ -86,9 +86,9 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         *ADDED,
         READ("c", 1), ANY,
         wait(7),
-        "XREADGROUP GROUP g c COUNT 1 CLAIM 7 STREAMS s >", [["s", [claimed(1, 7, 1)]]],
+        "XREADGROUP GROUP g c COUNT 1 CLAIM 7 STREAMS s >", [["s", [entry(1, 7, 1)]]],
         wait(7),
-        "XREADGROUP GROUP g c COUNT 1 CLAIM 7 STREAMS s >", [["s", [claimed(1, 7, 2)]]],
+        "XREADGROUP GROUP g c COUNT 1 CLAIM 7 STREAMS s >", [["s", [entry(1, 7, 2)]]],
         "XPENDING s g", [1, "1-0", "1-0", [["c", "1"]]],
     ),
     newer(
@@ -97,7 +97,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         READ("c", 3), ANY,
         "XDEL s 1-0 2-0", 2,
         wait(5),
-        "XREADGROUP GROUP g d COUNT 1 CLAIM 0 STREAMS s >", [["s", [claimed(3, 5, 1)]]],
+        "XREADGROUP GROUP g d COUNT 1 CLAIM 0 STREAMS s >", [["s", [entry(3, 5, 1)]]],
         "XPENDING s g", [3, "1-0", "3-0", [["c", "2"], ["d", "1"]]],
         "XDEL s 3-0 4-0", 2,
         CLAIM("d", 0), None,
@@ -108,7 +108,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         READ("c", 1), ANY,
         wait(5),
         "XREADGROUP GROUP g d NOACK COUNT 2 CLAIM 0 STREAMS s >",
-        [["s", [claimed(1, 5, 1), claimed(2, 0, 0)]]],
+        [["s", [entry(1, 5, 1), entry(2, 0, 0)]]],
         "XPENDING s g", [1, "1-0", "1-0", [["d", "1"]]],
     ),
     newer(
@@ -127,12 +127,12 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         READ("c", 4), ANY,
         wait(5),
         "XREADGROUP GROUP g d COUNT 1 CLAIM 5 STREAMS s t > >",
-        [["s", [claimed(1, 5, 1)]], ["t", [claimed(1, 0, 0)]]],
+        [["s", [entry(1, 5, 1)]], ["t", [entry(1, 0, 0)]]],
         wait(5),
         "XREADGROUP GROUP g d CLAIM 6 STREAMS s t 0 >",
         [["s", [e("1-0", "f", "v")]]],
         "XREADGROUP GROUP g d CLAIM 5 STREAMS t s > 0",
-        [["t", [claimed(1, 5, 1)]], ["s", [e("1-0", "f", "v")]]],
+        [["t", [entry(1, 5, 1)]], ["s", [e("1-0", "f", "v")]]],
     ),
     newer(
         "A delivery in the future, by a clock that stepped back, is not idle",
@@ -141,7 +141,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         wait(-100),
         CLAIM("d", 1), None,
         wait(101),
-        "XREADGROUP GROUP g d COUNT 1 CLAIM 1 STREAMS s >", [["s", [claimed(1, 1, 1)]]],
+        "XREADGROUP GROUP g d COUNT 1 CLAIM 1 STREAMS s >", [["s", [entry(1, 1, 1)]]],
     ),
     newer(
         "min-idle-time is checked",
@@ -185,8 +185,8 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         READ("c", 2), ANY,
         wait(5),
         "XREADGROUP GROUP g d MAXCOUNT 3 CLAIM 0 STREAMS s >",
-        [["s", [claimed(1, 5, 1), claimed(2, 5, 1), claimed(3, 0, 0)]]],
-        "XREADGROUP GROUP g d MAXCOUNT 1 CLAIM 0 STREAMS s >", [["s", [claimed(1, 0, 2)]]],
+        [["s", [entry(1, 5, 1), entry(2, 5, 1), entry(3, 0, 0)]]],
+        "XREADGROUP GROUP g d MAXCOUNT 1 CLAIM 0 STREAMS s >", [["s", [entry(1, 0, 2)]]],
     ),
     newer(
         "MAXSIZE admits a first entry of any size, and stops once it is reached",
@@ -216,10 +216,10 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         "XREAD COUNT 1 MAXSIZE 46 STREAMS missing s t 0 0 0", [["s", [e("1-0", "f", "v")]]],
         READ("c", 1), ANY,
         wait(5),
-        "XREADGROUP GROUP g d MAXSIZE 50 CLAIM 5 STREAMS s >", [["s", [claimed(1, 5, 1)]]],
+        "XREADGROUP GROUP g d MAXSIZE 50 CLAIM 5 STREAMS s >", [["s", [entry(1, 5, 1)]]],
         wait(5),
         "XREADGROUP GROUP g d MAXSIZE 51 CLAIM 5 STREAMS s >",
-        [["s", [claimed(1, 5, 2), claimed(2, 0, 0)]]],
+        [["s", [entry(1, 5, 2), entry(2, 0, 0)]]],
     ),
     newer(
         "Once MAXCOUNT is reached the other streams are not read: no consumer, no history",
@@ -256,7 +256,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         "XINFO GROUPS t", [Has(pending=0, last_delivered_id="0-0")],
         wait(5),
         "XREADGROUP GROUP g d COUNT 1 MAXSIZE 55 CLAIM 5 STREAMS s t > >",
-        [["s", [claimed(1, 5, 1)]], ["t", []]],
+        [["s", [entry(1, 5, 1)]], ["t", []]],
         "XREADGROUP GROUP g c COUNT 1 MAXSIZE 47 STREAMS s t > 0",
         [["s", [e("2-0", "f", "v")]], ["t", []]],
         "XREADGROUP GROUP g c STREAMS t >", [["t", [e("1-0", "f", "v")]]],

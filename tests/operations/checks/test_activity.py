@@ -26,7 +26,7 @@ def group(store: Store) -> Group:
     return stream.create_group(GROUP, "0")
 
 
-def reloaded(store: Store) -> list[ConsumerInfo]:
+def reload(store: Store) -> list[ConsumerInfo]:
     """Return the times of the consumers as read from disk, as after a crash."""
     before = store.stream(KEY).group(GROUP).consumers()
     store.engine.catalog.forget()
@@ -37,7 +37,7 @@ def reloaded(store: Store) -> list[ConsumerInfo]:
 
 
 def times(store: Store) -> dict[bytes, tuple[int, int | None]]:
-    return {each.name: (each.idle, each.inactive) for each in reloaded(store)}
+    return {each.name: (each.idle, each.inactive) for each in reload(store)}
 
 
 def test_a_delivery_writes_only_the_run_and_the_group(store: Store, group: Group) -> None:

@@ -43,16 +43,16 @@ def tree(rows: Rows) -> int:
     return rows.group.policy.keyed_tree
 
 
-def held(rows: Rows) -> list[bytes]:
+def find_held(rows: Rows) -> list[bytes]:
     return [eid for run in rows.runs if run.time_ms == HELD_MS for eid in run.ids]
 
 
 def lose_entry(rows: Rows) -> None:
-    rows.delete_from(tree(rows), ENTRY + held(rows)[0])
+    rows.delete_from(tree(rows), ENTRY + find_held(rows)[0])
 
 
 def lose_held(rows: Rows) -> None:
-    rows.delete_from(tree(rows), HELD + A + held(rows)[0])
+    rows.delete_from(tree(rows), HELD + A + find_held(rows)[0])
 
 
 def lose_counts(rows: Rows) -> None:
@@ -60,15 +60,15 @@ def lose_counts(rows: Rows) -> None:
 
 
 def miscount(rows: Rows) -> None:
-    rows.put_in(tree(rows), KEY + A, Counts(7, 3, held(rows)[0]).encode())
+    rows.put_in(tree(rows), KEY + A, Counts(7, 3, find_held(rows)[0]).encode())
 
 
 def begin_too_late(rows: Rows) -> None:
-    rows.put_in(tree(rows), KEY + A, Counts(1, 3, held(rows)[1]).encode())
+    rows.put_in(tree(rows), KEY + A, Counts(1, 3, find_held(rows)[1]).encode())
 
 
 def point_back(rows: Rows) -> None:
-    first, second, _ = held(rows)
+    first, second, _ = find_held(rows)
     rows.put_in(tree(rows), HELD + A + second, A + first)
 
 
@@ -77,11 +77,11 @@ def damage_counts(rows: Rows) -> None:
 
 
 def damage_entry(rows: Rows) -> None:
-    rows.put_in(tree(rows), ENTRY + held(rows)[0], b"?")
+    rows.put_in(tree(rows), ENTRY + find_held(rows)[0], b"?")
 
 
 def call_it_busy(rows: Rows) -> None:
-    rows.put_in(tree(rows), ENTRY + held(rows)[0], IS_BUSY + A)
+    rows.put_in(tree(rows), ENTRY + find_held(rows)[0], IS_BUSY + A)
 
 
 def add_an_entry(rows: Rows) -> None:
@@ -93,7 +93,7 @@ def add_a_key(rows: Rows) -> None:
 
 
 def forget_busy(rows: Rows) -> None:
-    rows.put_in(tree(rows), KEY + A, Counts(0, 3, held(rows)[0]).encode())
+    rows.put_in(tree(rows), KEY + A, Counts(0, 3, find_held(rows)[0]).encode())
 
 
 def add_what(rows: Rows) -> None:
@@ -138,7 +138,7 @@ def test_one_repair_mends_the_runs_and_the_rows_that_follow_from_them(
 ) -> None:
     def repeat_a_held_entry(rows: Rows) -> None:
         busy = rows.runs[0]
-        rows.put_run(busy._replace(packed=held(rows)[1], time_ms=HELD_MS + 1))
+        rows.put_run(busy._replace(packed=find_held(rows)[1], time_ms=HELD_MS + 1))
 
     store = damage(ordered, reopen, repeat_a_held_entry)
     found = store.check(repair=True)

@@ -50,7 +50,7 @@ def read(store: Store, count: int | None = None, name: str = "w") -> list[Stream
     return [entry.id for entry in reader(store, name).read(count=count)]
 
 
-def held(store: Store) -> list[StreamID]:
+def list_held(store: Store) -> list[StreamID]:
     """Return the entries that wait for others of their key."""
     rows: list[PendingEntry] = group_of(store).pending_range(count=10_000)
     return [row.id for row in rows if row.consumer == b"" and row.deliveries == 0]
@@ -61,7 +61,7 @@ def test_one_entry_of_a_key_is_in_flight_and_other_keys_continue(ordered: Store)
     assert read(ordered, 2) == [a1, b1]
     assert read(ordered) == [c1]
     assert read(ordered) == []
-    assert held(ordered) == [a2, a3]
+    assert list_held(ordered) == [a2, a3]
     group_of(ordered).ack(b1, c1)
     assert read(ordered) == []
     group_of(ordered).ack(a1)
@@ -112,7 +112,7 @@ def test_the_next_entry_becomes_ready_after_any_end_of_the_first(ordered: Store,
     assert read(ordered) == [a1]
     END[how](ordered, a1)
     assert read(ordered, name="v") == [a2]
-    assert held(ordered) == [a3]
+    assert list_held(ordered) == [a3]
 
 
 def test_an_entry_that_is_given_up_makes_room(ordered: Store) -> None:
@@ -146,7 +146,7 @@ def test_held_entries_are_not_claimed_or_given_back(ordered: Store) -> None:
     assert group.claim("v", [a2]) == []
     assert [each.id for each in group.autoclaim("v", 0).entries] == [a1]
     assert group.nack(a2) == 0
-    assert held(ordered) == [a2]
+    assert list_held(ordered) == [a2]
 
 
 def test_a_held_entry_may_be_claimed_by_force(ordered: Store) -> None:
@@ -192,7 +192,7 @@ def test_noack_delivers_no_entry_of_a_busy_key(ordered: Store) -> None:
     assert read(ordered, 1) == ids[:1]
     again = reader(ordered).read(noack=True)
     assert [entry.id for entry in again] == ids[2:]
-    assert held(ordered) == ids[1:2]
+    assert list_held(ordered) == ids[1:2]
 
 
 def test_another_order_or_none_frees_the_held_entries(ordered: Store) -> None:

@@ -269,7 +269,7 @@ def test_more_dead_letters_than_a_read_moves_are_moved_by_the_next_reads(
 # --- limits -------------------------------------------------------------------------------------
 
 
-def limited(store: Store) -> dict[str, int]:
+def count_limited(store: Store) -> dict[str, int]:
     return {kind: n for kind, n in store.engine.catalog.queue_events.limited.items() if n}
 
 
@@ -277,13 +277,13 @@ def test_the_policy_limits_the_entries_in_flight(store: Store, say: Say) -> None
     say("KVSTREAM.POLICY SET s g INFLIGHT 2")
     add(say, 1, 2, 3)
     assert read(say, "a") == ["1-0", "2-0"]
-    assert limited(store) == {"in-flight": 1}
+    assert count_limited(store) == {"in-flight": 1}
     assert read(say, "b") == []
     say("XACK s g 1-0")
     assert read(say, "b") == ["3-0"]
-    assert limited(store) == {"in-flight": 2}
+    assert count_limited(store) == {"in-flight": 2}
     assert read(say, "b") == []
-    assert limited(store) == {"in-flight": 2}, "no entry was held back"
+    assert count_limited(store) == {"in-flight": 2}, "no entry was held back"
 
 
 def test_entries_that_wait_are_not_in_flight(say: Say, clock: ManualClock) -> None:
@@ -306,7 +306,7 @@ def test_a_rate_holds_in_every_window(store: Store, say: Say, clock: ManualClock
     for at in delivered:
         assert sum(at <= each < at + 1000 for each in delivered) <= 3
     assert len(delivered) >= 13
-    assert limited(store)["rate"] > 100
+    assert count_limited(store)["rate"] > 100
 
 
 def test_a_rate_survives_a_restart(open_store: Stores, clock: ManualClock) -> None:
@@ -345,7 +345,7 @@ def test_a_paused_group_delivers_nothing(store: Store, say: Say, clock: ManualCl
     assert say("KVSTREAM.POLICY PAUSE s g") == b"OK"
     clock.advance(1000)
     assert read(say, "b") == read(say, "b", "CLAIM 0") == read(say, "b", "COUNT 1") == []
-    assert limited(store) == {"paused": 3}
+    assert count_limited(store) == {"paused": 3}
     assert say("KVSTREAM.POLICY RESUME s g") == 1
     assert say("KVSTREAM.POLICY RESUME s g") == 0
     assert read(say, "b") == ["1-0", "2-0"]
@@ -388,10 +388,10 @@ def test_a_dead_entry_frees_its_key(say: Say, ask: Any, clock: ManualClock) -> N
     assert read(say, "a") == ["1-0"]
     future = ask(BLOCKED)
     clock.advance(1000)
-    assert delivered_to(future) == ["2-0"]
+    assert read_by(future) == ["2-0"]
     future = ask(BLOCKED)
     say("KVSTREAM.NACK s g b FATAL 2-0 1")
-    assert delivered_to(future) == ["3-0"]
+    assert read_by(future) == ["3-0"]
 
 
 # --- moved back ---------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ def test_a_read_of_a_group_moved_far_back_looks_at_a_bounded_number_of_entries(
     assert [read(say, "b") for _ in range(6)] == [[], [], [], [], [], ["1001-0"]]
     add(say, 1002)
     say("KVSTREAM.POLICY SEEK s g 0")
-    assert delivered_to(ask(BLOCKED)) == ["1002-0"]
+    assert read_by(ask(BLOCKED)) == ["1002-0"]
 
 
 # --- waking -------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ def ask(store: Store) -> Any:
     pool.shutdown(wait=False)
 
 
-def delivered_to(future: "Future[Any]") -> Read:
+def read_by(future: "Future[Any]") -> Read:
     return ids(future.result(timeout=PATIENCE_S))
 
 
@@ -458,7 +458,7 @@ def test_a_blocked_reader_wakes_when_a_lease_ends(say: Say, ask: Any, clock: Man
     clock.advance(999)
     assert not future.done()
     clock.advance(1)
-    assert delivered_to(future) == ["1-0"]
+    assert read_by(future) == ["1-0"]
 
 
 def test_the_readers_of_very_many_streams_wake_in_steps(
@@ -491,7 +491,7 @@ def test_a_blocked_reader_wakes_when_a_retry_is_due(say: Say, ask: Any, clock: M
     say("XNACK s g FAIL IDS 1 1-0")
     future = ask(BLOCKED)
     clock.advance(1000)
-    assert delivered_to(future) == ["1-0"]
+    assert read_by(future) == ["1-0"]
 
 
 @pytest.mark.parametrize(
@@ -516,7 +516,7 @@ def test_a_blocked_reader_wakes_when_there_is_room_again(say: Say, ask: Any, fre
     read(say, "a")
     future = ask(BLOCKED)
     say(freeing)
-    assert delivered_to(future) == ["2-0"]
+    assert read_by(future) == ["2-0"]
 
 
 def test_a_blocked_reader_wakes_when_the_rate_allows_more(
@@ -527,7 +527,7 @@ def test_a_blocked_reader_wakes_when_the_rate_allows_more(
     read(say, "a")
     future = ask(BLOCKED)
     clock.advance(1000)
-    assert delivered_to(future) == ["2-0"]
+    assert read_by(future) == ["2-0"]
 
 
 def test_a_blocked_reader_wakes_when_the_group_is_resumed(say: Say, ask: Any) -> None:
@@ -535,7 +535,7 @@ def test_a_blocked_reader_wakes_when_the_group_is_resumed(say: Say, ask: Any) ->
     add(say, 1)
     future = ask(BLOCKED)
     say("KVSTREAM.POLICY RESUME s g")
-    assert delivered_to(future) == ["1-0"]
+    assert read_by(future) == ["1-0"]
 
 
 def test_a_policy_set_while_a_reader_waits_applies_to_it(
@@ -547,7 +547,7 @@ def test_a_policy_set_while_a_reader_waits_applies_to_it(
     clock.advance(400)
     say("KVSTREAM.POLICY SET s g LEASE 1000")
     clock.advance(600)
-    assert delivered_to(future) == ["1-0"]
+    assert read_by(future) == ["1-0"]
 
 
 def test_a_claim_while_a_reader_waits_begins_a_lease(
@@ -559,7 +559,7 @@ def test_a_claim_while_a_reader_waits_begins_a_lease(
     future = ask(BLOCKED)
     say("XCLAIM s g a 0 5-0 FORCE JUSTID")
     clock.advance(1000)
-    assert delivered_to(future) == ["5-0"]
+    assert read_by(future) == ["5-0"]
 
 
 def test_an_entry_that_is_given_up_makes_room(say: Say, clock: ManualClock) -> None:
@@ -579,7 +579,7 @@ def test_a_dead_letter_made_by_a_blocked_reader_wakes_its_readers(
     future = ask("XREAD BLOCK 0 STREAMS s:dead $")
     ask(BLOCKED)
     clock.advance(1000)
-    assert len(delivered_to(future)) == 1
+    assert len(read_by(future)) == 1
     add(say, 2)
 
 
@@ -591,6 +591,6 @@ def test_a_reader_that_is_blocked_with_claim_wakes_when_a_lease_ends(
     read(say, "a")
     future = ask("XREADGROUP GROUP g b BLOCK 0 CLAIM 1000 STREAMS s >")
     clock.advance(1000)
-    assert delivered_to(future) == ["1-0"]
+    assert read_by(future) == ["1-0"]
     group = store.engine.catalog.streams[b"\0\0s"].groups[b"g"]
     assert group.index is None, "small groups need no index for leases"

@@ -22,7 +22,7 @@ class Kept:
         return self.rest
 
 
-def kept(store: Store, key: str) -> Kept:
+def take_image(store: Store, key: str) -> Kept:
     """Return the complete image of a stream."""
     image = store.image(key)
     assert image is not None
@@ -30,8 +30,8 @@ def kept(store: Store, key: str) -> Kept:
         return Kept(list(image.nodes()), image.state(), image.expire_at_ms)
 
 
-def copied(store: Store, key: str, target: str | None = None) -> list[str]:
+def copy_image(store: Store, key: str, target: str | None = None) -> list[str]:
     """Load a stream's image under another name, or over the stream; return the corrections."""
-    image = kept(store, key)
+    image = take_image(store, key)
     loaded = store.load(target or key, image, replace=True, expire_at_ms=image.expire_at_ms)
     return loaded.corrections

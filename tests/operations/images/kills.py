@@ -25,7 +25,7 @@ def lives(store: Store, place: Path, *others: Callable[..., Any]) -> Iterator[li
         copies.append(place / f"life-{len(copies)}")
         as_killed(source, copies[-1])
 
-    def kept_around(step: Callable[..., Any]) -> Callable[..., Any]:
+    def keep_around(step: Callable[..., Any]) -> Callable[..., Any]:
         def take(database: Database, *args: Any, **kwargs: Any) -> Any:
             keep()
             done = step(database, *args, **kwargs)
@@ -36,5 +36,5 @@ def lives(store: Store, place: Path, *others: Callable[..., Any]) -> Iterator[li
 
     with pytest.MonkeyPatch.context() as patch:
         for name in (*STEPS, *(step.__name__ for step in others)):
-            patch.setattr(Database, name, kept_around(getattr(Database, name)))
+            patch.setattr(Database, name, keep_around(getattr(Database, name)))
         yield copies

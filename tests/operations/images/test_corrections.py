@@ -19,15 +19,15 @@ from kvstream.types.images import (
     ProducerImage,
     StreamState,
 )
-from tests.operations.images.kept import Kept, kept
+from tests.operations.images.kept import Kept, take_image
 
 
-def packed(n: int) -> bytes:
+def pack(n: int) -> bytes:
     return StreamID(n, 0).packed
 
 
 VALUE = encode_fields({"f": "v"})[0]
-IDS = [packed(n) for n in range(10, 20)]
+IDS = [pack(n) for n in range(10, 20)]
 NODE = NodeImage(IDS[0], (b"f",), IDS, [VALUE] * 10, 10, 50)
 RIGHT = StreamState(
     length=10,
@@ -48,7 +48,7 @@ def correction_of(store: Store, state: StreamState) -> str:
 
 def test_right_values_are_kept(store: Store) -> None:
     assert store.load("s", Kept([NODE], RIGHT)).corrections == []
-    assert replace(kept(store, "s").rest, groups=[]) == replace(RIGHT, queue=[])
+    assert replace(take_image(store, "s").rest, groups=[]) == replace(RIGHT, queue=[])
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_wrong_counters_are_corrected(
 ) -> None:
     assert correction_of(store, replace(RIGHT, **wrong)) == words  # type: ignore[arg-type]
     expected = {name: getattr(RIGHT, name) for name in wrong} | right
-    found = kept(store, "s").rest
+    found = take_image(store, "s").rest
     assert {name: getattr(found, name) for name in expected} == expected
 
 
@@ -99,13 +99,13 @@ def test_names_and_sizes_are_taken_from_the_entries(store: Store) -> None:
     odd = NODE._replace(names=(b"other", b"names"), size=9999, appended=3)
     assert store.load("s", Kept([odd], RIGHT)).corrections == []
     store.load("t", Kept([NODE], RIGHT))
-    assert kept(store, "s") == kept(store, "t")
+    assert take_image(store, "s") == take_image(store, "t")
 
 
 def group(name: bytes, pending: list[tuple[int, bytes | None]], **more: object) -> GroupImage:
     table = PendingTable()
     for number, owner in pending:
-        table.add(packed(number), owner, 1000 if owner is not None else 0, 1)
+        table.add(pack(number), owner, 1000 if owner is not None else 0, 1)
     image = GroupImage(name, StreamID(14, 0), 7, pending=table)
     for key, value in more.items():
         setattr(image, key, value)
@@ -127,13 +127,13 @@ def test_all_entries_given_back_have_a_rank(store: Store) -> None:
         b"g",
         [(3, None), (10, b"c"), (11, None), (12, None)],
         consumers=[C],
-        nacked=[packed(12), packed(10), packed(11), packed(99)],
+        nacked=[pack(12), pack(10), pack(11), pack(99)],
     )
     assert "the order of entries given back was not whole" in correction_of(
         store, replace(RIGHT, groups=[given_back])
     )
-    (found,) = kept(store, "s").rest.groups
-    assert found.nacked == [packed(12), packed(11), packed(3)]
+    (found,) = take_image(store, "s").rest.groups
+    assert found.nacked == [pack(12), pack(11), pack(3)]
 
 
 @pytest.mark.parametrize("twice", ["group", "consumer"])
@@ -144,7 +144,7 @@ def test_a_repeated_value_counts_once(store: Store, twice: str) -> None:
     else:
         groups[0].consumers.append(ConsumerImage(b"c", 9, 9))
     assert "came twice" in correction_of(store, replace(RIGHT, groups=groups))
-    (found,) = kept(store, "s").rest.groups
+    (found,) = take_image(store, "s").rest.groups
     assert found.consumers == [C]
 
 
@@ -178,7 +178,7 @@ def test_producers_are_kept_within_their_limits(store: Store, clock: ManualClock
     state = replace(RIGHT, idempotency=IdempotencyImage(90_000, 3, producers, 8, 2))
     corrections = store.load("s", Kept([NODE], state)).corrections
     assert len(corrections) == 2
-    found = kept(store, "s").rest.idempotency
+    found = take_image(store, "s").rest.idempotency
     assert found is not None
     assert (found.duration_s, found.maxsize) == (86_400, 3)
     assert (found.iids_added, found.iids_duplicates) == (8, 2)
@@ -193,8 +193,8 @@ def test_the_groups_of_a_stream_are_replaced_by_those_of_a_state(store: Store) -
     stream = store.stream("s")
     stream.add_many([{"f": "v"}] * 10)
     stream.create_group("old", "0").consumer("c").read(count=5)
-    state = kept(store, "s").rest
-    first = kept(store, "s").found[0].ids[0]
+    state = take_image(store, "s").rest
+    first = take_image(store, "s").found[0].ids[0]
     table = PendingTable()
     table.add(first, b"d", 77, 3)
     new = GroupImage(b"new", StreamID.unpack(first), 1, [D], table)
@@ -204,6 +204,6 @@ def test_the_groups_of_a_stream_are_replaced_by_those_of_a_state(store: Store) -
         return load.restate(txn, b"\0\0s", restated)
 
     assert store.engine.run(restate).corrections == []
-    assert kept(store, "s").rest == restated
+    assert take_image(store, "s").rest == restated
     assert store.check() == []
     assert [entry.id for entry in stream.group("new").consumer("d").read(count=2)]

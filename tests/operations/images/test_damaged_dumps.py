@@ -7,7 +7,7 @@ from random import Random
 
 from kvstream import Store
 from kvstream.errors import BadPayload
-from tests.operations.images.kept import kept
+from tests.operations.images.kept import take_image
 from tests.rdb.golden import sealed
 from tests.rdb.mutating import ROUNDS, SEED, damaged
 
@@ -50,7 +50,7 @@ def test_damaged_payloads_leave_a_sound_store(store: Store) -> None:
         assert again is not None
         store.restore("u", again, replace=True)
         if store.type("t") == "stream":
-            assert kept(store, "t").rest == kept(store, "u").rest, f"seed {seed}"
+            assert take_image(store, "t").rest == take_image(store, "u").rest, f"seed {seed}"
             store.stream("t").trim(maxlen=3, approximate=True)
         assert store.check() == [], f"seed {seed}"
     assert 0 < taken < ROUNDS // PART

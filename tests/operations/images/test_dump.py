@@ -12,7 +12,7 @@ from kvstream import InvalidArgument, Store
 from kvstream.errors import BadPayload, KeyExists
 from tests.differential.grammar import STEP_7, Argv
 from tests.differential.machines import BEGINNING, FIRST_IDS, Naming, without
-from tests.operations.images.kept import kept
+from tests.operations.images.kept import take_image
 from tests.operations.implementations import Kvstream, RedisServer
 from tests.operations.replies import Error, Reply
 
@@ -68,7 +68,7 @@ def test_a_payload_has_the_oldest_lossless_form(store: Store) -> None:
         payload = store.dump(key)
         assert payload is not None
         assert store.restore("copy", payload, replace=True) == []
-        assert kept(store, "copy").rest == kept(store, key).rest
+        assert take_image(store, "copy").rest == take_image(store, key).rest
         return payload[0], int.from_bytes(payload[-10:-8], "little")
 
     stream = store.stream("s")
@@ -227,7 +227,7 @@ class Restored(Naming):
         payload = self.redis("DUMP", key)
         assert self.store("RESTORE", key, "0", payload, "REPLACE") == b"OK"
         store = Store(self.store.engine)
-        whole = all(node.appended == len(node.ids) for node in kept(store, key).found)
+        whole = all(node.appended == len(node.ids) for node in take_image(store, key).found)
         back = store.dump(key, "redis:7.0") or b""
         assert self.redis("RESTORE", "back", "0", back, "REPLACE") == b"OK"
         assert self.full_info("back") == self.full_info(key)

@@ -10,7 +10,7 @@ from kvstream.layout.rows import Rows
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 from kvstream.types.ids import StreamID
-from tests.operations.images.kept import copied, kept
+from tests.operations.images.kept import copy_image, take_image
 
 
 def fill(store: Store, count: int, key: str = "s") -> None:
@@ -18,12 +18,12 @@ def fill(store: Store, count: int, key: str = "s") -> None:
 
 
 def ids_of(store: Store, key: str = "s") -> list[bytes]:
-    return [eid for node in kept(store, key).found for eid in node.ids]
+    return [eid for node in take_image(store, key).found for eid in node.ids]
 
 
 def test_an_image_has_every_entry_in_the_nodes_of_redis(store: Store) -> None:
     fill(store, 250)
-    nodes = kept(store, "s").found
+    nodes = take_image(store, "s").found
     assert [len(node.ids) for node in nodes] == [100, 100, 50]
     assert [node.appended for node in nodes] == [100, 100, 50]
     assert {node.names for node in nodes} == {(b"f",)}
@@ -44,7 +44,7 @@ def test_there_is_no_image_of_a_missing_key_and_none_of_a_string(store: Store) -
 
 def test_later_writes_do_not_change_an_image(store: Store) -> None:
     fill(store, 1000)
-    before = kept(store, "s")
+    before = take_image(store, "s")
     image = store.image("s")
     assert image is not None
     first = next(image.nodes())
@@ -62,7 +62,7 @@ def test_later_writes_do_not_change_an_image(store: Store) -> None:
 def test_an_image_may_begin_in_the_middle(store: Store) -> None:
     fill(store, 450)
     store.stream("s").trim(maxlen=430)
-    whole = kept(store, "s").found
+    whole = take_image(store, "s").found
     for start in [0, 1, 99, 100, 101, 399, 429]:
         wanted = ids_of(store)[start]
         image = store.image("s", StreamID.unpack(wanted))
@@ -80,12 +80,12 @@ def test_reading_changes_no_time_and_creates_no_consumer(store: Store, clock: Ma
     group = store.stream("s").create_group("g", "0")
     group.consumer("c").read(count=3)
     clock.advance(5000)
-    image = kept(store, "s")
+    image = take_image(store, "s")
     (found,) = image.rest.groups
     (consumer,) = found.consumers
     assert consumer.seen_ms == consumer.active_ms == clock.now_ms() - 5000
     assert [pending.id for pending in found.pending] == image.found[0].ids[:3]
-    assert kept(store, "s") == image
+    assert take_image(store, "s") == image
 
 
 def test_an_image_in_a_transaction_that_has_changed_something_is_refused(store: Store) -> None:
@@ -152,11 +152,11 @@ def test_nodes_with_deleted_entries_keep_their_counts_and_sizes(store: Store) ->
     fill(store, 250)
     ids = [StreamID.unpack(eid) for eid in ids_of(store)]
     store.stream("s").delete(ids[0], ids[50], ids[99], ids[249])
-    before = kept(store, "s")
+    before = take_image(store, "s")
     assert [node.appended for node in before.found] == [100, 100, 50]
     assert [len(node.ids) for node in before.found] == [97, 100, 49]
-    assert copied(store, "s", "t") == []
-    assert kept(store, "t") == before
+    assert copy_image(store, "s", "t") == []
+    assert take_image(store, "t") == before
 
 
 def test_rows_are_read_in_pages(store: Store) -> None:

@@ -16,7 +16,7 @@ from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.images import NodeImage
 from kvstream.types.thresholds import Thresholds
 from tests.opening import Stores, change_thresholds
-from tests.operations.images.kept import Kept, kept
+from tests.operations.images.kept import Kept, take_image
 
 WEEK_S = 7 * 24 * 3600
 SMALL_STEPS = Thresholds(direct_entries=150, table_bytes=10_000, load_rows=7)
@@ -43,7 +43,7 @@ def source(store: Store) -> Kept:
             group.consumer(consumer).read(count=1)
         stream.delete(*[entry.id for entry in group.pending_range(count=3)])
     stream.create_group("idle", "500")
-    return kept(store, "source")
+    return take_image(store, "source")
 
 
 def rows_of(store: Store) -> list[int]:
@@ -58,7 +58,7 @@ def test_a_staged_stream_is_the_same_as_its_source(store: Store, source: Kept) -
     assert loaded.corrections == []
     assert loaded.entries == len(store.stream("source")) == source.rest.length
     assert loaded.groups == 3
-    copy = kept(store, "copy")
+    copy = take_image(store, "copy")
     assert copy.expire_at_ms == 4_000_000_000_000
     assert (copy.found, copy.rest) == (source.found, source.rest)
     assert store.stream("copy").info_full(0) == store.stream("source").info_full(0)
@@ -69,7 +69,7 @@ def test_a_staged_stream_is_the_same_as_its_source(store: Store, source: Kept) -
 def test_large_groups_are_loaded_with_their_indexes(store: Store, source: Kept) -> None:
     change_thresholds(store.engine, cached_rows=3, store_rows=0)
     assert store.load("copy", source).corrections == []
-    assert kept(store, "copy").rest == source.rest
+    assert take_image(store, "copy").rest == source.rest
     assert store.check() == []
     group = store.stream("copy").group("g")
     assert [entry.consumer for entry in group.pending_range(count=1)] == [b"a"]
@@ -84,7 +84,7 @@ def test_nothing_is_visible_before_the_end(store: Store, source: Kept) -> None:
         (under_way,) = store.unfinished_loads()
         assert (under_way.key, under_way.label) == (b"copy", b"mine")
         load.finish(source.rest)
-    assert kept(store, "copy").rest == source.rest
+    assert take_image(store, "copy").rest == source.rest
 
 
 def test_an_abandoned_load_without_a_label_leaves_nothing(store: Store, source: Kept) -> None:
@@ -116,7 +116,7 @@ def test_a_load_resumes_after_the_staged_entries(
         for node in source.found:
             load.node(node)
         assert load.finish(source.rest).corrections == []
-    copy = kept(store, "copy")
+    copy = take_image(store, "copy")
     assert (copy.found, copy.rest) == (source.found, source.rest)
 
 
@@ -134,7 +134,7 @@ def test_pages_resume_in_the_middle_of_a_node(store: Store, source: Kept) -> Non
         assert load.last > MIN_ID
         load.page(ids, values)
         load.finish(source.rest)
-    assert kept(store, "copy") == kept(store, "other")
+    assert take_image(store, "copy") == take_image(store, "other")
 
 
 @pytest.mark.parametrize("label", [b"", b"mine"])
@@ -188,7 +188,7 @@ def test_a_stream_is_replaced_in_one_commit(store: Store, source: Kept) -> None:
             load.node(node)
         assert len(store.stream("copy")) == 1
         load.finish(source.rest)
-    assert kept(store, "copy").rest == source.rest
+    assert take_image(store, "copy").rest == source.rest
 
 
 def test_a_flush_in_between_ends_a_load(store: Store, source: Kept) -> None:
@@ -214,16 +214,16 @@ def test_a_label_belongs_to_one_key(store: Store, source: Kept) -> None:
 def test_inside_a_transaction_a_load_is_a_part_of_it(store: Store, source: Kept) -> None:
     with suppress(ZeroDivisionError), store.transaction():
         store.load("copy", source)
-        assert kept_inside(store, "copy") == source.rest.length
+        assert load_inside(store, "copy") == source.rest.length
         raise ZeroDivisionError
     assert not store.exists("copy")
     with store.transaction():
         store.load("copy", source)
         store.load("twin", source)
-    assert kept(store, "copy").rest == kept(store, "twin").rest == source.rest
+    assert take_image(store, "copy").rest == take_image(store, "twin").rest == source.rest
 
 
-def kept_inside(store: Store, key: str) -> int:
+def load_inside(store: Store, key: str) -> int:
     return len(store.stream(key).range())
 
 

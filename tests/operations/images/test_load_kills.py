@@ -7,7 +7,7 @@ import pytest
 from kvstream import Store
 from kvstream.types.thresholds import Thresholds
 from tests.opening import Stores
-from tests.operations.images.kept import Kept, kept
+from tests.operations.images.kept import Kept, take_image
 from tests.operations.images.kills import lives
 
 SMALL_STEPS = Thresholds(direct_entries=150, table_bytes=10_000, load_rows=7)
@@ -22,7 +22,7 @@ def source(open_store: Stores) -> Kept:
     group = stream.create_group("g", "0")
     for count in (1, 2, 3, 50, 1, 1, 1, 1):
         group.consumer(f"c{count}").read(count=count)
-    return kept(store, "s")
+    return take_image(store, "s")
 
 
 def load(store: Store, source: Kept, label: bytes) -> None:
@@ -52,7 +52,7 @@ def test_a_killed_load_leaves_the_complete_stream_or_nothing(
         assert whole or len(found.stream("s")) == replaced
         if not whole:
             load(found, source, label)
-        after = kept(found, "s")
+        after = take_image(found, "s")
         assert (after.found, after.rest) == (source.found, source.rest)
         assert found.check() == []
         assert found.unfinished_loads() == []

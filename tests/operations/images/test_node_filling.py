@@ -12,7 +12,7 @@ from kvstream.layout.values import encode_fields
 from kvstream.meta.bulk_fill import fit, fit_in_python, names_of
 from kvstream.types.ids import StreamID
 from kvstream.types.images import NodeImage, StreamState
-from tests.operations.images.kept import Kept, kept
+from tests.operations.images.kept import Kept, take_image
 
 NAMES = st.binary(max_size=3)
 VALUES = st.one_of(
@@ -68,7 +68,7 @@ def test_pages_are_packed_into_the_nodes_of_xadd(
         ]
         for number, each in enumerate(fields, 1):
             store.stream("s").add(each, id=(number * 3, number % 5))
-        wanted = kept(store, "s")
+        wanted = take_image(store, "s")
         ids = [eid for node in wanted.found for eid in node.ids]
         values = [value for node in wanted.found for value in node.values]
         pages = [
@@ -76,7 +76,7 @@ def test_pages_are_packed_into_the_nodes_of_xadd(
             for at in range(0, len(ids), cut)
         ]
         assert store.load("t", Kept(pages, wanted.rest)).corrections == []
-        assert kept(store, "t") == wanted
+        assert take_image(store, "t") == wanted
         assert store.check() == []
 
 

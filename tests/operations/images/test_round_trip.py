@@ -12,7 +12,7 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from kvstream import Store
 from tests.differential.grammar import Argv
 from tests.differential.machines import COMMANDS_8, AgainstKvstream
-from tests.operations.images.kept import copied
+from tests.operations.images.kept import copy_image
 
 EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "20"))
 SETTINGS = settings(
@@ -35,7 +35,7 @@ class ThroughImages(AgainstKvstream):
     def put_in_place_of_itself(self, key: str) -> None:
         store = Store(self.store.engine)
         if store.type(key) == "stream":
-            assert copied(store, key) == []
+            assert copy_image(store, key) == []
 
 
 def test_replacing_a_stream_by_its_image_makes_no_difference() -> None:

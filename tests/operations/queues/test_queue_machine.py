@@ -416,7 +416,7 @@ class QueueMachine(RuleBasedStateMachine):
         chosen = data.draw(st.lists(st.sampled_from(self.of("leased")), unique_by=id, min_size=1))
         mode = data.draw(st.sampled_from(["FAIL", "SILENT"]))
         self.face.xnack(mode, [each.id for each in chosen])
-        self.given_back_as(mode, chosen)
+        self.give_back_as(mode, chosen)
 
     @rule(ms=st.sampled_from([1, 50, 100, 300, 700, 1000]))
     def turn_the_clock(self, ms: int) -> None:
@@ -474,9 +474,9 @@ class QueueMachine(RuleBasedStateMachine):
         known = self.of("leased", "waiting", "ready")
         chosen = data.draw(st.lists(st.sampled_from(known), unique_by=id, min_size=1, max_size=4))
         assert self.face.xnack(mode, [each.id for each in chosen]) == len(chosen)
-        self.given_back_as(mode, chosen)
+        self.give_back_as(mode, chosen)
 
-    def given_back_as(self, mode: str, chosen: list[Message]) -> None:
+    def give_back_as(self, mode: str, chosen: list[Message]) -> None:
         if mode == "SILENT":
             rank = self.next_rank()
             for each in chosen:

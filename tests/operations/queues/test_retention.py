@@ -36,7 +36,7 @@ def read(store: Store, count: int, group: str = "g") -> None:
     ok(store, f"XREADGROUP GROUP {group} c COUNT {count} STREAMS s >")
 
 
-def left(store: Store) -> list[int]:
+def list_left(store: Store) -> list[int]:
     return [entry.id.ms for entry in store.stream("s").range()]
 
 
@@ -110,7 +110,7 @@ def test_maxlen_keeps_the_last_entries(quiet: Store) -> None:
     add(quiet, 1, 250)
     ok(quiet, "KVSTREAM.RETENTION SET s MAXLEN 7")
     assert ok(quiet, "KVSTREAM.RETENTION RUN s") == 243
-    assert left(quiet) == list(range(244, 251))
+    assert list_left(quiet) == list(range(244, 251))
     assert quiet.stats()["queues"]["retained_removed"] == 243
 
 
@@ -119,10 +119,10 @@ def test_maxage_removes_entries_at_their_age(quiet: Store, clock: ManualClock) -
     add(quiet, 9_000, 9_005)
     ok(quiet, "KVSTREAM.RETENTION SET s MAXAGE 1500")
     background(quiet)
-    assert len(left(quiet)) == 6
+    assert len(list_left(quiet)) == 6
     clock.ms = 10_502
     background(quiet)
-    assert left(quiet) == [9003, 9004, 9005]
+    assert list_left(quiet) == [9003, 9004, 9005]
 
 
 def test_maxbytes_removes_whole_nodes_and_never_the_last(quiet: Store) -> None:
@@ -130,14 +130,14 @@ def test_maxbytes_removes_whole_nodes_and_never_the_last(quiet: Store) -> None:
     size = stream_of(quiet).length * 105
     ok(quiet, f"KVSTREAM.RETENTION SET s MAXBYTES {size // 2}")
     ok(quiet, "KVSTREAM.RETENTION RUN s")
-    assert 400 < len(left(quiet)) < 520
-    assert left(quiet)[-1] == 1000
+    assert 400 < len(list_left(quiet)) < 520
+    assert list_left(quiet)[-1] == 1000
     add(quiet, 1001, 1500, "f " + "x" * 100)
     ok(quiet, "KVSTREAM.RETENTION RUN s")
-    assert 400 < len(left(quiet)) < 520
+    assert 400 < len(list_left(quiet)) < 520
     ok(quiet, "KVSTREAM.RETENTION SET s MAXBYTES 1")
     ok(quiet, "KVSTREAM.RETENTION RUN s")
-    assert 0 < len(left(quiet)) <= 100
+    assert 0 < len(list_left(quiet)) <= 100
 
 
 def test_bytes_are_counted_again_after_other_trims_and_deletions(quiet: Store) -> None:
@@ -164,18 +164,18 @@ def test_acked_removes_what_every_group_has_acknowledged(quiet: Store) -> None:
     read(quiet, 5)
     ok(quiet, "XACK s g 1-0 2-0 3-0 5-0")
     background(quiet)
-    assert len(left(quiet)) == 10
+    assert len(list_left(quiet)) == 10
     read(quiet, 3, "h")
     ok(quiet, "XACK s h 1-0 2-0 3-0")
     background(quiet)
-    assert left(quiet) == list(range(4, 11))
+    assert list_left(quiet) == list(range(4, 11))
 
 
 def test_acked_keeps_a_stream_without_groups(quiet: Store) -> None:
     add(quiet, 1, 10)
     ok(quiet, "KVSTREAM.RETENTION SET s ACKED")
     background(quiet)
-    assert len(left(quiet)) == 10
+    assert len(list_left(quiet)) == 10
 
 
 def test_an_unacknowledged_entry_keeps_only_itself(quiet: Store) -> None:
@@ -185,10 +185,10 @@ def test_an_unacknowledged_entry_keeps_only_itself(quiet: Store) -> None:
     read(quiet, 4900)
     ok(quiet, "XACK s g " + " ".join(f"{ms}-0" for ms in range(1, 4901) if ms not in (3, 777)))
     background(quiet)
-    assert left(quiet) == [3, 777, *range(4901, 5001)]
+    assert list_left(quiet) == [3, 777, *range(4901, 5001)]
     ok(quiet, "XACK s g 3-0 777-0")
     background(quiet)
-    assert left(quiet) == list(range(4901, 5001))
+    assert list_left(quiet) == list(range(4901, 5001))
 
 
 @pytest.mark.parametrize("rule", ["MAXLEN 2", "MAXAGE 1", "MAXBYTES 1"])
@@ -199,7 +199,7 @@ def test_no_rule_removes_what_a_group_needs(quiet: Store, clock: ManualClock, ru
     ok(quiet, "XACK s g " + " ".join(f"{ms}-0" for ms in range(1, 151) if ms != 50))
     ok(quiet, f"KVSTREAM.RETENTION SET s {rule}")
     background(quiet)
-    assert left(quiet) == [50, *range(151, 301)]
+    assert list_left(quiet) == [50, *range(151, 301)]
 
 
 @pytest.mark.parametrize("rule", ["MAXLEN 2", "MAXAGE 1"])
@@ -209,7 +209,7 @@ def test_force_removes_what_a_group_needs(quiet: Store, rule: str) -> None:
     read(quiet, 150)
     ok(quiet, f"KVSTREAM.RETENTION SET s {rule} FORCE")
     background(quiet)
-    assert left(quiet) == ([299, 300] if rule == "MAXLEN 2" else [])
+    assert list_left(quiet) == ([299, 300] if rule == "MAXLEN 2" else [])
 
 
 def test_a_renamed_stream_keeps_its_retention(quiet: Store) -> None:
@@ -219,7 +219,7 @@ def test_a_renamed_stream_keeps_its_retention(quiet: Store) -> None:
     ok(quiet, "RENAME t s")
     add(quiet, 11, 12)
     background(quiet)
-    assert left(quiet) == [10, 11, 12]
+    assert list_left(quiet) == [10, 11, 12]
 
 
 # --- the latest entry of each value -------------------------------------------------------------
@@ -232,12 +232,12 @@ def test_latest_keeps_the_last_entry_of_each_value_and_those_without_the_field(
         ok(quiet, f"XADD s {ms}-0 {fields}")
     ok(quiet, "KVSTREAM.RETENTION SET s LATEST u")
     background(quiet)
-    assert left(quiet) == [3, 4, 5, 6]
+    assert list_left(quiet) == [3, 4, 5, 6]
     store = reopen(quiet)
     store.engine.timers.paused = True
     ok(store, "XADD s 7-0 u c n 6")
     background(store)
-    assert left(store) == [3, 4, 6, 7]
+    assert list_left(store) == [3, 4, 6, 7]
 
 
 def test_latest_compacts_many_entries_in_steps(quiet: Store) -> None:
@@ -246,7 +246,7 @@ def test_latest_compacts_many_entries_in_steps(quiet: Store) -> None:
     ok(quiet, "KVSTREAM.RETENTION SET s LATEST u")
     assert quiet.engine.run(retention.run, NAME)[1]
     background(quiet)
-    assert left(quiet) == list(range(2994, 3001))
+    assert list_left(quiet) == list(range(2994, 3001))
 
 
 def test_latest_waits_at_the_first_entry_that_a_group_needs(quiet: Store) -> None:
@@ -257,10 +257,10 @@ def test_latest_waits_at_the_first_entry_that_a_group_needs(quiet: Store) -> Non
     ok(quiet, "XACK s g 1-0 2-0 4-0")
     ok(quiet, "KVSTREAM.RETENTION SET s LATEST u")
     background(quiet)
-    assert left(quiet) == [2, 3, 4, 5, 6]
+    assert list_left(quiet) == [2, 3, 4, 5, 6]
     ok(quiet, "XACK s g 3-0")
     background(quiet)
-    assert left(quiet) == [4, 5, 6]
+    assert list_left(quiet) == [4, 5, 6]
 
 
 def test_another_field_restarts_latest(quiet: Store) -> None:
@@ -268,10 +268,10 @@ def test_another_field_restarts_latest(quiet: Store) -> None:
         ok(quiet, f"XADD s {ms}-0 u {ms} w same")
     ok(quiet, "KVSTREAM.RETENTION SET s LATEST u")
     background(quiet)
-    assert len(left(quiet)) == 4
+    assert len(list_left(quiet)) == 4
     ok(quiet, "KVSTREAM.RETENTION SET s LATEST w")
     background(quiet)
-    assert left(quiet) == [4]
+    assert list_left(quiet) == [4]
 
 
 def test_rows_of_values_without_entries_are_deleted(quiet: Store) -> None:
@@ -323,9 +323,9 @@ def test_the_background_threads_apply_the_rules(open_store: Stores) -> None:
     store = open_store("own")
     add(store, 1, 10)
     ok(store, "KVSTREAM.RETENTION SET s MAXLEN 3")
-    until(lambda: len(left(store)) == 3, "the first check")
+    until(lambda: len(list_left(store)) == 3, "the first check")
     add(store, 11, 20)
-    until(lambda: left(store) == [18, 19, 20], "the check of a changed stream")
+    until(lambda: list_left(store) == [18, 19, 20], "the check of a changed stream")
 
 
 def test_steps_are_bounded_and_the_next_one_follows_at_once(quiet: Store) -> None:
@@ -333,9 +333,9 @@ def test_steps_are_bounded_and_the_next_one_follows_at_once(quiet: Store) -> Non
     add(quiet, 1, 1000)
     ok(quiet, "KVSTREAM.RETENTION SET s MAXLEN 10")
     assert quiet.engine.run(timer_thread.run_due, 1) == 1
-    assert len(left(quiet)) == 900
+    assert len(list_left(quiet)) == 900
     assert quiet.engine.run(timer_thread.run_due, 1) == 1
-    assert len(left(quiet)) == 800
+    assert len(list_left(quiet)) == 800
 
 
 def test_run_ends_when_entries_are_acknowledged_between_its_steps(quiet: Store) -> None:
@@ -361,7 +361,7 @@ def test_age_and_length_together_pass_entries_that_stay_pending(
     ok(quiet, "XACK s g " + " ".join(f"{ms}-0" for ms in range(now - 300, now)))
     ok(quiet, "KVSTREAM.RETENTION SET s MAXAGE 990 MAXLEN 710")
     assert ok(quiet, "KVSTREAM.RETENTION RUN s") == 290
-    assert left(quiet) == [*range(now - 1000, now - 300), *range(now - 10, now)]
+    assert list_left(quiet) == [*range(now - 1000, now - 300), *range(now - 10, now)]
 
 
 def test_ids_in_the_far_future_have_a_timer_too(quiet: Store) -> None:
@@ -369,7 +369,7 @@ def test_ids_in_the_far_future_have_a_timer_too(quiet: Store) -> None:
     ok(quiet, "KVSTREAM.RETENTION SET s MAXAGE 1000")
     background(quiet)
     background(quiet)
-    assert len(left(quiet)) == 1
+    assert len(list_left(quiet)) == 1
     assert ok(quiet, "KVSTREAM.RETENTION DEL s") == 1
     assert quiet.engine.run(lambda txn: list(timers.scan(txn, stream_of(quiet)))) == []
 
@@ -395,9 +395,9 @@ def test_compaction_resumes_after_a_restart(quiet: Store, reopen: Reopen) -> Non
         ok(quiet, f"XADD s {number}-0 u {number % 7}")
     ok(quiet, "KVSTREAM.RETENTION SET s LATEST u")
     quiet.engine.run(timer_thread.run_due, 1)
-    assert len(left(quiet)) == 907
+    assert len(list_left(quiet)) == 907
     store = reopen(quiet)
     background(store)
-    assert left(store) == list(range(994, 1001))
+    assert list_left(store) == list(range(994, 1001))
     rows = store.engine.run(lambda txn: list(timers.scan_rows(txn, stream_of(store), b"Pk")))
     assert len(rows) == 7

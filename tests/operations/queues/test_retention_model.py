@@ -153,7 +153,7 @@ class RetentionMachine(RuleBasedStateMachine):
                 pass
             self.agree(whole=True)
 
-    def needed(self) -> set[int]:
+    def find_needed(self) -> set[int]:
         found: set[int] = set()
         for group, last in self.last.items():
             found |= self.pending[group] | {ms for ms in self.entries if ms > last}
@@ -167,7 +167,7 @@ class RetentionMachine(RuleBasedStateMachine):
         assert set(self.entries) - there <= may_go
         if whole and self.policy is not None and not self.policy.latest:
             assert there == set(self.entries) - self.must_go()
-        if whole and self.policy == Retention(latest=b"u") and not self.needed():
+        if whole and self.policy == Retention(latest=b"u") and not self.find_needed():
             values = [value for value in (self.entries[ms] for ms in there) if value]
             assert len(values) == len(set(values))
         self.entries = {ms: value for ms, value in self.entries.items() if ms in there}
@@ -175,12 +175,12 @@ class RetentionMachine(RuleBasedStateMachine):
     def by_rules(self) -> set[int]:
         """Return the entries that MAXAGE and ACKED remove."""
         rules = self.policy or Retention()
-        kept = set() if rules.force else self.needed()
+        kept = set() if rules.force else self.find_needed()
         gone: set[int] = set()
         if rules.max_age_ms:
             gone |= {ms for ms in self.entries if self.clock.ms - ms >= rules.max_age_ms} - kept
         if rules.acked and self.last:
-            gone |= set(self.entries) - self.needed()
+            gone |= set(self.entries) - self.find_needed()
         return gone
 
     def must_go(self) -> set[int]:
@@ -189,7 +189,7 @@ class RetentionMachine(RuleBasedStateMachine):
         gone = self.by_rules()
         if rules.max_length:
             rest = sorted(set(self.entries) - gone)
-            kept = set() if rules.force else self.needed()
+            kept = set() if rules.force else self.find_needed()
             excess = max(0, len(rest) - rules.max_length)
             gone |= set([ms for ms in rest if ms not in kept][:excess])
         return gone
@@ -198,7 +198,7 @@ class RetentionMachine(RuleBasedStateMachine):
         """Return the removable entries: with LATEST those with a later entry of their value."""
         rules = self.policy or Retention()
         gone = self.by_rules()
-        kept = set() if rules.force else self.needed()
+        kept = set() if rules.force else self.find_needed()
         if rules.max_length:
             gone |= set(self.entries) - kept  # the order of steps decides which of them
         if rules.latest:
@@ -210,7 +210,7 @@ class RetentionMachine(RuleBasedStateMachine):
     def what_a_group_needs_is_there(self) -> None:
         if self.policy is None or not self.policy.force:
             there = {entry.id.ms for entry in self.store.stream("s").range()}
-            assert self.needed() & set(self.entries) <= there
+            assert self.find_needed() & set(self.entries) <= there
 
 
 RetentionMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=40)

@@ -30,7 +30,7 @@ def quiet(open_store: Stores, clock: ManualClock) -> Store:
     return opened(open_store)
 
 
-def planned(store: Store) -> list[int]:
+def list_due(store: Store) -> list[int]:
     """Return ``cron:at`` of each message."""
     return [int(entry.fields[b"cron:at"]) for entry in store.stream("s")]
 
@@ -73,12 +73,12 @@ def test_a_schedule_adds_a_message_at_each_time(quiet: Store, clock: ManualClock
     assert ok(quiet, "KVSTREAM.SCHEDULE SET s job @hourly FIELDS n 1 m 2") == start + HOUR
     clock.advance(HOUR - 1)
     step(quiet)
-    assert planned(quiet) == []
+    assert list_due(quiet) == []
     for hour in (1, 2, 3):
         clock.ms = start + hour * HOUR
         step(quiet)
         step(quiet)
-        assert planned(quiet) == [start + n * HOUR for n in range(1, hour + 1)]
+        assert list_due(quiet) == [start + n * HOUR for n in range(1, hour + 1)]
     assert quiet.stream("s").range(count=1)[0].flat == (
         *(b"n", b"1", b"m", b"2", b"cron:name", b"job"),
         *(b"cron:at", b"%d" % (start + HOUR)),
@@ -116,10 +116,10 @@ def test_times_that_passed_while_the_store_was_closed_follow_the_misfire_rule(
     clock.advance(60_000 + late_ms)
     store = opened(open_store)
     step(store)
-    assert planned(store) == [start + at * 1000 for at in expected]
+    assert list_due(store) == [start + at * 1000 for at in expected]
     clock.ms = start + 70_000
     step(store)
-    assert planned(store) == [start + at * 1000 for at in [*expected, 70]]
+    assert list_due(store) == [start + at * 1000 for at in [*expected, 70]]
 
 
 def test_years_without_the_store_are_skipped_quickly(
@@ -129,7 +129,7 @@ def test_years_without_the_store_are_skipped_quickly(
     set_every(store, "ALL 5", "1s")
     clock.advance(3 * 365 * DAY)
     step(store)
-    assert planned(store) == [clock.ms - n * 1000 for n in (4, 3, 2, 1, 0)]
+    assert list_due(store) == [clock.ms - n * 1000 for n in (4, 3, 2, 1, 0)]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_days_of_clock_changes_have_one_message_each(
     for _ in range(3 * 24 * 4):
         clock.advance(HOUR // 4)
         step(quiet)
-    shown = [datetime.fromtimestamp(at / 1000, berlin) for at in planned(quiet)]
+    shown = [datetime.fromtimestamp(at / 1000, berlin) for at in list_due(quiet)]
     assert [f"{at:%d %H:%M}" for at in shown] == times
 
 
@@ -162,7 +162,7 @@ def test_a_clock_set_back_repeats_no_time(quiet: Store, clock: ManualClock) -> N
     step(quiet)
     clock.ms = start + 12_000
     step(quiet)
-    assert planned(quiet) == [start + 10_000]
+    assert list_due(quiet) == [start + 10_000]
 
 
 def test_a_schedule_set_again_keeps_its_next_time(quiet: Store, clock: ManualClock) -> None:
@@ -170,7 +170,7 @@ def test_a_schedule_set_again_keeps_its_next_time(quiet: Store, clock: ManualClo
     clock.advance(15_000)
     assert set_every(quiet) == first, "a worker that starts again hides no missed time"
     step(quiet)
-    assert planned(quiet) == [first]
+    assert list_due(quiet) == [first]
     assert set_every(quiet, every="20s") == first + 10_000
     assert len(ok(quiet, "KVSTREAM.SCHEDULE LIST s")) == 1
 
@@ -190,7 +190,7 @@ def test_run_adds_a_message_now_and_leaves_the_next_time(quiet: Store, clock: Ma
     due_ms = set_every(quiet)
     clock.advance(3000)
     assert ok(quiet, "KVSTREAM.SCHEDULE RUN s job") == b"%d-0" % clock.ms
-    assert planned(quiet) == [clock.ms]
+    assert list_due(quiet) == [clock.ms]
     assert ok(quiet, "KVSTREAM.SCHEDULE LIST s")[0]["next"] == due_ms
     assert error(quiet, "KVSTREAM.SCHEDULE RUN s nojob") == "no such schedule 'nojob'"
     with pytest.raises(NoSuchKey):
@@ -264,7 +264,7 @@ def test_many_schedules_of_one_time_take_several_steps(quiet: Store, clock: Manu
         before += sizes[-1]
     assert sum(sizes) == 130 * 20
     assert max(sizes) <= schedules.STEP_MESSAGES + 20
-    assert len(set(zip(values(quiet, field=b"cron:name"), planned(quiet), strict=True))) == 2600
+    assert len(set(zip(values(quiet, field=b"cron:name"), list_due(quiet), strict=True))) == 2600
 
 
 def test_a_damaged_schedule_is_found_and_removed(quiet: Store, clock: ManualClock) -> None:
