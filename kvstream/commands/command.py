@@ -6,7 +6,7 @@ COMMAND, ACL categories, HELP and docs/commands.md are made from the records.
 
 A handler runs in a transaction. It parses the arguments, calls operations, and builds a reply; it
 neither commits nor waits. If it reads entries, it returns what it wants read (``Range``,
-``ReadStreams``), and ``reply_pages.read_reply`` reads them: at once, in pages, or later.
+``StreamsRead``), and ``reply_pages.READERS`` reads them: at once, in pages, or later.
 """
 
 import re
@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from kvstream.commands.args import Argv
-from kvstream.commands.replies import NULL_ARRAY, RESP2, RESP3, NullArray, Reply, Simple
+from kvstream.commands.replies import NULL_ARRAY, RESP2, RESP3, Reply, Simple
 from kvstream.layout.keys import U16
 from kvstream.meta.txn import Txn
 from kvstream.operations.plans import Stepped
@@ -27,18 +27,6 @@ from kvstream.operations.reads.read import StreamsRead
 
 T = TypeVar("T")
 Attempt: TypeAlias = Callable[[Txn], Reply]
-
-
-def _null() -> NullArray:
-    return NULL_ARRAY
-
-
-@dataclass(slots=True)
-class ReadStreams(StreamsRead):
-    """Returned instead of a reply: the entries of several streams are to be read."""
-
-    nothing: "Callable[[], Answer]" = _null
-    """Returns the answer if there are no entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +120,8 @@ class Session:
         """Put before a key it makes the key's name: the hot form of ``qualified``."""
 
 
-Unread: TypeAlias = Range | ReadStreams | LongReply
-"""What a handler wants read: ``reply_pages.read_reply`` makes an answer of it."""
+Unread: TypeAlias = Range | StreamsRead | LongReply
+"""What a handler wants read: ``reply_pages.READERS`` makes an answer of it."""
 Answer: TypeAlias = "Reply | Blocked | Later | Stepwise[Any]"
 Handler: TypeAlias = Callable[[Txn, Session, Argv], "Answer | Unread"]
 H = TypeVar("H", bound=Callable[..., "Answer | Unread"])

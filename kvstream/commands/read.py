@@ -24,7 +24,6 @@ from kvstream.commands.args import (
 from kvstream.commands.command import (
     Blocked,
     Family,
-    ReadStreams,
     Session,
     Stepwise,
     StreamsKeys,
@@ -97,7 +96,7 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Stepwise[bool] | Unread:
     return load_first(txn, session, names, partial(_read, names, ids, asked))
 
 
-def _plain_read(session: Session, argv: Argv) -> ReadStreams | None:
+def _plain_read(session: Session, argv: Argv) -> StreamsRead | None:
     """Parse an XREAD of one stream with COUNT, or COUNT and BLOCK, by position; None for others."""
     raw, block = argv[2], None
     if len(argv) == 6 and argv[1] in COUNT:
@@ -109,27 +108,25 @@ def _plain_read(session: Session, argv: Argv) -> ReadStreams | None:
     ids = plain_ids(argv[-1:])
     if ids is None:
         return None
-    wanted = [(session.prefix + argv[-2], ids[0])]
     count = SHORT_COUNTS.get(raw) or positive_count(raw)
+    wanted = [(session.prefix + argv[-2], ids[0])]
     if block is None:
-        return ReadStreams(wanted, count)
-    timeout_ms = block
-    return ReadStreams(
-        wanted,
-        count,
-        None,
-        lambda: _block(session, wanted, ReadOptions(count, timeout_ms=timeout(timeout_ms))),
-    )
+        return StreamsRead(wanted, count)
+    return StreamsRead(wanted, count, None, partial(_block_on_one, session, wanted, count, block))
 
 
 def _read(
     names: list[bytes], ids: list[bytes], options: ReadOptions, txn: Txn, session: Session
-) -> ReadStreams:
+) -> StreamsRead:
     wanted = list(zip(names, _resolve_ids(txn, names, ids), strict=True))
-    asked = ReadStreams(wanted, options.count, options.budget(session))
-    if options.blocks:
-        asked.nothing = partial(_block, session, wanted, options)
-    return asked
+    block = partial(_block, session, wanted, options) if options.blocks else None
+    return StreamsRead(wanted, options.count, options.budget(session), block)
+
+
+def _block_on_one(
+    session: Session, wanted: list[tuple[bytes, StreamID]], count: int | None, block: bytes
+) -> Blocked:
+    return _block(session, wanted, ReadOptions(count, timeout_ms=timeout(block)))
 
 
 def _block(session: Session, wanted: list[tuple[bytes, StreamID]], options: ReadOptions) -> Blocked:
@@ -154,11 +151,11 @@ def count_and_block(words: Argv) -> tuple[bytes, bytes] | None:
     """
     if len(words) != 4:
         return None
-    if words[0] in _BLOCK:
-        words = *words[2:], *words[:2]
-    if words[0] not in COUNT or words[2] not in _BLOCK:
+    first, count, second, block = words
+    if first in _BLOCK:
+        first, count, second, block = second, block, first, count
+    if first not in COUNT or second not in _BLOCK:
         return None
-    count, block = words[1], words[3]
     return (count, block) if block.isdigit() and len(block) <= _TIMEOUT_DIGITS else None
 
 

@@ -5,7 +5,7 @@ is made in a transaction without changes; in any other the command returns LATER
 read in EXEC cannot wait: it sees the committed rows, and in memory the changes of its transaction.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -13,7 +13,6 @@ from kvstream.commands.command import (
     LATER,
     Answer,
     LongReply,
-    ReadStreams,
     Session,
     Stepwise,
     Unread,
@@ -42,39 +41,13 @@ from kvstream.operations.reads.limits import memory_of_entries
 from kvstream.operations.reads.pages import ITERATOR_BYTES
 from kvstream.operations.reads.range import LongRead, Range, read_range
 from kvstream.operations.reads.read import Reply as Found
-from kvstream.operations.reads.read import plan_loading_streams, read_streams
+from kvstream.operations.reads.read import StreamsRead, plan_loading_streams, read_streams
 from kvstream.types.records import AnyEntry, Outcome
 
 OBJECT_BYTES = 48
 """Memory of a small value beside its bytes."""
 SAMPLES = 100
 """Items of a long array from which its memory is estimated."""
-
-
-UNREAD: Final = frozenset({Range, ReadStreams, LongReply})
-"""Types of answers that ``read_reply`` makes replies of."""
-
-
-def read_reply(txn: Txn, session: Session, wanted: Unread) -> Answer:
-    """Read what a handler has returned, and return the reply: at once, in pages, or later."""
-    if type(wanted) is Range:
-        found = read_range(txn, wanted, session.pages)
-        if type(found) is LongRead:
-            return _begin_pages(txn, session, found.begin)
-        return NULL_ARRAY if found is None else found  # type: ignore[return-value]
-    if type(wanted) is ReadStreams:
-        streams: Any = read_streams(txn, wanted, session.pages)
-        if type(streams) is LongRead:
-            answer = _begin_pages(txn, session, partial(_streams_in_steps, streams))
-            return answer or wanted.nothing()
-        pairs: list[Pair] = []
-        for name, entries in streams:
-            if type(entries) is LongRead:
-                return _begin_pages(txn, session, lambda: Streams(_pairs(streams)))
-            pairs.append((key_of(name), entries))
-        return Streams(pairs) if pairs else wanted.nothing()
-    assert isinstance(wanted, LongReply)
-    return _begin_pages(txn, session, wanted.begin)
 
 
 def _begin_pages(
@@ -87,22 +60,49 @@ def _begin_pages(
     return None if reply is None else page(reply)
 
 
-def _streams_in_steps(read: LongRead[seeks.Steps | None]) -> Streams | None:
-    steps = read.begin()
-    if steps is None:
-        return None
-    return Streams(Gradual(step if not isinstance(step, list) else _pairs(step) for step in steps))
+def _begin_streams(read: LongRead[seeks.Items | seeks.Steps | None]) -> Streams | None:
+    found = read.begin()
+    if found is None or isinstance(found, list):
+        return None if found is None else Streams(_pairs(found))
+    return Streams(Gradual(_pairs(step) if isinstance(step, list) else step for step in found))
 
 
-def _pairs(found: Sequence[tuple[bytes, Any]]) -> list[Pair]:
-    """Return keys and entries; those that are not read yet come in steps."""
-    return [(key_of(name), _begin(entries)) for name, entries in found]
+def _pairs(found: seeks.Items) -> list[Pair]:
+    """Return keys and entries; those that come in steps are written step by step."""
+    return [
+        (key, Gradual(entries) if isinstance(entries, Iterator) else entries)
+        for key, entries in found
+    ]
 
 
-def _begin(entries: Any) -> Any:
-    if isinstance(entries, LongRead):
-        return Gradual(entries.begin())
-    return Gradual(entries) if isinstance(entries, Iterator) else entries
+def _read_range(txn: Txn, session: Session, asked: Range) -> Answer:
+    found = read_range(txn, asked, session.pages)
+    if type(found) is LongRead:
+        return _begin_pages(txn, session, found.begin)
+    return NULL_ARRAY if found is None else found  # type: ignore[return-value]
+
+
+def _read_streams(txn: Txn, session: Session, asked: StreamsRead) -> Answer:
+    found: Any = read_streams(txn, asked, session.pages)
+    if type(found) is LongRead:
+        answer = _begin_pages(txn, session, partial(_begin_streams, found))
+        if answer is not None:
+            return answer
+    elif found:
+        return Streams(found)
+    return NULL_ARRAY if asked.block is None else asked.block()
+
+
+def _begin_reply(txn: Txn, session: Session, reply: LongReply) -> Answer:
+    return _begin_pages(txn, session, reply.begin)
+
+
+READERS: Final[Mapping[type, Callable[[Txn, Session, Any], Answer]]] = {
+    Range: _read_range,
+    StreamsRead: _read_streams,
+    LongReply: _begin_reply,
+}
+"""How the ``Unread`` that a handler returned is read: at once, in pages, or later."""
 
 
 def load_first(

@@ -160,10 +160,11 @@ class Batch:
         self, family: int, lower: bytes, upper: bytes, limit: int, reverse: bool = False
     ) -> list[Row]:
         """Return the first ``limit`` rows of ``lower <= key < upper``; in reverse, the last."""
-        lower = self._behind_deleted(family, lower)
-        if not self._touches(family, lower, upper):
-            return self._rows.page(family, lower, upper, limit, reverse)
-        return list(islice(self._merge(family, lower, upper, reverse), max(limit, 0)))
+        if self.puts[family] or self.ranges or self.deferred:
+            lower = self._behind_deleted(family, lower)
+            if self._touches(family, lower, upper):
+                return list(islice(self._merge(family, lower, upper, reverse), max(limit, 0)))
+        return self._rows.page(family, lower, upper, limit, reverse)
 
     def page_added(self, family: int, lower: bytes, upper: bytes, limit: int) -> list[Row]:
         """Return the first ``limit`` rows of a range in which no row is committed yet."""

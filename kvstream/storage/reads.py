@@ -286,7 +286,6 @@ def _row_by_row(
             rows.seek_to_last()
         else:
             rows.seek(lower)
-        advance = rows.prev if reverse else rows.next
         end = lower if reverse else _last_key(upper) if limit > 1 else None
         while limit > 0:
             if not rows.valid():
@@ -298,9 +297,12 @@ def _row_by_row(
             found.append((key, rows.value()))
             if len(found) == limit or key == end:
                 break
-            advance()
+            if reverse:
+                rows.prev()
+            else:
+                rows.next()
     finally:  # an error may be kept with this frame, and an iterator keeps RocksDB open
-        rows = advance = None
+        rows = None
     return found
 
 

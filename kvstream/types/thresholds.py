@@ -100,6 +100,12 @@ class Thresholds:
     """Long streams whose entries are counted by their nodes, to know whether a read is short."""
     short_streams: int = 500
     """Short streams that are read at once."""
+    seek_rows: int = 256
+    """Entries of one stream that an iterator of many streams reads at once."""
+    searched_streams: int = 64
+    """Streams in which one step of a long XREAD looks for entries."""
+    returned_streams: int = 16
+    """Streams whose entries one step of its reply begins with."""
     node_pages_together: int = 8
     """Pages of 256 nodes that one step of KVSTREAM.COUNT adds: half a millisecond of work."""
     runs_together: int = 256

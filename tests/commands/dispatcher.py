@@ -32,7 +32,7 @@ from kvstream.commands.replies import (
     Streams,
     Verbatim,
 )
-from kvstream.commands.reply_pages import UNREAD, read_reply
+from kvstream.commands.reply_pages import READERS
 from kvstream.commands.table import find
 from kvstream.engine.engine import Engine
 from kvstream.errors import KVStreamError
@@ -69,8 +69,8 @@ class Dispatcher:
 
     def _answer(self, txn: Txn, command: Command, argv: Argv) -> Answer:
         answer: Any = command.run(txn, self.session, argv)
-        if type(answer) in UNREAD:
-            answer = read_reply(txn, self.session, answer)
+        if type(answer) in READERS:
+            answer = READERS[type(answer)](txn, self.session, answer)
         return answer  # type: ignore[no-any-return]
 
     def _config(self, argv: Argv) -> Reply:

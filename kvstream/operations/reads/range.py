@@ -28,7 +28,7 @@ from kvstream.operations.reads.limits import (
     short_bytes,
 )
 from kvstream.operations.reads.pages import Steps, read_pages
-from kvstream.operations.reads.rows import FEW, read_ahead, read_newest, read_rows, read_until
+from kvstream.operations.reads.rows import FEW, read_ahead, read_rows, read_until
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
 
@@ -76,9 +76,7 @@ def read_range(txn: Txn, asked: Range, in_pages: bool) -> Found | None:
     count = asked.count
     if count is not None and count <= 0:
         return None
-    return read_entries(
-        txn, stream, asked.start, asked.end, count, asked.reverse, in_pages=in_pages
-    )
+    return read_entries(txn, stream, asked.start, asked.end, count, in_pages, asked.reverse)
 
 
 def scan(txn: Txn, asked: Range) -> Rows | None:
@@ -97,9 +95,9 @@ def read_entries(
     start: StreamID,
     end: StreamID,
     count: int | None,
+    in_pages: bool,
     reverse: bool = False,
     *,
-    in_pages: bool,
     cuts: bool = False,
     rows_max: int | None = None,
 ) -> Found:
@@ -111,9 +109,12 @@ def read_entries(
     """
     if count is None and start == end:
         count = 1
-    if not reverse and (count == 1 or is_short(count, stream)):
-        return read_short(txn, stream, start, end, count)
-    if not in_pages or (count is not None and count <= 1):
+    if count is not None and not reverse and (count == 1 or count <= first_page(stream)):
+        cache = txn.catalog.reply_cache
+        if count < cache.rows_min or not cache.memory_max:
+            return Rows(read_rows(txn, stream, start, end, count), len(stream.prefix))
+        return read_cached(txn, stream, start, end, count)
+    if not in_pages or count == 1:
         room = txn.catalog.limits.reply_left // WIRE_TIMES if cuts else None
         return read_whole(txn, stream, start, end, count, reverse, room)
     most = txn.thresholds.short_rows if rows_max is None else rows_max
@@ -127,9 +128,7 @@ def read_entries(
 
 def is_short(count: int | None, stream: StreamMeta) -> TypeGuard[int]:
     """Return whether ``count`` entries of a stream are read at once, without measuring them."""
-    return count is not None and (
-        count <= 1 or (count <= FIRST_PAGE and count <= first_page(stream))
-    )
+    return count is not None and (count <= 1 or count <= first_page(stream))
 
 
 def is_cached(txn: Txn, count: int | None) -> bool:
@@ -138,22 +137,10 @@ def is_cached(txn: Txn, count: int | None) -> bool:
     return count is not None and cache.rows_min <= count <= FIRST_PAGE and cache.memory_max > 0
 
 
-def read_short(
+def read_cached(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int
 ) -> Rows | EncodedEntries:
-    """Return the first ``count`` entries of ``start <= id <= end``, for which ``is_short`` is true.
-
-    They go through the cache of encoded replies if they are enough for it to keep.
-    """
-    cache = txn.catalog.reply_cache
-    if count < cache.rows_min or not cache.memory_max:
-        return Rows(read_rows(txn, stream, start, end, count), len(stream.prefix))
-    return _read_cached(txn, stream, start, end, count)
-
-
-def _read_cached(
-    txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int
-) -> Rows | EncodedEntries:
+    """Return the first ``count`` entries of a range through the cache of encoded replies."""
     first, last = stream.first, stream.last
     first, last = start if start > first else first, end if end < last else last
     if first > last or not stream.length:
@@ -193,9 +180,10 @@ def read_whole(
     the next read. 0: no limit. None: raise ReplyTooLarge if they are more than a reply may hold.
     """
     if reverse and count == 1 and start <= stream.last <= end:
-        newest = read_newest(txn, stream)
-        if newest is not None:
-            return newest
+        newest = stream.prefix + PACKED(*stream.last)
+        value = txn.batch.get(_MESSAGES, newest) if stream.length else None
+        if value is not None:
+            return Rows([(newest, value)], len(stream.prefix))
     most = txn.catalog.limits.reply_left if room is None else room
     page, size = read_until(txn, stream, start, end, count, most, reverse)
     if size > most and room is None:
@@ -216,6 +204,6 @@ def read_next(
     if is_short(count, stream) and count > 0:
         if count <= FEW:
             return read_ahead(txn, stream, group, count)
-        if encoded and stream.groups_count > 1:
-            return read_short(txn, stream, group.last_delivered.next(), MAX_ID, count)
+        if encoded and stream.groups_count > 1 and is_cached(txn, count):
+            return read_cached(txn, stream, group.last_delivered.next(), MAX_ID, count)
     return read_whole(txn, stream, group.last_delivered.next(), MAX_ID, count, room=room)

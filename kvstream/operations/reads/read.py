@@ -6,12 +6,15 @@ unread, each stream by itself, or all of them in steps if the streams are many. 
 all entries at once: ``read``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from typing import Any
 
 from kvstream.errors import InvalidArgument, WrongType
+from kvstream.layout.keys import key_of
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning
@@ -22,8 +25,8 @@ from kvstream.operations.reads.range import (
     LongRead,
     is_cached,
     is_short,
+    read_cached,
     read_entries,
-    read_short,
     read_whole,
 )
 from kvstream.operations.reads.rows import has_after, last_entry
@@ -45,6 +48,8 @@ class StreamsRead:
     """The most entries of each stream."""
     budget: Budget | None = None
     """MAXCOUNT and MAXSIZE, of all streams together."""
+    block: Callable[[], Any] | None = None
+    """Returns the answer of a command that waits if there are no entries."""
 
 
 class Position(Enum):
@@ -95,12 +100,12 @@ def plan_loading_streams(txn: Txn, names: Sequence[bytes]) -> Plan[bool] | None:
 
 def read_streams(
     txn: Txn, asked: StreamsRead, in_pages: bool
-) -> Sequence[tuple[bytes, Found | Sequence[HistoryEntry]]] | LongRead[seeks.Steps | None]:
-    """Return the name and entries of each stream that has any, for a reply; empty: nothing new.
+) -> Sequence[tuple[bytes, Sequence[HistoryEntry]]] | LongRead[seeks.Items | seeks.Steps | None]:
+    """Return the key and entries of each stream that has any, for a reply; empty: nothing new.
 
-    ``in_pages``: entries of a stream that are too many for one turn are a LongRead. If the streams
-    are too many, the whole read is one; its steps are None if there are no entries. Without
-    ``in_pages``, the entries that fit into a reply are returned.
+    ``in_pages``: if the entries are too many for one turn, or the streams, a LongRead is returned.
+    It begins the entries of each stream, or the steps of all; None if there are no entries.
+    Otherwise those are returned that fit into a reply.
     """
     wanted, count = asked.wanted, asked.count
     if asked.budget is None:
@@ -109,13 +114,14 @@ def read_streams(
             stream = txn.stream(name)
             if stream is None or not has_after(stream, after):
                 return []
-            found = read_entries(
-                txn, stream, after.next(), MAX_ID, count, in_pages=in_pages, cuts=True
-            )
-            return [(name, found)] if type(found) is LongRead or found else []
+            found = read_entries(txn, stream, after.next(), MAX_ID, count, in_pages, cuts=True)
+            if type(found) is LongRead:
+                return LongRead(partial(_begin_long, [(key_of(name), found)]))
+            return [(key_of(name), found)] if found else []  # type: ignore[list-item]
         if in_pages and _may_be_long(txn, wanted, count):
             return _read_or_leave(txn, wanted, count)
-    return _read_all(txn, _find(txn, wanted), asked, encoded=True)
+    reply = _read_all(txn, _find(txn, wanted), asked, encoded=True)
+    return [(key_of(name), entries) for name, entries in reply]
 
 
 def _may_be_long(txn: Txn, wanted: Sequence[tuple[bytes, StreamID]], count: int | None) -> bool:
@@ -128,30 +134,38 @@ def _may_be_long(txn: Txn, wanted: Sequence[tuple[bytes, StreamID]], count: int 
 
 def _read_or_leave(
     txn: Txn, wanted: Sequence[tuple[bytes, StreamID]], count: int | None
-) -> Sequence[tuple[bytes, Found]] | LongRead[seeks.Steps | None]:
-    """Read streams whose reply may be long; return reads too long for one turn as LongRead."""
+) -> Sequence[tuple[bytes, Sequence[HistoryEntry]]] | LongRead[seeks.Items | seeks.Steps | None]:
+    """Read streams whose reply may be long, and leave what is too long for one turn."""
     parts, sizes = seeks.find_parts(txn, wanted), txn.thresholds
     if len(parts) > 1 and len(parts) <= sizes.short_streams:
         reader = txn.batch.seeks(Family.MESSAGES)
-        short = seeks.read_parts(reader, parts, count, sizes.short_rows, short_bytes(txn))
+        short = seeks.read_parts(sizes, reader, parts, count, short_bytes(txn))
         if short is not None:
             return short
     if len(parts) > sizes.few_streams:
-        return LongRead(lambda: seeks.step_parts(seeks.seek_snapshot(txn), parts, count))
-    found: list[tuple[bytes, Found]] = []
-    left = sizes.short_rows
+        return LongRead(lambda: seeks.step_parts(sizes, seeks.seek_snapshot(txn), parts, count))
+    found: list[tuple[bytes, Any]] = []
+    left, is_long = sizes.short_rows, False
     for name, _, _, _, after in parts:
         stream = txn.stream(name)
         assert stream is not None
         start = after.next()
-        entries = read_entries(txn, stream, start, MAX_ID, count, in_pages=True, rows_max=left)
+        entries = read_entries(txn, stream, start, MAX_ID, count, True, rows_max=left)
         if isinstance(entries, LongRead):
-            found.append((name, entries))
-            left = 0
+            found.append((key_of(name), entries))
+            left, is_long = 0, True
         elif entries:
-            found.append((name, entries))
+            found.append((key_of(name), entries))
             left -= len(entries)
-    return found
+    return LongRead(partial(_begin_long, found)) if is_long else found
+
+
+def _begin_long(found: Sequence[tuple[bytes, Found]]) -> seeks.Items:
+    """Begin the long reads among the entries of streams."""
+    return [
+        (key, entries.begin() if isinstance(entries, LongRead) else entries)
+        for key, entries in found
+    ]
 
 
 def _find(
@@ -210,9 +224,10 @@ def _read_all(
         found: Sequence[Entry] | None = None
         most = budget.most(count)
         if encoded and is_short(count, stream):
-            found = read_short(txn, stream, after.next(), MAX_ID, count)
+            found = read_cached(txn, stream, after.next(), MAX_ID, count)
         elif reader is not None:
-            found = seeks.read_part(reader, seeks.part_of(name, stream, after), most)
+            part = seeks.part_of(name, stream, after)
+            found = seeks.read_part(txn.thresholds, reader, part, most)
         if found is None:
             found = read_whole(txn, stream, after.next(), MAX_ID, most, room=room.left)
         if not found:

@@ -42,19 +42,18 @@ def read_rows(
     """Return the live rows of ``start <= id <= end``, the first ``count`` of them."""
     first, last, prefix = stream.first, stream.last, stream.prefix
     start, end = start if start > first else first, end if end < last else last
-    if start > end or not stream.length:
+    lower, upper = prefix + PACKED(*start), prefix + PACKED(*end)
+    if lower > upper or not stream.length:
         return []
     most = _ALL if count is None else count
-    if stream.unmeasured:
+    if stream.unmeasured and start >= stream.open_first:
         in_memory = read_recent(stream, start, most)
         if in_memory is not None:
-            last_key = prefix + PACKED(*end)
-            return [row for row in in_memory if row[0] <= last_key]
-    lower = prefix + PACKED(*start)
-    if start == end and most > 0:
+            return [row for row in in_memory if row[0] <= upper]
+    if lower == upper and most > 0:
         value = txn.batch.get(_MESSAGES, lower)
         return [] if value is None else [(lower, value)]
-    upper = prefix + PACKED(*end) + b"\0"
+    upper += b"\0"
     if txn.unwritten and start > txn.unwritten.get(prefix, MAX_ID):
         return txn.batch.page_added(_MESSAGES, lower, upper, most)
     return txn.batch.page(_MESSAGES, lower, upper, most)
@@ -97,13 +96,6 @@ def read_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Ro
     if taken:
         known.after = StreamID.unpack(taken[-1][0][-ID_BYTES:])
     return Rows(taken, len(prefix))
-
-
-def read_newest(txn: Txn, stream: StreamMeta) -> Rows | None:
-    """Return the entry of the stream's last ID; None if it was deleted."""
-    key = stream.prefix + PACKED(*stream.last)
-    value = txn.batch.get(_MESSAGES, key) if stream.length else None
-    return None if value is None else Rows([(key, value)], len(stream.prefix))
 
 
 def read_until(

@@ -11,22 +11,20 @@ from typing import TypeAlias
 
 from kvstream.errors import Corruption, quoted
 from kvstream.layout.keys import ID_BYTES, key_of
-from kvstream.layout.rows import Rows
+from kvstream.layout.rows import EncodedEntries, Rows
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations.reads.limits import memory_of
 from kvstream.storage.batch import Family, Row, Seeks
 from kvstream.storage.reads import Snapshot
 from kvstream.types.ids import PACKED, StreamID
+from kvstream.types.thresholds import Thresholds
 
-PAGE_ROWS, PAGE_BYTES = 256, 64 << 10
-"""The most rows of one stream that are read at once, and the bytes after which ``Seeks`` end a
-page."""
-TOGETHER, FEW_TOGETHER = 64, 16
-"""Streams that one step searches for entries, and streams that one step returns."""
+PAGE_BYTES = 64 << 10
+"""The bytes after which ``Seeks`` end a page."""
 
-Items: TypeAlias = list[tuple[bytes, "Rows | Iterator[int | Rows | None]"]]
-"""Names and their entries, which come in steps if they may be many."""
+Items: TypeAlias = list[tuple[bytes, "Rows | EncodedEntries | Iterator[int | Rows | None]"]]
+"""Keys and their entries, which come in steps if they may be many."""
 Steps: TypeAlias = Iterator[int | Items | None]
 
 
@@ -74,9 +72,9 @@ def _read(seeks: Seeks, part: Part, most: int) -> list[Row]:
     return seeks.send((prefix + PACKED(*first), prefix + PACKED(*last), most))
 
 
-def read_part(seeks: Seeks, part: Part, count: int | None) -> Rows | None:
+def read_part(sizes: Thresholds, seeks: Seeks, part: Part, count: int | None) -> Rows | None:
     """Return all entries of a part; None if there may be more than one page."""
-    most = PAGE_ROWS if count is None or count > PAGE_ROWS else count
+    most = sizes.seek_rows if count is None or count > sizes.seek_rows else count
     page = _read(seeks, part, most)
     if len(page) != count and (len(page) == most or _is_cut(page)):
         return None
@@ -89,69 +87,73 @@ def _is_cut(page: list[Row]) -> bool:
 
 
 def read_parts(
-    seeks: Seeks, parts: Sequence[Part], count: int | None, rows_max: int, bytes_max: int
+    sizes: Thresholds, seeks: Seeks, parts: Sequence[Part], count: int | None, bytes_max: int
 ) -> list[tuple[bytes, Rows]] | None:
-    """Return the name and entries of each part that has any; None if they exceed a limit."""
-    found = []
+    """Return the key and entries of each part that has any; None if they exceed a limit."""
+    found, rows_max = [], sizes.short_rows
     for part in parts:
-        rows = read_part(seeks, part, count)
+        rows = read_part(sizes, seeks, part, count)
         if rows is None:
             return None
         if rows.page:
             rows_max -= len(rows)
             bytes_max -= memory_of(rows.page)
-            found.append((part[0], rows))
+            found.append((key_of(part[0]), rows))
         if rows_max < 0 or bytes_max < 0:
             return None
     return found
 
 
-def step_parts(seeks: Seeks, parts: Sequence[Part], count: int | None) -> Steps | None:
+def step_parts(
+    sizes: Thresholds, seeks: Seeks, parts: Sequence[Part], count: int | None
+) -> Steps | None:
     """Return the steps of the entries of each part; None if there are none at all."""
     for at, part in enumerate(parts):
         if _read(seeks, part, 1):
-            return _steps(seeks, parts[at:], count)
+            return _steps(sizes, seeks, parts[at:], count)
     return None
 
 
-def _steps(seeks: Seeks, parts: Sequence[Part], count: int | None) -> Steps:
+def _steps(sizes: Thresholds, seeks: Seeks, parts: Sequence[Part], count: int | None) -> Steps:
     found: list[Part] = []
-    for at in range(0, len(parts), TOGETHER):
-        searched = parts[at : at + TOGETHER]
+    for at in range(0, len(parts), sizes.searched_streams):
+        searched = parts[at : at + sizes.searched_streams]
         found += [part for part in searched if part[4] < part[2] or _read(seeks, part, 1)]
         yield None
     yield len(found)
-    for at in range(0, len(found), FEW_TOGETHER):
-        returned = found[at : at + FEW_TOGETHER]
-        yield [(part[0], _read_or_step(seeks, part, count)) for part in returned]
+    for at in range(0, len(found), sizes.returned_streams):
+        returned = found[at : at + sizes.returned_streams]
+        yield [(key_of(part[0]), _read_or_step(sizes, seeks, part, count)) for part in returned]
 
 
 def _read_or_step(
-    seeks: Seeks, part: Part, count: int | None
+    sizes: Thresholds, seeks: Seeks, part: Part, count: int | None
 ) -> "Rows | Iterator[int | Rows | None]":
-    rows = read_part(seeks, part, count)
+    rows = read_part(sizes, seeks, part, count)
     if rows is None:
-        return _step_part(seeks, part, count)
+        return _step_part(sizes, seeks, part, count)
     if not rows.page:
         raise Corruption(f"the stream {quoted(key_of(part[0]))} has lost its first entry")
     return rows
 
 
-def _step_part(seeks: Seeks, part: Part, count: int | None) -> Iterator[int | Rows | None]:
+def _step_part(
+    sizes: Thresholds, seeks: Seeks, part: Part, count: int | None
+) -> Iterator[int | Rows | None]:
     """Yield the number of entries of a part, and then the entries."""
     total = 0
-    for page in _pages(seeks, part, count):
+    for page in _pages(sizes.seek_rows, seeks, part, count):
         total += len(page)
         yield None
     yield total
-    for page in _pages(seeks, part, count):
+    for page in _pages(sizes.seek_rows, seeks, part, count):
         yield Rows(page, len(part[1]))
 
 
-def _pages(seeks: Seeks, part: Part, left: int | None) -> Iterator[list[Row]]:
+def _pages(rows_max: int, seeks: Seeks, part: Part, left: int | None) -> Iterator[list[Row]]:
     name, prefix, first, last, after = part
     while after < last and (left is None or left > 0):
-        most = PAGE_ROWS if left is None else min(left, PAGE_ROWS)
+        most = rows_max if left is None else min(left, rows_max)
         page = _read(seeks, (name, prefix, first, last, after), most)
         if not page:
             return

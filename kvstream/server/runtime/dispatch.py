@@ -10,7 +10,7 @@ from collections.abc import Callable
 from kvstream.commands.args import text
 from kvstream.commands.command import Answer, Command, Flag, Table
 from kvstream.commands.replies import RESP3, ErrorReply, internal_error
-from kvstream.commands.reply_pages import UNREAD, read_reply
+from kvstream.commands.reply_pages import READERS
 from kvstream.commands.table import command_of
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.logs import DeferredLogger, Throttle
@@ -180,8 +180,8 @@ class Dispatcher:
         begun = clock()
         try:
             reply: Answer = command.run(txn, client, argv)  # type: ignore[assignment]
-            if type(reply) in UNREAD:
-                reply = read_reply(txn, client, reply)  # type: ignore[arg-type]
+            if type(reply) in READERS:
+                reply = READERS[type(reply)](txn, client, reply)
         except RequestError as error:
             self.statistics.count_failure(name, error.code)
             reply = ErrorReply.of(error)

@@ -21,7 +21,7 @@ from kvstream.commands.command import (
     spellings,
 )
 from kvstream.commands.replies import ErrorReply, Reply
-from kvstream.commands.reply_pages import UNREAD, memory_of, read_reply
+from kvstream.commands.reply_pages import READERS, memory_of
 from kvstream.engine.turns import Turn
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
@@ -147,8 +147,8 @@ class Pipelines:
             argvs.append(requests.popleft())
             try:
                 reply: Answer = plain.run(txn, client, argv)  # type: ignore[assignment]
-                if type(reply) in UNREAD:
-                    reply = read_reply(txn, client, reply)  # type: ignore[arg-type]
+                if type(reply) in READERS:
+                    reply = READERS[type(reply)](txn, client, reply)
             except RequestError as error:
                 reply = ErrorReply.of(error)
                 recorder.statistics.count_failure(plain.name, error.code)

@@ -8,12 +8,13 @@ from unittest.mock import patch
 import pytest
 
 from kvstream.commands.args import Argv
-from kvstream.commands.command import FIRST, OURS, READ, Family, ReadStreams, Session, table_of
+from kvstream.commands.command import FIRST, OURS, READ, Family, Session, table_of
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import encode_fields
 from kvstream.meta.txn import Txn
 from kvstream.operations import append
 from kvstream.operations.reads.range import Range
+from kvstream.operations.reads.read import StreamsRead
 from kvstream.server.commands import TABLE
 from kvstream.types.clock import ManualClock
 from kvstream.types.ids import MIN_ID
@@ -34,9 +35,9 @@ def xlast(txn: Txn, session: Session, argv: Argv) -> Range:
 
 
 @COMMANDS.command("xall", "key", READ, FIRST, since=OURS)
-def xall(txn: Txn, session: Session, argv: Argv) -> ReadStreams:
+def xall(txn: Txn, session: Session, argv: Argv) -> StreamsRead:
     """Return all entries of a stream, as XREAD does."""
-    return ReadStreams([(session.prefix + argv[1], MIN_ID)])
+    return StreamsRead([(session.prefix + argv[1], MIN_ID)])
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from unittest.mock import patch
 import pytest
 
 from kvstream.layout.values import encode_fields
-from kvstream.operations.reads import seeks
 from kvstream.storage.batch import Family
 from kvstream.types.clock import ManualClock
 from tests.server.runtime.test_reply_streaming import Reader
@@ -19,13 +18,10 @@ LONG = [f"{'v' * 300}{number}" for number in range(8)]
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for module, name, value in (
-        *((seeks, "PAGE_ROWS", 4), (seeks, "TOGETHER", 3), (seeks, "FEW_TOGETHER", 2)),
-    ):
-        monkeypatch.setattr(module, name, value)
+def server(tmp_path: Path) -> Iterator[Server]:
     sizes = {"long_loading": 5, "loaded_together": 2, "long_read": 8, "few_streams": 2}
-    sizes |= {"short_streams": 5, "look_rows": 3, "short_rows": 20}
+    sizes |= {"short_streams": 5, "look_rows": 3, "short_rows": 20, "seek_rows": 4}
+    sizes |= {"searched_streams": 3, "returned_streams": 2}
     with sound(tmp_path / "store", ManualClock(), steps_s=-1.0, **sizes) as started:
         yield started
 
