@@ -113,7 +113,7 @@ class Patient(GroupFsync):
     def begin(self) -> None:
         self.begun = True
 
-    def done(self) -> None:
+    def end(self) -> None:
         self.begun = False
 
 
