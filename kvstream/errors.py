@@ -70,7 +70,7 @@ _PART_MAX = 4 << 10
 """Characters of one part of a traceback: of a line of code, or of an exception's text."""
 
 
-def shown(value: object) -> str:
+def show(value: object) -> str:
     """Return a value for an error message, cut if it is long."""
     if isinstance(value, str | bytes | bytearray):
         value = value[: _SHOWN_MAX + 1]
@@ -129,12 +129,12 @@ def stored_text(text: str | bytes, *, keep_end: bool = False) -> bytes:
     return note + b"\n" + raw[at:] if keep_end else raw[:at] + b" " + note
 
 
-def quoted(name: bytes) -> str:
+def quote(name: bytes) -> str:
     """Return a key, group or value for an error message: as text if it is UTF-8, else as bytes."""
     try:
-        return shown(name.decode())
+        return show(name.decode())
     except UnicodeDecodeError:
-        return shown(name)
+        return show(name)
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str:
@@ -143,12 +143,12 @@ def nearest(wrong: str, known: Iterable[str]) -> str:
 
     by_case = {name.lower(): str(name) for name in known}
     names = get_close_matches(wrong.lower(), by_case, n=1)
-    return f": did you mean {shown(by_case[names[0]])}?" if names else ""
+    return f": did you mean {show(by_case[names[0]])}?" if names else ""
 
 
 def no_choice(text: str, value: object, known: Iterable[str]) -> "InvalidArgument":
     """Return the error for a value that is none of some words, with the word most like it."""
-    return InvalidArgument(text).with_detail(f"{shown(value)}{nearest(str(value), known)}")
+    return InvalidArgument(text).with_detail(f"{show(value)}{nearest(str(value), known)}")
 
 
 def optional_package(module: str, package: str = "") -> Any:
@@ -213,7 +213,7 @@ class InvalidID(InvalidArgument):
     ) -> None:
         super().__init__(message)
         if value is not _UNKNOWN:
-            self.detail = shown(value)
+            self.detail = show(value)
 
 
 class NoSuchKey(RequestError, KeyError):
@@ -235,7 +235,7 @@ def with_more(error: E, detail: str) -> E:
 def naming_stream(error: IDTooSmall, key: bytes, last: object) -> IDTooSmall:
     """Add the stream and its last ID to the detail of an error, and return the error."""
     return with_more(
-        error, f"the last ID of stream {quoted(key)} is {last}; give a greater one, or '*'"
+        error, f"the last ID of stream {quote(key)} is {last}; give a greater one, or '*'"
     )
 
 
@@ -393,7 +393,7 @@ class BadPayload(RequestError):
     def detail(self) -> str:  # type: ignore[override]
         """The reason, the offset and the key."""
         place = "" if self.offset is None else f", at byte {self.offset}"
-        return f"{self.reason}{place}" + ("" if self.key is None else f", in {shown(self.key)}")
+        return f"{self.reason}{place}" + ("" if self.key is None else f", in {show(self.key)}")
 
 
 class StoreError(KVStreamError):

@@ -39,7 +39,7 @@ from kvstream.engine.queue_arguments import (
     rules_of,
     span_ms,
 )
-from kvstream.errors import InvalidArgument, NoGroup, NoSuchKey, advise, shown
+from kvstream.errors import InvalidArgument, NoGroup, NoSuchKey, advise, show
 from kvstream.layout.keys import key_of
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.policy import GroupPolicy
@@ -364,7 +364,7 @@ class Group(Public, Generic[S]):
         else:
             raise InvalidArgument(
                 "seek takes a datetime, Unix seconds, or a timedelta (that long ago), not "
-                f"{shown(when)}; set_id() takes an ID"
+                f"{show(when)}; set_id() takes an ID"
             )
         return self._run(groups.seek, max(0, at_ms))
 

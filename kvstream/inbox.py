@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from typing import Any, Protocol, Self
 
-from kvstream.errors import InvalidArgument, LeaseLost, shown
+from kvstream.errors import InvalidArgument, LeaseLost, show
 from kvstream.queue import Message
 from kvstream.storage.contexts import contextmanager
 
@@ -197,7 +197,7 @@ def _row(message: Message[Any] | None, given: object) -> tuple[str, str]:
     if not isinstance(message, Message):
         raise InvalidArgument(
             "an Inbox handles a message of a Queue, an AsyncInbox that of an AsyncQueue, not "
-            f"{shown(given)}"
+            f"{show(given)}"
         )
     key = message.key
     name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
@@ -220,4 +220,4 @@ def _database_of(connection: Any, is_async: bool = False) -> Database:
     if isinstance(connection, sqlite3.Connection) if not is_async else package == "aiosqlite":
         return SQLite()
     known = "aiosqlite, or an AsyncConnection of psycopg" if is_async else "sqlite3 or psycopg"
-    raise InvalidArgument(f"an inbox is in a connection of {known}, not {shown(connection)}")
+    raise InvalidArgument(f"an inbox is in a connection of {known}, not {show(connection)}")

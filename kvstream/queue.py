@@ -46,8 +46,8 @@ from kvstream.errors import (
     in_parts,
     nearest,
     part_done,
-    quoted,
-    shown,
+    quote,
+    show,
 )
 from kvstream.group import Group
 from kvstream.layout.keys import key_of
@@ -373,7 +373,7 @@ class Queue(DeadLetters[S]):
         if priority not in self._priorities:
             near = nearest(str(priority), self._priorities)
             near = near or f": it has {', '.join(self._priorities)}"
-            raise InvalidArgument(f"the queue has no priority {shown(priority)}{near}")
+            raise InvalidArgument(f"the queue has no priority {show(priority)}{near}")
         return self._stream_of(self._names[self._priorities.index(priority)])
 
     def _stream_of(self, name: bytes) -> Stream[S]:
@@ -507,7 +507,7 @@ class Queue(DeadLetters[S]):
         for each in messages:
             if not isinstance(each, Message):
                 hint = ": put a * before the list" if isinstance(each, list | tuple) else ""
-                raise InvalidArgument(f"{shown(each)} is not a message{hint}")
+                raise InvalidArgument(f"{show(each)} is not a message{hint}")
         return self._leases.run_each(operation, messages, **options)
 
     # --- the group and its policy ---------------------------------------------------------------
@@ -546,7 +546,7 @@ class Queue(DeadLetters[S]):
         if len(self._engine.run(group_infos, name)) > 1:
             return
         if self._keep is None:
-            _log.warning(_STAY, quoted(key_of(name)))
+            _log.warning(_STAY, quote(key_of(name)))
         else:
             self._engine.run(retention.set_rules, name, _DELETE_DONE)
 

@@ -30,7 +30,7 @@ from kvstream.engine.coerce import (
 from kvstream.engine.decoding import BYTES, Decoder, decoder_of
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
-from kvstream.errors import InvalidArgument, NoSuchKey, shown
+from kvstream.errors import InvalidArgument, NoSuchKey, show
 from kvstream.layout.keys import key_of, qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import append, checks, keyspace
@@ -299,7 +299,7 @@ class Store(Public, Generic[S]):
 
     def _starts_of(self, streams: Streams) -> list[tuple[bytes, IDLike]]:
         if not isinstance(streams, Mapping):
-            raise InvalidArgument(f'streams map keys to IDs, {{"a": "$"}}, not {shown(streams)}')
+            raise InvalidArgument(f'streams map keys to IDs, {{"a": "$"}}, not {show(streams)}')
         return [(self.name_of(key), after) for key, after in streams.items()]
 
     # --- keys -----------------------------------------------------------------------------------
@@ -457,7 +457,7 @@ class Store(Public, Generic[S]):
         false; nothing is changed then.
         """
         if not isinstance(payload, bytes | bytearray | memoryview):
-            raise InvalidArgument(f"a payload is the bytes of dump, not {shown(payload)}")
+            raise InvalidArgument(f"a payload is the bytes of dump, not {show(payload)}")
         at_ms = unix_ms(expire_at_ms, "expire_at_ms")
         return self._engine.run(dump.restore, self.name_of(key), bytes(payload), replace, at_ms)
 

@@ -52,8 +52,8 @@ from kvstream.errors import (
     NoSuchKey,
     naming_stream,
     optional_package,
-    quoted,
-    shown,
+    quote,
+    show,
 )
 from kvstream.group import Group
 from kvstream.layout.keys import key_of
@@ -478,7 +478,7 @@ class Stream(Public, Generic[S]):
         try:
             self._run_existing(append.set_id, last, added, deleted)
         except InvalidArgument as error:
-            end = f"the last ID of stream {quoted(key_of(self._name))} is {self._last_id()}"
+            end = f"the last ID of stream {quote(key_of(self._name))} is {self._last_id()}"
             raise error.with_detail(f"{last}: {end}") from None
 
     def configure(
@@ -739,7 +739,7 @@ class Stream(Public, Generic[S]):
         except BusyGroup:
             if not exist_ok:
                 which = (
-                    f"group {shown(text(group))} of stream {shown(text(key_of(self._name)))}; "
+                    f"group {show(text(group))} of stream {show(text(key_of(self._name)))}; "
                     "exist_ok=True returns it as it is"
                 )
                 raise BusyGroup(detail=which) from None
@@ -775,7 +775,7 @@ def _once(
         append.refuse_empty_pid(pid, "IDMPAUTO")
         return Idempotency(pid, append.automatic_iid(flat_bytes(fields)))
     if not isinstance(idmp, tuple | list) or len(idmp) != 2:
-        raise InvalidArgument(f"idmp is a pair, (producer, idempotent ID), not {shown(idmp)}")
+        raise InvalidArgument(f"idmp is a pair, (producer, idempotent ID), not {show(idmp)}")
     pid, iid = to_bytes(idmp[0]), to_bytes(idmp[1])
     append.refuse_empty_pid(pid, "IDMP")
     append.refuse_empty_iid(iid)

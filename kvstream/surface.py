@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kvstream.errors import shown
+from kvstream.errors import show
 
 _FIELDS_SHOWN = 5
 
@@ -188,4 +188,4 @@ def where_field_is(fields: Mapping[Any, Any] | None, name: Any) -> str:
     for key in (name, name.encode() if isinstance(name, str) else name.decode(errors="replace")):
         if key in fields:
             return f": use .fields[{key!r}]"
-    return f": its fields are in .fields: {', '.join(map(shown, islice(fields, _FIELDS_SHOWN)))}"
+    return f": its fields are in .fields: {', '.join(map(show, islice(fields, _FIELDS_SHOWN)))}"

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import islice
 from weakref import ref
 
-from kvstream.errors import Corruption, WrongType, quoted
+from kvstream.errors import Corruption, WrongType, quote
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     U16,
@@ -205,7 +205,7 @@ class Catalog:
         if stream is None or 0 < stream.expire_at <= txn.expiry_ms:
             key = self.key(txn, name)
             if isinstance(key, StringMeta):
-                raise WrongType().with_detail(f"{quoted(key_of(name))} is a string, not a stream")
+                raise WrongType().with_detail(f"{quote(key_of(name))} is a string, not a stream")
             return key
         return stream
 
@@ -213,7 +213,7 @@ class Catalog:
         """Return the string of a name, or None if there is none or it has expired."""
         key = self.key(txn, name)
         if isinstance(key, StreamMeta):
-            raise WrongType().with_detail(f"{quoted(key_of(name))} is a stream, not a string")
+            raise WrongType().with_detail(f"{quote(key_of(name))} is a stream, not a string")
         return key
 
     def key(self, txn: Changeset, name: bytes) -> Key | None:

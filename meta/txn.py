@@ -6,7 +6,7 @@ changeset. If it fails after a change, the catalog drops everything that it has 
 
 from collections.abc import Collection, Iterable
 
-from kvstream.errors import NoSuchKey, quoted
+from kvstream.errors import NoSuchKey, quote
 from kvstream.layout.keys import key_of
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.changeset import Changeset
@@ -74,7 +74,7 @@ class Txn(Changeset):
         """Return the stream of a name; raise NoSuchKey if there is none."""
         stream = self.stream(name)
         if stream is None:
-            raise NoSuchKey().with_detail(f"there is no stream {quoted(key_of(name))}")
+            raise NoSuchKey().with_detail(f"there is no stream {quote(key_of(name))}")
         return stream
 
     def string(self, name: bytes) -> StringMeta | None:

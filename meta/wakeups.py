@@ -11,7 +11,7 @@ from collections import deque
 from enum import StrEnum
 from typing import NamedTuple
 
-from kvstream.errors import quoted
+from kvstream.errors import quote
 from kvstream.layout.keys import U16, key_of
 from kvstream.logs import DeferredLogger
 from kvstream.types.clock import SystemClock
@@ -103,5 +103,5 @@ class Wakeups:
         self.counts[reason] += 1
         self.last.append(Wakeup(_now_ms(), name, group, reason))
         if _log.isEnabledFor(logging.DEBUG):
-            of = "" if group is None else f" of group {quoted(group)}"
-            _log.debug("a reader%s of %s wakes: %s", of, quoted(key_of(name)), reason)
+            of = "" if group is None else f" of group {quote(group)}"
+            _log.debug("a reader%s of %s wakes: %s", of, quote(key_of(name)), reason)

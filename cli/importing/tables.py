@@ -22,7 +22,7 @@ from kvstream.arrow.casts import is_text
 from kvstream.arrow.text import as_binary
 from kvstream.cli.file_formats import CHUNK
 from kvstream.cli.json_values import bytes_json, dumps
-from kvstream.errors import RequestError, quoted
+from kvstream.errors import RequestError, quote
 
 ROWS = 1000
 """Rows that become lines at once."""
@@ -80,7 +80,7 @@ class _Columns:
     def __init__(self, schema: pa.Schema, label: str, prefix: str) -> None:
         names = schema.names
         if twice := sorted(name for name in {*names} if names.count(name) > 1):
-            raise RequestError(f"{label}: two columns have the name {quoted(twice[0].encode())}")
+            raise RequestError(f"{label}: two columns have the name {quote(twice[0].encode())}")
         self._id_at = _id_at(schema, prefix)
         left_out = set() if self._id_at is None else {f"{prefix}id", f"{prefix}timestamp"}
         self._fields = [

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from kvstream.adapters.places import retry_conflicts
 from kvstream.engine.coerce import Name, milliseconds
-from kvstream.errors import InvalidArgument, KVStreamError, LeaseLost, NoGroup, shown
+from kvstream.errors import InvalidArgument, KVStreamError, LeaseLost, NoGroup, show
 from kvstream.group import Group
 from kvstream.operations import watch
 from kvstream.operations.queues import leases
@@ -77,7 +77,7 @@ class Tasks:
     def __init__(self, store: Callable[[], Store], lease: float = LEASE_S) -> None:
         """``store`` returns the open store; it is called in each process."""
         if milliseconds(lease, "lease") < 1:
-            raise InvalidArgument(f"lease must be above 0, not {shown(lease)}")
+            raise InvalidArgument(f"lease must be above 0, not {show(lease)}")
         self._open, self.lease = store, lease
         self._begin()
 

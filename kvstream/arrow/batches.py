@@ -28,7 +28,7 @@ from kvstream.arrow.schema import (
     too_many_names,
 )
 from kvstream.engine.interface import AnyEngine
-from kvstream.errors import DataError, InvalidArgument, quoted
+from kvstream.errors import DataError, InvalidArgument, quote
 from kvstream.layout.columns import Columns
 from kvstream.layout.keys import key_of
 from kvstream.operations.reads.range import Range, scan
@@ -136,7 +136,7 @@ class Batches:
             if array.null_count and not field.nullable:
                 raise MalformedEntry(
                     f"the column {field.name} of the schema is not nullable, but an entry of "
-                    f"stream {quoted(page.stream)} has no value for it: make the column nullable"
+                    f"stream {quote(page.stream)} has no value for it: make the column nullable"
                 )
         return batch
 
@@ -174,8 +174,8 @@ class Batches:
         at = int(np.flatnonzero(bad)[0])
         value = page.field(column.name.encode())[at].as_py()
         return MalformedEntry(
-            f"entry {page.id(at)} of stream {quoted(page.stream)}: the field {column.name} is not "
-            f"a valid {column.kind}: {quoted(value)}"
+            f"entry {page.id(at)} of stream {quote(page.stream)}: the field {column.name} is not "
+            f"a valid {column.kind}: {quote(value)}"
         )
 
     def _corrupt(self, page: Page) -> pa.Array:
@@ -206,7 +206,7 @@ def _part(page: Page, which: int, kind: pa.DataType) -> pa.Array:
         return pa.array(numbers).cast(kind)
     if len(numbers) and numbers.max() >= _SIGNED:
         raise InvalidArgument(
-            f"the ID {page.id(int(numbers.argmax()))} of stream {quoted(page.stream)} does not fit "
+            f"the ID {page.id(int(numbers.argmax()))} of stream {quote(page.stream)} does not fit "
             "bigint: read the column as string, binary or struct<ms:decimal(20,0),"
             "seq:decimal(20,0)>"
         )
@@ -232,7 +232,7 @@ def _streams(page: Page, kind: pa.DataType) -> pa.Array:
     try:
         key = page.stream if is_bytes(kind) else page.stream.decode()
     except UnicodeDecodeError:
-        raise _not_text(f"the key {quoted(page.stream)}") from None
+        raise _not_text(f"the key {quote(page.stream)}") from None
     return pa.repeat(key, len(page)).cast(kind)
 
 
@@ -265,7 +265,7 @@ def _text_or_binary(array: pa.Array, kind: pa.DataType, what: str, page: Page) -
     try:
         return array.cast(kind)
     except pa.ArrowInvalid:
-        raise _not_text(f"a field's {what} in stream {quoted(page.stream)}") from None
+        raise _not_text(f"a field's {what} in stream {quote(page.stream)}") from None
 
 
 def _once_each(page: Page) -> tuple[pa.Array, pa.Array, "np.ndarray[Any, np.dtype[np.int32]]"]:

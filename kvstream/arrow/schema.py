@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kvstream.arrow.casts import is_bytes, is_plain, is_text
 from kvstream.arrow.roles import Column, Role
-from kvstream.errors import InvalidArgument, shown
+from kvstream.errors import InvalidArgument, show
 from kvstream.layout.keys import ID_BYTES
 
 COLUMNS_MAX = 1000
@@ -33,7 +33,7 @@ def columns_of_schema(schema: pa.Schema, prefix: str) -> list[Column]:
         columns.append(Column(role, field.name, str(field.type)))
     repeated = {name for name in schema.names if schema.names.count(name) > 1}
     if repeated:
-        raise InvalidArgument(f"the schema has {shown(min(repeated))} twice")
+        raise InvalidArgument(f"the schema has {show(min(repeated))} twice")
     return columns
 
 
@@ -79,7 +79,7 @@ def columns_of_names(
             text = name.decode()
         except UnicodeDecodeError:
             raise InvalidArgument(
-                f"the field name {shown(name)} is not UTF-8, so it cannot name a column: {_MAP}"
+                f"the field name {show(name)} is not UTF-8, so it cannot name a column: {_MAP}"
             ) from None
         if text in taken:
             raise InvalidArgument(

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from kvstream.bulkload.parts import BulkTicket, Pages, Part, Piece, PieceMaker, pieces_of
 from kvstream.engine.engine import Engine
-from kvstream.errors import Corruption, WrongType, quoted
+from kvstream.errors import Corruption, WrongType, quote
 from kvstream.layout.keys import (
     ID_BYTES,
     SHARED,
@@ -77,7 +77,7 @@ def _stream(txn: Txn, db: int, key: bytes) -> StreamMeta | None:
     try:
         return txn.stream(qualified(db, key))
     except WrongType:
-        raise WrongType(f"{quoted(key)} is a string, not a stream") from None
+        raise WrongType(f"{quote(key)} is a string, not a stream") from None
 
 
 def load(
@@ -322,7 +322,7 @@ class _Load:
                 pages = _allot_ids(pages, last, now_ms)
             piece = maker.make(key, prefix, _check_above(pages, last, self._name(key)), table)
             if piece.stream.length > expected:
-                raise Corruption(f"stream {quoted(key)} has more entries than its parts say")
+                raise Corruption(f"stream {quote(key)} has more entries than its parts say")
             if piece.stream.length < expected:  # the same ID twice
                 raise too_small(self._name(key))
             last = piece.last
@@ -339,7 +339,7 @@ class _Load:
         lower, upper, width = prefix, successor(prefix), len(prefix) + ID_BYTES
         while page := rows.page(lower, upper, _PAGE_ROWS):
             if any(len(row) != width for row, _ in page):
-                raise Corruption(f"stream {quoted(key)} has rows without an ID")
+                raise Corruption(f"stream {quote(key)} has rows without an ID")
             lower = page[-1][0] + b"\0"
             yield [row[-ID_BYTES:] for row, _ in page], [value for _, value in page]
 

@@ -31,7 +31,7 @@ from uuid import uuid4
 import msgpack
 import xxhash
 
-from kvstream.errors import Corruption, InvalidArgument, quoted
+from kvstream.errors import Corruption, InvalidArgument, quote
 from kvstream.layout.keys import ID_BYTES, U64, message_prefix, qualified, tree_prefix
 from kvstream.meta.bulk_fill import append_page
 from kvstream.meta.catalog import Catalog
@@ -342,7 +342,7 @@ def _sort(key: bytes, entries: _Gathered) -> tuple[list[PackedID], list[bytes]]:
     for one, other in pairwise(ids):
         if one == other:
             raise InvalidArgument(
-                f"stream {quoted(key)} was given entry {StreamID.unpack(one)} twice"
+                f"stream {quote(key)} was given entry {StreamID.unpack(one)} twice"
             )
     return ids, values
 

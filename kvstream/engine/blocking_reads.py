@@ -13,7 +13,7 @@ from typing import cast
 from kvstream.engine.coerce import Seconds, block_of, count_of, milliseconds
 from kvstream.engine.interface import AnyEngine
 from kvstream.engine.waiters import Interrupt
-from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, advise, nearest, shown
+from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, advise, nearest, show
 from kvstream.layout.keys import database_of, key_of
 from kvstream.meta.txn import Txn
 from kvstream.operations import info, readgroup
@@ -250,7 +250,7 @@ def missing_key(engine: AnyEngine, name: bytes, kind: str = "key") -> str:
     """Return the message for a missing key, with the nearest name."""
     key = text(key_of(name))
     keys = [text(known) for known in islice(engine.keys(database_of(name), None), _NAMES_MAX)]
-    return f"there is no {kind} {shown(key)}{nearest(key, keys)}"
+    return f"there is no {kind} {show(key)}{nearest(key, keys)}"
 
 
 def explain_missing(engine: AnyEngine, name: bytes, group: bytes | None = None) -> str:
@@ -265,7 +265,7 @@ def explain_missing(engine: AnyEngine, name: bytes, group: bytes | None = None) 
     if group is None or text(group) in names:
         return ""
     near = nearest(text(group), names) or ": create_group creates it"
-    return f"stream {shown(text(key))} has no group {shown(text(group))}{near}"
+    return f"stream {show(text(key))} has no group {show(text(group))}{near}"
 
 
 def clear_unknown_idle(engine: AnyEngine, entries: Iterable[HistoryEntry]) -> list[Entry]:

@@ -9,7 +9,7 @@ from operator import index
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from kvstream.errors import InvalidArgument, advise, nearest, shown
+from kvstream.errors import InvalidArgument, advise, nearest, show
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import to_bytes
 from kvstream.operations.reads.limits import Budget
@@ -117,7 +117,7 @@ def whole(number: int, what: str) -> int:
     except TypeError:
         plain = None
     if plain is None or type(number) is bool:
-        raise InvalidArgument(f"{what} must be a whole number, not {shown(number)}")
+        raise InvalidArgument(f"{what} must be a whole number, not {show(number)}")
     if not -NUMBER_MAX <= plain <= NUMBER_MAX:
         raise InvalidArgument(f"{what} is out of range")
     return plain
@@ -194,12 +194,12 @@ def _no_duration(seconds: Seconds, what: str) -> InvalidArgument:
     try:
         if seconds < 0:
             hint = _BLOCK_FORMS if what == "block" else ""
-            return InvalidArgument(f"{what} is negative: {shown(seconds)}{hint}")
+            return InvalidArgument(f"{what} is negative: {show(seconds)}{hint}")
         if seconds >= SECONDS_MAX:
-            return InvalidArgument(f"{what} is too long: {shown(seconds)}")
+            return InvalidArgument(f"{what} is too long: {show(seconds)}")
     except (TypeError, ArithmeticError):
         pass
-    return InvalidArgument(f"{what} is not a number of seconds: {shown(seconds)}")
+    return InvalidArgument(f"{what} is not a number of seconds: {show(seconds)}")
 
 
 def expiry_ms(seconds: Seconds) -> int:
@@ -209,7 +209,7 @@ def expiry_ms(seconds: Seconds) -> int:
             return round(seconds * 1000)
     except (TypeError, ArithmeticError):
         pass
-    raise InvalidArgument(f"invalid expire time: {shown(seconds)}")
+    raise InvalidArgument(f"invalid expire time: {show(seconds)}")
 
 
 def unix_ms(at_ms: int, what: str) -> int:
@@ -293,7 +293,7 @@ def opening_of(
         if url is not None and value is not None:
             raise InvalidArgument(f"{name} is for a store in a directory: a server has its own")
     if type(shared) is not bool:
-        raise InvalidArgument(f"shared is True or False, not {shown(shared)}")
+        raise InvalidArgument(f"shared is True or False, not {show(shared)}")
     if wait_s is not None and not shared:
         raise InvalidArgument("wait_s is for shared=True: the seconds to wait for an owner")
     level = Durability.EVERYSEC if durability is None else durability
@@ -305,7 +305,7 @@ def clock_of(clock: Clock | None) -> Clock | None:
     """Return the clock of a store; raise InvalidArgument if it cannot be one."""
     if clock is not None and not callable(getattr(clock, "now_ms", None)):
         raise InvalidArgument(
-            f"clock is an object with now_ms(), such as kvstream.ManualClock(), not {shown(clock)}"
+            f"clock is an object with now_ms(), such as kvstream.ManualClock(), not {show(clock)}"
         )
     return clock
 
@@ -318,12 +318,12 @@ def path_of(path: AnyPath) -> Path:
         if not text:
             raise InvalidArgument("the path is empty: give '.' for the current directory")
         if "\0" in text:
-            raise InvalidArgument(f"a path holds no null character: {shown(path)}")
+            raise InvalidArgument(f"a path holds no null character: {show(path)}")
         os.path.realpath(text).encode()
     except TypeError:
-        raise InvalidArgument(f"a path is str, bytes or os.PathLike, not {shown(path)}") from None
+        raise InvalidArgument(f"a path is str, bytes or os.PathLike, not {show(path)}") from None
     except UnicodeEncodeError:
-        raise InvalidArgument(f"RocksDB takes no path but UTF-8: {shown(path)}") from None
+        raise InvalidArgument(f"RocksDB takes no path but UTF-8: {show(path)}") from None
     return Path(text)
 
 
@@ -366,7 +366,7 @@ def _option(name: str, kind: object, value: Any) -> Any:
             value = Durability(value)
         except ValueError:
             raise InvalidArgument(
-                f"durability must be one of {', '.join(Durability)}, not {shown(value)}"
+                f"durability must be one of {', '.join(Durability)}, not {show(value)}"
             ) from None
     elif kind is float:
         wait_of(value, name)
@@ -376,8 +376,6 @@ def _option(name: str, kind: object, value: Any) -> Any:
             raise InvalidArgument(f"{name} must not be negative: {value}")
     elif name == "rocksdb":
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise InvalidArgument(
-                f"rocksdb must map names of options to values, not {shown(value)}"
-            )
+            raise InvalidArgument(f"rocksdb must map names of options to values, not {show(value)}")
         Tuning(value)
     return value

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, Literal, cast, overload
 
-from kvstream.errors import InvalidArgument, NotText, quoted, shown
+from kvstream.errors import InvalidArgument, NotText, quote, show
 from kvstream.layout.keys import key_of
 from kvstream.layout.rows import Rows
 from kvstream.operations.delivery import dead
@@ -91,7 +91,7 @@ class Decoder(Generic[S]):
         try:
             return cast(S, raw.decode(_UTF8, cast(str, self.errors)))
         except UnicodeDecodeError:
-            raise NotText(f"{what} is not UTF-8: {shown(raw)}") from None
+            raise NotText(f"{what} is not UTF-8: {show(raw)}") from None
 
     # --- entries --------------------------------------------------------------------------------
 
@@ -128,14 +128,14 @@ class Decoder(Generic[S]):
         for entry in entries:
             for name, value in entry.pairs:
                 if not self._is_text(name):
-                    which = f"the field name {shown(name)} is not UTF-8"
+                    which = f"the field name {show(name)} is not UTF-8"
                 elif not self._is_text(value):
-                    which = f"the value of field {quoted(name)} is not UTF-8: {shown(value)}"
+                    which = f"the value of field {quote(name)} is not UTF-8: {show(value)}"
                 else:
                     continue
                 what = what or f"entry {entry.id}"
                 return NotText(
-                    f"{what} of stream {quoted(key_of(key))}: {which}; open the store "
+                    f"{what} of stream {quote(key_of(key))}: {which}; open the store "
                     'with errors="replace" or without decode'
                 )
         raise AssertionError("every field is text")
@@ -157,7 +157,7 @@ class Decoder(Generic[S]):
 
     def schedule(self, key: bytes, schedule: Any) -> Schedule[S]:
         """Return a schedule of ``operations.schedules``."""
-        what = f"schedule {quoted(schedule.name)}"
+        what = f"schedule {quote(schedule.name)}"
         return Schedule(
             name=self.name(schedule.name),
             cron=schedule.cron,
@@ -268,12 +268,12 @@ def decoder_of(decode: bool, errors: str) -> Decoder[Any]: ...
 def decoder_of(decode: bool, errors: str) -> Decoder[Any]:
     """Return the decoder of a store opened with these arguments."""
     if not isinstance(decode, bool):
-        raise InvalidArgument(f"decode is True or False, not {shown(decode)}")
+        raise InvalidArgument(f"decode is True or False, not {show(decode)}")
     try:
         codecs.lookup_error(errors)
     except (LookupError, TypeError):
         raise InvalidArgument(
-            f"errors is that of bytes.decode, such as 'strict' or 'replace', not {shown(errors)}"
+            f"errors is that of bytes.decode, such as 'strict' or 'replace', not {show(errors)}"
         ) from None
     if not decode and errors != "strict":
         raise InvalidArgument(f"errors={errors!r} needs decode=True: without it fields are bytes")

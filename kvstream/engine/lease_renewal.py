@@ -22,7 +22,7 @@ from kvstream.errors import (
     ServerUnavailable,
     StoreLocked,
     UnknownOutcome,
-    shown,
+    show,
 )
 from kvstream.types.clock import monotonic
 
@@ -54,7 +54,7 @@ def stop_check(stop: Stop | None) -> Callable[[], bool]:
     if not callable(is_set):
         raise TypeError(
             "stop is a threading.Event, an asyncio.Event, or the event of stop_on_signals(), not "
-            f"{shown(stop)}"
+            f"{show(stop)}"
         )
     return cast(Callable[[], bool], is_set)
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from kvstream.engine.interface import AnyEngine
-from kvstream.errors import KVStreamError, LeaseLost, in_parts, quoted
+from kvstream.errors import KVStreamError, LeaseLost, in_parts, quote
 from kvstream.operations import watch
 from kvstream.operations.ack import Nack, negative_acknowledge
 from kvstream.operations.queues import leases
@@ -88,7 +88,7 @@ class MessageLeases:
             self.guard(message)
         elif done[0] != LeaseOutcome.DONE:
             raise LeaseLost(
-                f"{message!r} is not leased to {quoted(message._consumer)} any more: "
+                f"{message!r} is not leased to {quote(message._consumer)} any more: "
                 + _WHY[LeaseOutcome(done[0])]
             )
 

@@ -12,7 +12,7 @@ from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 
 from kvstream.engine.coerce import Name, Seconds, milliseconds, name_bytes, whole
-from kvstream.errors import InvalidArgument, describe, format_trace, nearest, shown, stored_text
+from kvstream.errors import InvalidArgument, describe, format_trace, nearest, show, stored_text
 from kvstream.layout.values import FieldPart, to_bytes
 from kvstream.operations.unique import Conflict, Unique
 from kvstream.types.clock import Clock
@@ -72,12 +72,12 @@ def moment_ms(moment: Moment, what: str) -> int:
     if isinstance(moment, date):
         return StreamID.parse(moment).ms
     if isinstance(moment, timedelta):
-        raise InvalidArgument(f"{what} is a moment, not a time span: give delay={shown(moment)}")
+        raise InvalidArgument(f"{what} is a moment, not a time span: give delay={show(moment)}")
     if isinstance(moment, str | bytes):
-        raise InvalidArgument(f"{what} is a datetime or Unix seconds, not the text {shown(moment)}")
+        raise InvalidArgument(f"{what} is a datetime or Unix seconds, not the text {show(moment)}")
     if isinstance(moment, int | float) and moment >= _MILLISECONDS_FROM:
         raise InvalidArgument(
-            f"{what} is in Unix seconds: {shown(moment)} is most likely milliseconds"
+            f"{what} is in Unix seconds: {show(moment)} is most likely milliseconds"
         )
     return milliseconds(moment, what)
 
@@ -115,7 +115,7 @@ def one_of(word: str, known: tuple[str, ...], what: str) -> str:
     """Return a word that is known; InvalidArgument names the nearest one."""
     if word not in known:
         near = nearest(str(word), known) or f": it is one of {', '.join(known)}"
-        raise InvalidArgument(f"{what} cannot be {shown(word)}{near}")
+        raise InvalidArgument(f"{what} cannot be {show(word)}{near}")
     return word
 
 
@@ -172,7 +172,7 @@ def rate_of(rate: Rate) -> tuple[int, int]:
     """Return the number and the milliseconds of a rate."""
     if not isinstance(rate, tuple | list) or len(rate) != 2:
         raise InvalidArgument(
-            f"rate is a pair, (100, 60) for 100 messages in 60 seconds, not {shown(rate)}"
+            f"rate is a pair, (100, 60) for 100 messages in 60 seconds, not {show(rate)}"
         )
     return _count(rate[0], "the number of a rate"), span_ms(rate[1], "the time of a rate")
 
@@ -181,10 +181,10 @@ def _backoff(backoff: Delays) -> dict[str, Any]:
     if isinstance(backoff, Backoff):
         first, cap = span_ms(backoff.first, "first"), span_ms(backoff.cap, "cap")
         if not 0 <= backoff.jitter <= 1:
-            raise InvalidArgument(f"jitter is a share from 0 to 1, not {shown(backoff.jitter)}")
+            raise InvalidArgument(f"jitter is a share from 0 to 1, not {show(backoff.jitter)}")
         if not 0 < first <= cap:
             raise InvalidArgument(
-                f"a backoff doubles from first up to cap: {shown(backoff)} does not"
+                f"a backoff doubles from first up to cap: {show(backoff)} does not"
             )
         return {
             "backoff_ms": (first,),
@@ -193,7 +193,7 @@ def _backoff(backoff: Delays) -> dict[str, Any]:
         }
     if isinstance(backoff, str | bytes):
         raise InvalidArgument(
-            f"backoff is seconds, a list of them or Backoff(1, 60), not {shown(backoff)}"
+            f"backoff is seconds, a list of them or Backoff(1, 60), not {show(backoff)}"
         )
     delays = backoff if isinstance(backoff, Iterable) else (backoff,)
     listed = tuple(span_ms(delay, "a delay of backoff") for delay in delays)
@@ -204,7 +204,7 @@ def field_and_value(where: Any) -> tuple[bytes, bytes]:
     """Return the field and the value by which dead letters are chosen."""
     if not isinstance(where, tuple | list) or len(where) != 2:
         raise InvalidArgument(
-            f'where is a field and its value, ("dead:reason", "fatal"), not {shown(where)}'
+            f'where is a field and its value, ("dead:reason", "fatal"), not {show(where)}'
         )
     return to_bytes(where[0], "the field of where"), to_bytes(where[1], "the value of where")
 
@@ -219,7 +219,7 @@ def failure_of(
         error = describe(error)
     for name, text in {"error": error, "traceback": traceback}.items():
         if text is not None and not isinstance(text, str):
-            raise InvalidArgument(f"{name} is an exception or its text, not {shown(text)}")
+            raise InvalidArgument(f"{name} is an exception or its text, not {show(text)}")
     return {
         "delay_ms": None if delay is None else span_ms(delay, "delay"),
         "fatal": bool(fatal),
@@ -241,15 +241,15 @@ def check_priorities(priorities: Sequence[str]) -> tuple[str, ...]:
     if isinstance(priorities, str | bytes) or not all(isinstance(name, str) for name in priorities):
         raise InvalidArgument(
             f'priorities are names, the most urgent first, as ("high", "{PLAIN}", "low"), not '
-            f"{shown(priorities)}"
+            f"{show(priorities)}"
         )
     names = tuple(priorities) or (PLAIN,)
     if len(set(names)) < len(names) or not all(names):
-        raise InvalidArgument(f"priorities are different names: {shown(priorities)} are not")
+        raise InvalidArgument(f"priorities are different names: {show(priorities)} are not")
     if PLAIN not in names:
         raise InvalidArgument(
             f'one of the priorities is "{PLAIN}", that of messages put without one: '
-            f"{shown(priorities)} lack it"
+            f"{show(priorities)} lack it"
         )
     return names
 

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from kvstream.engine.waiters import Signal
-from kvstream.errors import Corruption, KVStreamError, quoted
+from kvstream.errors import Corruption, KVStreamError, quote
 from kvstream.layout.keys import key_of
 from kvstream.logs import Throttle
 from kvstream.meta import timers
@@ -79,7 +79,7 @@ def run_due(txn: Txn, limit: int, damaged: Collection[bytes] = ()) -> int:
         try:
             fired += _fire_some(txn, at_ms, name, min(share, limit - fired))
         except Corruption as error:
-            key = quoted(key_of(name))
+            key = quote(key_of(name))
             found = DamagedTimers(f"the timers of stream {key} cannot be fired: {error}")
             found.name = name
             raise found from error

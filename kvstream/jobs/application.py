@@ -22,7 +22,7 @@ from kvstream.errors import (
     InvalidArgument,
     nearest,
     part_done,
-    shown,
+    show,
 )
 from kvstream.jobs import schedules
 from kvstream.jobs.arguments import check_format, pack
@@ -76,12 +76,12 @@ def _name_of(function: Any) -> str:
     """Return the name of a function; InvalidArgument if it is none, or has none."""
     if not callable(function):
         raise InvalidArgument(
-            f"a task is a function, not {shown(function)}: options have names, as in "
+            f"a task is a function, not {show(function)}: options have names, as in "
             '@jobs.task(name="mail")'
         )
     name = getattr(function, "__name__", None)
     if name is None:
-        raise InvalidArgument(f"{shown(function)} has no name: give the task a name=")
+        raise InvalidArgument(f"{show(function)} has no name: give the task a name=")
     return str(name)
 
 
@@ -379,12 +379,12 @@ class Jobs(Public):
     def queues(self, names: Sequence[str] = ()) -> list[Queue]:
         """Return the queues of these names, of all tasks if there are none."""
         if isinstance(names, str):
-            raise InvalidArgument(f"queues are a list of names, not {shown(names)}")
+            raise InvalidArgument(f"queues are a list of names, not {show(names)}")
         known = self.queue_names()
         for name in names:
             if name not in known:
                 near = nearest(name, known) or f": there are {', '.join(known)}"
-                raise InvalidArgument(f"no task uses the queue {shown(name)}{near}")
+                raise InvalidArgument(f"no task uses the queue {show(name)}{near}")
         return [self._queue(name) for name in names or known]
 
     def queues_to_work(self, names: Sequence[str]) -> list[Queue]:
@@ -438,7 +438,7 @@ class Jobs(Public):
         if priority in self._priorities:
             raise InvalidArgument(f"{task.name} has limits, so its queue has no priorities")
         near = nearest(str(priority), self._priorities) or f": {', '.join(self._priorities)}"
-        raise InvalidArgument(f"no such priority: {shown(priority)}{near}")
+        raise InvalidArgument(f"no such priority: {show(priority)}{near}")
 
     # --- jobs -----------------------------------------------------------------------------------
 

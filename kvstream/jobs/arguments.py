@@ -31,7 +31,7 @@ from uuid import UUID
 
 import msgpack
 
-from kvstream.errors import InvalidArgument, describe, shown
+from kvstream.errors import InvalidArgument, describe, show
 
 FORMATS = ("json", "msgpack")
 VERSION_LENGTH = 8
@@ -152,7 +152,7 @@ def _same(value: Any) -> Any:
 
 
 def _wrong(value: object, name: str) -> TypeError:
-    return TypeError(f"{shown(value)} is not {name}")
+    return TypeError(f"{show(value)} is not {name}")
 
 
 def _plain(value: Any) -> Any:
@@ -165,7 +165,7 @@ def _plain(value: Any) -> Any:
     if kind is dict and all(type(key) is str for key in value):
         return {key: _plain(each) for key, each in value.items()}
     raise TypeError(
-        f"{shown(value)} ({kind.__name__}) would not come back as it is: give it a type hint that "
+        f"{show(value)} ({kind.__name__}) would not come back as it is: give it a type hint that "
         "says what it holds"
     )
 
@@ -266,7 +266,7 @@ def _union(members: tuple[Any, ...]) -> Codec:
             again = load(plain)
             if type(again) is type(value) and again == value:
                 return plain
-        raise TypeError(f"{shown(value)} is not {name}, or would come back as another of these")
+        raise TypeError(f"{show(value)} is not {name}, or would come back as another of these")
 
     return Codec(name, dump, load)
 
@@ -558,13 +558,13 @@ class Signature:
             named = list(_names_in(template))
         except ValueError as error:
             raise InvalidArgument(
-                f"unique={shown(template)} is no template: {error}; a brace is written twice"
+                f"unique={show(template)} is no template: {error}; a brace is written twice"
             ) from None
         for name in named:
             if re.split(r"[.\[]", name)[0] not in self.names:
                 known = ", ".join(self.names) or "none"
                 raise InvalidArgument(
-                    f"unique={shown(template)} names no parameter; there are: {known}; a brace "
+                    f"unique={show(template)} names no parameter; there are: {known}; a brace "
                     "is written twice"
                 )
 
@@ -594,7 +594,7 @@ class Signature:
             case [list() as placed, dict() as named]:
                 given = self._plain_call(placed, named)
             case _:
-                raise TypeError(f"{shown(plain)} is not a list and a mapping of arguments")
+                raise TypeError(f"{show(plain)} is not a list and a mapping of arguments")
         if given is not None and tuple(given) == self.names:
             return tuple([self._load_argument(name, value) for name, value in given.items()]), {}
         bound = self._signature.bind(*placed, **named)
@@ -659,5 +659,5 @@ def function_of(function: Callable[..., Any]) -> Any:
 def check_format(form: str) -> str:
     """Return a format; raise InvalidArgument for an unknown one."""
     if form not in FORMATS:
-        raise InvalidArgument(f"format must be one of {', '.join(FORMATS)}, not {shown(form)}")
+        raise InvalidArgument(f"format must be one of {', '.join(FORMATS)}, not {show(form)}")
     return form

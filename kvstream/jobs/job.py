@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from kvstream.engine.queue_arguments import Duration, span_ms
-from kvstream.errors import InvalidArgument, LeaseLost, describe, quoted, shown
+from kvstream.errors import InvalidArgument, LeaseLost, describe, quote, show
 from kvstream.operations.queues.schedules import AT_FIELD, NAME_FIELD
 from kvstream.storage.contexts import contextmanager
 from kvstream.surface import Public
@@ -163,7 +163,7 @@ def creation_ms(job_id: str) -> int:
         ms = job_id.partition("-")[0]
         if ms.isdecimal() and len(ms) < _DIGITS_MAX:
             return int(ms)
-        raise InvalidArgument(f"{shown(job_id)} is not the ID of a job") from None
+        raise InvalidArgument(f"{show(job_id)} is not the ID of a job") from None
 
 
 @dataclass(eq=False)
@@ -233,7 +233,7 @@ class Job(Public):
         """
         at = fields.get(AT, b"0")
         if not at.isdigit() or len(at) >= _DIGITS_MAX:
-            raise _no_job(f"its field at is no time in milliseconds: {quoted(at)}")
+            raise _no_job(f"its field at is no time in milliseconds: {quote(at)}")
         key = fields.get(KEY)
         try:
             job_id = id_of(fields, entry_id)
@@ -287,7 +287,7 @@ def _text(fields: Mapping[bytes, bytes], name: bytes, default: bytes | None = No
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise _no_job(f"its field {name.decode()} is not UTF-8: {shown(value)}") from None
+        raise _no_job(f"its field {name.decode()} is not UTF-8: {show(value)}") from None
 
 
 def _headers(fields: Mapping[bytes, bytes]) -> dict[str, str]:
@@ -299,7 +299,7 @@ def _headers(fields: Mapping[bytes, bytes]) -> dict[str, str]:
     except (ValueError, RecursionError, MemoryError) as error:
         raise _no_job(f"its headers are not JSON: {describe(error)}") from None
     if not isinstance(headers, dict):
-        raise _no_job(f"its headers are no JSON object: {shown(headers)}")
+        raise _no_job(f"its headers are no JSON object: {show(headers)}")
     return headers
 
 

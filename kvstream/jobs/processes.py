@@ -32,7 +32,7 @@ from types import FrameType
 from typing import Any
 
 from kvstream.engine.lease_renewal import Flag
-from kvstream.errors import InvalidArgument, shown
+from kvstream.errors import InvalidArgument, show
 from kvstream.jobs import job_log
 from kvstream.jobs.application import Jobs
 from kvstream.jobs.renewal import Beats, Control, Renewal, beat_s, fill_streams
@@ -92,7 +92,7 @@ def jobs_of(target: str, folder: str = ".") -> Jobs:
     for part in (name or "jobs").split("."):
         member = getattr(member, part, None)
     if not isinstance(member, Jobs):
-        raise InvalidArgument(f"{shown(target)} is not a Jobs: give module:name, such as app:jobs")
+        raise InvalidArgument(f"{show(target)} is not a Jobs: give module:name, such as app:jobs")
     return member
 
 

@@ -22,7 +22,7 @@ from typing import (
 
 from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import Backoff, rules_of
-from kvstream.errors import InvalidArgument, describe, nearest, shown
+from kvstream.errors import InvalidArgument, describe, nearest, show
 from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.job import AnyJobs, Job, Refused, UnknownTask, new_id, to_seconds
@@ -129,7 +129,7 @@ class Task(Public, Generic[P, R_co]):
         if isinstance(unique, str):
             self.signature.check_template(unique)
         elif type(unique) is not bool:
-            raise InvalidArgument(f"unique is True or a template, not {shown(unique)}")
+            raise InvalidArgument(f"unique is True or a template, not {show(unique)}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return self.function(*args, **kwargs)
@@ -179,7 +179,7 @@ class Task(Public, Generic[P, R_co]):
     def _merge_options(self, options: Options, given: Mapping[str, Any]) -> Options:
         """Return options, updated by those given; raise InvalidArgument for a wrong template."""
         for name in given.keys() - OPTIONS:
-            raise TypeError(f"a job has no option {shown(name)}{nearest(name, OPTIONS)}")
+            raise TypeError(f"a job has no option {show(name)}{nearest(name, OPTIONS)}")
         new = {name: value for name, value in given.items() if value is not None}
         if "unique" in new:
             self._check_unique(new["unique"])
@@ -257,7 +257,7 @@ class Task(Public, Generic[P, R_co]):
         for call in calls:
             if isinstance(call, str | bytes) or not isinstance(call, Sequence | Mapping):
                 raise TypeError(
-                    f"a call is a tuple or list of arguments, or a mapping, not {shown(call)}"
+                    f"a call is a tuple or list of arguments, or a mapping, not {show(call)}"
                 )
             args, kwargs = ((), call) if isinstance(call, Mapping) else (tuple(call), {})
             jobs.append(self._job(args, kwargs, key))
@@ -381,7 +381,7 @@ class TaskWithOptions(Generic[P, R_co]):
 
 def _text(value: Any, what: str) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidArgument(f"{what} is a text, not {shown(value)}")
+        raise InvalidArgument(f"{what} is a text, not {show(value)}")
     return value
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
 
-from kvstream.errors import Corruption, InvalidArgument, shown
+from kvstream.errors import Corruption, InvalidArgument, show
 from kvstream.layout import twins
 from kvstream.types.options import ENTRY_BYTES_MAX
 from kvstream.types.records import EntryFields, Fields, RepeatedFields
@@ -97,10 +97,10 @@ def to_bytes(part: FieldPart, what: str = "a value", field: object = _NO_FIELD) 
     if isinstance(part, bytearray | memoryview):
         return bytes(part)
     if isinstance(part, bool) or not isinstance(part, int | float):
-        where = what if field is _NO_FIELD else f"the value of field {shown(field)}"
+        where = what if field is _NO_FIELD else f"the value of field {show(field)}"
         kind = type(part).__name__
         instead = _INSTEAD.get(kind, "give bytes, str, int or float")
-        value = "None" if part is None else f"{shown(part)}, a {kind}"
+        value = "None" if part is None else f"{show(part)}, a {kind}"
         raise InvalidArgument(f"{where} cannot be {value}: {instead}")
     try:  # a subclass, such as an IntEnum or numpy's float64, is its number
         return repr(index(part) if isinstance(part, int) else float(part)).encode()
@@ -275,5 +275,5 @@ def flat_bytes(fields: FieldsLike) -> list[bytes]:
         raise
     except (TypeError, ValueError):
         raise InvalidArgument(
-            f"fields are a mapping or (field, value) pairs, not {shown(fields)}"
+            f"fields are a mapping or (field, value) pairs, not {show(fields)}"
         ) from None

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from kvstream.errors import RequestError, shown
+from kvstream.errors import RequestError, show
 from kvstream.migration.copy import CopyOptions, Outcome
 from kvstream.migration.items import PlannedTarget, Source, Target
 from kvstream.migration.server import Server, Version, is_refused
@@ -243,7 +243,7 @@ def _loss(name: bytes, why: str) -> Loss:
 
 def not_loaded(name: bytes, why: str) -> str:
     """Return the text about a library that cannot be loaded."""
-    return f"the library {shown(name)} cannot be loaded: {why}"
+    return f"the library {show(name)} cannot be loaded: {why}"
 
 
 def copy_functions(
@@ -265,7 +265,7 @@ def copy_functions(
             options.consent(each.name, [loss])
             carried.reported.append(f"left out: {loss.name}: {loss.text}")
         elif outcome is Outcome.DIFFERENT:
-            carried.reported.append(f"function library {shown(each.name)} differs at the target")
+            carried.reported.append(f"function library {show(each.name)} differs at the target")
         carried.outcomes[outcome] += 1
     return carried
 
@@ -296,7 +296,7 @@ def notes_for_redis(libraries: Iterable[bytes], refused: Container[bytes]) -> li
     """Return what users of a Redis should know of the libraries that it can load."""
     missing = {text: missing_in_redis(text) for text in libraries if text not in refused}
     return [
-        f"the library {shown(name_of(text))} uses {what}, which Redis does not have: a function "
+        f"the library {show(name_of(text))} uses {what}, which Redis does not have: a function "
         "that needs it fails when it is called"
         for text, what in missing.items()
         if what is not None

@@ -14,7 +14,7 @@ from struct import Struct
 
 import xxhash
 
-from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, quoted
+from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, quote
 from kvstream.layout.keys import U64, is_shared, key_of
 from kvstream.layout.listpack import canonical_integer
 from kvstream.layout.rows import ids_from
@@ -470,7 +470,7 @@ def is_done(txn: Txn, mark: Mark | None) -> bool:
         return False
     number = canonical_integer(value)
     if number is None:
-        raise InvalidArgument(f"the mark {quoted(key_of(mark[0]))} holds no number of a batch")
+        raise InvalidArgument(f"the mark {quote(key_of(mark[0]))} holds no number of a batch")
     return number >= mark[1]
 
 
@@ -526,7 +526,7 @@ def too_small(name: bytes, eid: PackedID | None = None) -> IDTooSmall:
     """Return the error of IDs that are not ascending above the last one of their stream."""
     which = "an ID" if eid is None else f"the ID {StreamID.unpack(eid)}"
     return IDTooSmall(
-        f"{which} for stream {quoted(key_of(name))} is equal or smaller than the stream's top "
+        f"{which} for stream {quote(key_of(name))} is equal or smaller than the stream's top "
         "item, or is given twice"
     )
 

@@ -26,7 +26,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from kvstream.errors import Corruption, IDsExhausted, InvalidArgument, quoted
+from kvstream.errors import Corruption, IDsExhausted, InvalidArgument, quote
 from kvstream.layout.keys import U64, decode_number, key_of
 from kvstream.layout.values import Names, decode_checked
 from kvstream.logs import DeferredLogger, Throttle
@@ -331,7 +331,7 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
 
 def _postpone(txn: Txn, stream: StreamMeta, timer: Timer, error: Exception) -> None:
     """Make a message that cannot be added due again in a minute."""
-    key = quoted(key_of(stream.name))
+    key = quote(key_of(stream.name))
     _refusals.log(_log, logging.WARNING, "a delayed message of %s waits: %s", key, error)
     timers.put(txn, stream, txn.now_ms + _RETRY_MS, Kind.DELAYED, timer.rest, timer.value)
 

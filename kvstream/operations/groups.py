@@ -8,7 +8,7 @@ before a command that lists them.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError, quoted
+from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError, quote
 from kvstream.layout.keys import U64, key_of, successor, tree_prefix
 from kvstream.meta import nodes, pel
 from kvstream.meta.key_events import (
@@ -127,7 +127,7 @@ def require_stream(txn: Txn, name: bytes) -> StreamMeta:
     """Return the stream of an XGROUP subcommand, or raise an error that tells how to create it."""
     stream = txn.stream(name)
     if stream is None:
-        raise RequestError(_KEY_REQUIRED).with_detail(f"there is no stream {quoted(key_of(name))}")
+        raise RequestError(_KEY_REQUIRED).with_detail(f"there is no stream {quote(key_of(name))}")
     return stream
 
 

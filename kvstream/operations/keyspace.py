@@ -13,7 +13,7 @@ from itertools import islice
 from random import randint
 from typing import Generic, NamedTuple, TypeVar
 
-from kvstream.errors import NoSuchKey, quoted
+from kvstream.errors import NoSuchKey, quote
 from kvstream.layout.keys import U16, key_of, qualified, stream_row
 from kvstream.meta import lazyfree
 from kvstream.meta.key_events import DEL, EXPIRE, PERSIST, RENAME_FROM, RENAME_TO, Event
@@ -76,7 +76,7 @@ def rename(txn: Txn, source: bytes, target: bytes, replace: bool = True) -> bool
     """Rename a key, over an existing one unless ``replace`` is false; return whether it did."""
     key = txn.key(source)
     if key is None:
-        raise NoSuchKey().with_detail(f"there is no key {quoted(key_of(source))}")
+        raise NoSuchKey().with_detail(f"there is no key {quote(key_of(source))}")
     if not replace and exists(txn, target):
         return False
     if source == target:

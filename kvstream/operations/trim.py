@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvstream.errors import InvalidArgument, shown
+from kvstream.errors import InvalidArgument, show
 from kvstream.layout.keys import ID_BYTES, successor, tree_prefix
 from kvstream.layout.listpack import SMALL_INTEGER_MAX
 from kvstream.meta import nodes
@@ -88,13 +88,13 @@ class Trim:
 def refuse_maxlen(maxlen: int) -> None:
     """Raise InvalidArgument if a MAXLEN is negative."""
     if maxlen < 0:
-        raise InvalidArgument("The MAXLEN argument must be >= 0.").with_detail(shown(maxlen))
+        raise InvalidArgument("The MAXLEN argument must be >= 0.").with_detail(show(maxlen))
 
 
 def refuse_limit(limit: int | None) -> None:
     """Raise InvalidArgument if a LIMIT is negative."""
     if limit is not None and limit < 0:
-        raise InvalidArgument("The LIMIT argument must be >= 0.").with_detail(shown(limit))
+        raise InvalidArgument("The LIMIT argument must be >= 0.").with_detail(show(limit))
 
 
 def limit_without_strategy(limit: int) -> InvalidArgument:

@@ -20,7 +20,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple, TypeAlias
 
-from kvstream.errors import Corruption, InvalidArgument, nearest, quoted, shown
+from kvstream.errors import Corruption, InvalidArgument, nearest, quote, show
 from kvstream.layout.keys import ID_BYTES
 from kvstream.meta import pel, timers
 from kvstream.meta.records import GroupMeta, StreamMeta
@@ -56,7 +56,7 @@ class Conflict(StrEnum):
     def _missing_(cls, value: object) -> None:
         raise InvalidArgument(
             "the rule for a unique ID must be SKIP, REPLACE, DEBOUNCE, or AFTER"
-        ).with_detail(f"{shown(value)}{nearest(str(value), cls)}")
+        ).with_detail(f"{show(value)}{nearest(str(value), cls)}")
 
 
 class Unique(NamedTuple):
@@ -94,7 +94,7 @@ def decode(unique_id: bytes, value: bytes) -> Row:
     try:
         is_entry, packed, until_ms, check_ms = _ROW.unpack(value)
     except StructError:
-        raise Corruption(f"the row of the unique ID {quoted(unique_id)} is damaged") from None
+        raise Corruption(f"the row of the unique ID {quote(unique_id)} is damaged") from None
     return Row((StreamID if is_entry else Ticket)(*UNPACKED(packed)), until_ms, check_ms)
 
 
@@ -133,7 +133,7 @@ def state_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> State:
 def _start_of(txn: Txn, stream: StreamMeta, group: GroupMeta) -> StreamID:
     packed = timers.get_row(txn, stream, START_TAG + group.name)
     if packed is not None and len(packed) != ID_BYTES:
-        raise Corruption(f"the start of the group {quoted(group.name)} has no ID")
+        raise Corruption(f"the start of the group {quote(group.name)} has no ID")
     return MIN_ID if packed is None else StreamID.unpack(packed)
 
 

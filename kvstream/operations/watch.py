@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kvstream.errors import LeaseLost, quoted
+from kvstream.errors import LeaseLost, quote
 from kvstream.layout.keys import key_of
 from kvstream.meta.keyspace import KeyWatch
 from kvstream.meta.pel import run_at
@@ -45,7 +45,7 @@ class Guard(NamedTuple):
 def lost_lease(name: bytes, consumer: bytes, eid: StreamID, deliveries: int) -> LeaseLost:
     """Return the error of a token that is not current."""
     return LeaseLost(
-        f"entry {eid} of stream {quoted(key_of(name))} is not leased to {quoted(consumer)} with "
+        f"entry {eid} of stream {quote(key_of(name))} is not leased to {quote(consumer)} with "
         f"delivery {deliveries} any more"
     )
 

@@ -40,7 +40,7 @@ from kvstream.errors import (
     UnknownOutcome,
     WrongType,
     naming_stream,
-    quoted,
+    quote,
     with_more,
 )
 from kvstream.layout.keys import database_of, qualified
@@ -197,7 +197,7 @@ class RemoteEngine:
         except (NoSuchKey, WrongType) as error:
             if isinstance(error, NoSuchKey) and call.missing is not REQUIRED:
                 return call.missing
-            raise error.with_detail(error.detail or ", ".join(map(quoted, call.keys))) from None
+            raise error.with_detail(error.detail or ", ".join(map(quote, call.keys))) from None
         except RequestError as error:
             raise self._explain(error, call.commands) from None
 
@@ -639,7 +639,7 @@ class Transaction:
             _check_replies(
                 replies,
                 "writes of the transaction",
-                lambda at: " ".join([str(words[at][0]), *map(quoted, calls[at].keys)]),
+                lambda at: " ".join([str(words[at][0]), *map(quote, calls[at].keys)]),
             )
         except IDTooSmall as error:
             self._name_last_id(error, calls[replies.index(error)])

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote as percent_encode
+from urllib.parse import urlsplit
 
 from kvstream import errors
 from kvstream.engine.coerce import path_of
@@ -27,8 +28,8 @@ from kvstream.errors import (
     RequestError,
     WrongType,
     nearest,
-    quoted,
-    shown,
+    quote,
+    show,
 )
 from kvstream.types.ids import (
     BOUNDS,
@@ -111,7 +112,7 @@ def check_names(options: Options) -> None:
                 f"the option {name} is of Spark's Kafka source, and has no equal here: leave it out"
             )
         raise InvalidArgument(
-            f"there is no option {shown(name)}"
+            f"there is no option {show(name)}"
             + (nearest(name, OPTIONS) or ": docs/spark.md lists all")
         )
     if "pattern" in options:
@@ -158,8 +159,8 @@ class Place:
         netloc = urlsplit(self.address).netloc
         named, _, host = netloc.rpartition("@")
         user, _, password = named.partition(":")
-        user = user if self.user is None else quote(self.user, safe="")
-        password = password if self.password is None else quote(self.password, safe="")
+        user = user if self.user is None else percent_encode(self.user, safe="")
+        password = password if self.password is None else percent_encode(self.password, safe="")
         return f"{scheme}://{user}:{password}@{host}{rest[len(netloc) :]}"
 
 
@@ -181,7 +182,7 @@ def places(options: Options) -> list[Place]:
     found = [Place(kind, address, db, user, password) for address in paths or urls]
     repeated = [place.shown for place in found if found.count(place) > 1]
     if repeated:
-        raise InvalidArgument(f"the option {kind} names {shown(repeated[0])} twice")
+        raise InvalidArgument(f"the option {kind} names {show(repeated[0])} twice")
     return found
 
 
@@ -216,7 +217,7 @@ def duration_s(options: Options, name: str, missing: str) -> float:
     ms = None if text[-1:].isdigit() else duration_ms(re.sub("min$", "m", text))
     if ms is None:
         raise InvalidArgument(
-            f"the option {name} must be a number with ms, s, m, h or d, not {shown(text)}"
+            f"the option {name} must be a number with ms, s, m, h or d, not {show(text)}"
         )
     return ms / 1000
 
@@ -228,7 +229,7 @@ def number(options: Options, name: str, missing: int | None, least: int = 0) -> 
         return missing
     if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) < least:
         raise InvalidArgument(
-            f"the option {_spell(name)} must be an integer of at least {least}, not {shown(text)}"
+            f"the option {_spell(name)} must be an integer of at least {least}, not {show(text)}"
         )
     return int(text)
 
@@ -239,7 +240,7 @@ def flag(options: Options, name: str, missing: bool) -> bool:
     if not text:
         return missing
     if text not in _TRUE | _FALSE:
-        raise InvalidArgument(f"the option {_spell(name)} must be true or false, not {shown(text)}")
+        raise InvalidArgument(f"the option {_spell(name)} must be true or false, not {show(text)}")
     return text in _TRUE
 
 
@@ -254,7 +255,7 @@ def choice(options: Options, name: str, words: tuple[str, ...]) -> str:
     for word in words:
         if word.lower() == text.lower():
             return word
-    raise InvalidArgument(f"the option {name} must be one of {', '.join(words)}, not {shown(text)}")
+    raise InvalidArgument(f"the option {name} must be one of {', '.join(words)}, not {show(text)}")
 
 
 def first_id(options: Options) -> StreamID:
@@ -289,7 +290,7 @@ def after_id(options: Options) -> StreamID | None:
 def is_stream(key: bytes, kind: str) -> bool:
     """Return whether a key exists, by its TYPE. Raises WrongType for a key that is no stream."""
     if kind not in ("stream", "none"):
-        raise WrongType(f"{quoted(key)} is a {kind}, not a stream")
+        raise WrongType(f"{quote(key)} is a {kind}, not a stream")
     return kind == "stream"
 
 

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from kvstream.arrow.roles import Column, Mode, Role
-from kvstream.errors import InvalidArgument, shown
+from kvstream.errors import InvalidArgument, show
 from kvstream.spark.options import Options, choice
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def read_schema(options: Options, schema: StructType) -> ReadSchema:
             raise InvalidArgument(f"the column {column.name} cannot be {column.kind}; use {types}")
     repeated = {name for name in schema.names if schema.names.count(name) > 1}
     if repeated:
-        raise InvalidArgument(f"the schema has {shown(min(repeated))} twice")
+        raise InvalidArgument(f"the schema has {show(min(repeated))} twice")
     return ReadSchema(schema, columns, Mode(choice(options, "mode", tuple(Mode))))
 
 

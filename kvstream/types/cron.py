@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 
-from kvstream.errors import InvalidArgument, shown
+from kvstream.errors import InvalidArgument, show
 from kvstream.types.ids import duration_ms
 
 EXPRESSION_MAX = 256
@@ -95,10 +95,10 @@ def _is_text(value: object) -> bool:
 def refuse_no_text(expression: object, zone: object) -> None:
     """Raise InvalidArgument unless an expression and the name of a time zone are text."""
     if not _is_text(expression):
-        raise InvalidArgument(f"a cron expression is a text, not {shown(expression)}")
+        raise InvalidArgument(f"a cron expression is a text, not {show(expression)}")
     if not _is_text(zone):
         hint = "its name, such as Europe/Berlin"
-        raise InvalidArgument(f"the time zone cannot be {shown(zone)}: give {hint}")
+        raise InvalidArgument(f"the time zone cannot be {show(zone)}: give {hint}")
 
 
 @lru_cache(maxsize=1024)
@@ -148,7 +148,7 @@ def _try(expression: str, times: Fields) -> None:
 
 
 def _wrong(expression: str, why: str) -> InvalidArgument:
-    return InvalidArgument(f"the cron expression {shown(expression)} is wrong: {why}")
+    return InvalidArgument(f"the cron expression {show(expression)} is wrong: {why}")
 
 
 def _zone(name: str) -> tzinfo:
@@ -162,4 +162,4 @@ def _zone(name: str) -> tzinfo:
         hint = "give a name such as Europe/Berlin"
         if not available_timezones():
             hint = "this system has no time zones: install the package tzdata"
-        raise InvalidArgument(f"the time zone {shown(name)} is unknown: {hint}") from None
+        raise InvalidArgument(f"the time zone {show(name)} is unknown: {hint}") from None

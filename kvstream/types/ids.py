@@ -14,7 +14,7 @@ from operator import lt
 from struct import Struct
 from typing import NamedTuple
 
-from kvstream.errors import IDsExhausted, InvalidArgument, InvalidID, advise, shown
+from kvstream.errors import IDsExhausted, InvalidArgument, InvalidID, advise, show
 from kvstream.types.clock import now_ms as _system_ms
 
 U64_MAX = (1 << 64) - 1
@@ -194,7 +194,7 @@ def _no_id(value: object) -> InvalidID:
         hint = "before 1970, where IDs begin"
     else:
         hint = "an ID is 'ms-seq', an int of milliseconds or a datetime"
-    return InvalidID().with_detail(f"{shown(value)} ({hint})")
+    return InvalidID().with_detail(f"{show(value)} ({hint})")
 
 
 def _ascii(value: str | bytes) -> bytes:
@@ -312,7 +312,7 @@ def id_or_time(
         if ms is not None:
             return StreamID(max(0, ms), missing_seq)
         if isinstance(value, str) or value is None:
-            error.detail = f"{shown(value)} ({wanted})"
+            error.detail = f"{show(value)} ({wanted})"
         raise
     hint = seconds_hint(value)
     if hint is not None:

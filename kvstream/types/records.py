@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias
 
-from kvstream.errors import shown
+from kvstream.errors import show
 from kvstream.surface import where_field_is
 from kvstream.types.ids import StreamID, Ticket
 
@@ -41,13 +41,13 @@ class EntryFields(dict[S, S]):
         if type(name) is str and own is bytes:
             other = repr(name.encode("utf-8", "surrogateescape"))
             raise KeyError(
-                f"no field {shown(name)}: names and values are bytes here; use {other}, or open "
+                f"no field {show(name)}: names and values are bytes here; use {other}, or open "
                 "the store with decode=True"
             )
         if type(name) is bytes and own is str:
-            text = shown(name.decode("utf-8", "replace"))
+            text = show(name.decode("utf-8", "replace"))
             raise KeyError(
-                f"no field {shown(name)}: the store was opened with decode=True; use {text}"
+                f"no field {show(name)}: the store was opened with decode=True; use {text}"
             )
         raise KeyError(name)
 
@@ -119,7 +119,7 @@ def _item(entry: "AnyEntry", at: Any) -> Any:
     """Return a member of the tuple; explain the name of a field."""
     if isinstance(at, str | bytes):
         where = where_field_is(entry.fields, at)
-        raise TypeError(f"{type(entry).__name__!r} object has no item {shown(at)}{where}")
+        raise TypeError(f"{type(entry).__name__!r} object has no item {show(at)}{where}")
     return tuple.__getitem__(entry, at)
 
 

@@ -5,7 +5,7 @@ import re
 from pathlib import PurePath
 from urllib.parse import parse_qs, urlsplit
 
-from kvstream.errors import InvalidArgument, shown
+from kvstream.errors import InvalidArgument, show
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
@@ -81,8 +81,8 @@ def show_place(place: AnyPath) -> str:
 def show_instead(value: object) -> str:
     """Return a value given in place of a store for a message, a URL without its password."""
     if isinstance(value, str | bytes | os.PathLike) and _url_match(value) is not None:
-        return shown(show_place(value))
-    return shown(value)
+        return show(show_place(value))
+    return show(value)
 
 
 def show_url(url: str) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream import IDsExhausted, InvalidArgument, InvalidID, StreamID
-from kvstream.errors import shown
+from kvstream.errors import show
 from kvstream.types.ids import (
     MAX_ID,
     MIN_ID,
@@ -64,7 +64,7 @@ def test_an_invalid_id_is_refused(value: IDLike) -> None:
         StreamID.parse(value)
     redis = "Invalid stream ID specified as stream command argument"
     assert caught.value.reply == f"ERR {redis}"
-    assert str(caught.value).startswith(f"{redis}: {shown(value)} (")
+    assert str(caught.value).startswith(f"{redis}: {show(value)} (")
 
 
 @pytest.mark.parametrize("value", ["5", b"5", 5])

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from kvstream.errors import InvalidArgument, RequestError, WrongType, quoted
+from kvstream.errors import InvalidArgument, RequestError, WrongType, quote
 from kvstream.layout.keys import beside, key_of
 from kvstream.layout.values import Names, encode_flat
 from kvstream.logs import DeferredLogger, Throttle
@@ -174,7 +174,7 @@ def _encode(flat: list[bytes]) -> tuple[bytes, Names]:
 
 def _add(txn: Txn, name: bytes, key: bytes, made: list[tuple[bytes, Names]]) -> None:
     """Add dead letters to a stream in the database of ``name``; create it if it is missing."""
-    where = f"the dead letters of {quoted(key_of(name))} cannot be added to {quoted(key)}"
+    where = f"the dead letters of {quote(key_of(name))} cannot be added to {quote(key)}"
     target = beside(name, key)
     if target == name:
         raise DeadLettersRefused(f"{where}: it is the same stream")

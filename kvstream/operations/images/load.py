@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
-from kvstream.errors import Corruption, InvalidArgument, KeyExists, quoted
+from kvstream.errors import Corruption, InvalidArgument, KeyExists, quote
 from kvstream.layout.keys import U64, key_of, tree_prefix
 from kvstream.layout.listpack import counters_size
 from kvstream.meta import idempotency, nodes, pel_index
@@ -101,7 +101,7 @@ def add_queue(txn: Txn, name: bytes, state: StreamState, loaded: Loaded) -> None
 def refuse_existing(txn: Txn, name: bytes, replace: bool) -> None:
     """Raise KeyExists if a name is taken and its key is not to be replaced."""
     if not replace and exists(txn, name):
-        raise KeyExists().with_detail(f"{quoted(key_of(name))}; replace overwrites it")
+        raise KeyExists().with_detail(f"{quote(key_of(name))}; replace overwrites it")
 
 
 def new_stream(txn: Txn, name: bytes) -> StreamMeta:

@@ -12,7 +12,7 @@ needs no timer.
 from collections.abc import Iterable
 from itertools import islice
 
-from kvstream.errors import RequestError, quoted
+from kvstream.errors import RequestError, quote
 from kvstream.meta import timers
 from kvstream.meta.key_events import XGROUP_DELCONSUMER
 from kvstream.meta.pel import release_runs, runs_of
@@ -48,8 +48,8 @@ def plan_passing_on(name: bytes, group_name: bytes, consumer: bytes) -> Plan[int
             _, group = existing_group(txn, name, group_name)
             member = txn.catalog.consumer(txn, group, consumer)
             if member is None:
-                place = f"in group {quoted(group_name)}"
-                raise RequestError(f"there is no consumer {quoted(consumer)} {place}")
+                place = f"in group {quote(group_name)}"
+                raise RequestError(f"there is no consumer {quote(consumer)} {place}")
             runs, count = give_back(txn, name, group, member, txn.thresholds.ready_runs)
             total += count
             if runs < txn.thresholds.ready_runs:

@@ -26,7 +26,7 @@ from struct import Struct
 
 import msgpack
 
-from kvstream.errors import Corruption, InvalidArgument, quoted
+from kvstream.errors import Corruption, InvalidArgument, quote
 from kvstream.layout.keys import ID_BYTES, U64, key_of
 from kvstream.meta import pel, timers
 from kvstream.meta.keyed import KEY_BYTES, Edit, Key
@@ -101,7 +101,7 @@ def restore(txn: Txn, name: bytes, queue_rows: Iterable[QueueRow]) -> int:
             raise
         except Exception as error:  # decoders raise errors of many classes
             raise InvalidArgument(
-                f"the row {quoted(key[:40])} of a queue is damaged: {error!r}"
+                f"the row {quote(key[:40])} of a queue is damaged: {error!r}"
             ) from error
     left_out = sum([not apply(txn, stream) for apply in checked])
     for name_of_group, entries in _group_places(places).items():

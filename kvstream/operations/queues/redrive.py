@@ -18,7 +18,7 @@ from typing import TypedDict, Unpack
 
 import msgpack
 
-from kvstream.errors import Corruption, InvalidArgument, RequestError, quoted
+from kvstream.errors import Corruption, InvalidArgument, RequestError, quote
 from kvstream.layout.keys import ID_BYTES, beside, key_of
 from kvstream.layout.values import Names, encode_flat
 from kvstream.meta import timers
@@ -148,7 +148,7 @@ def start(txn: Txn, name: bytes, **asked: Unpack[Asked]) -> Job:
     running = job_of(txn, stream)
     if running is not None and running.state == State.RUNNING:
         raise RequestError(
-            f"a redrive of {quoted(key_of(name))} is running: wait for it, or cancel it"
+            f"a redrive of {quote(key_of(name))} is running: wait for it, or cancel it"
         )
     job.end = stream.last.packed
     _advance(txn, name, stream, job, wanted)

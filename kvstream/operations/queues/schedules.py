@@ -25,8 +25,8 @@ from kvstream.errors import (
     InvalidArgument,
     NoSuchKey,
     no_choice,
-    quoted,
-    shown,
+    quote,
+    show,
 )
 from kvstream.layout.keys import key_of
 from kvstream.layout.values import encode_flat
@@ -121,7 +121,7 @@ def decode(name: bytes, value: bytes) -> Schedule:
             datetime.fromtimestamp(at_ms / 1000, UTC)  # or raises
         return Schedule(name, text, zone, flat, Misfire(misfire), most, next_ms, last_ms, error)
     except Exception as error:  # msgpack raises errors of many classes
-        raise Corruption(f"the schedule {quoted(name)} is damaged: {error!r}") from error
+        raise Corruption(f"the schedule {quote(name)} is damaged: {error!r}") from error
 
 
 # --- set, list, delete, run ---------------------------------------------------------------------
@@ -152,7 +152,7 @@ def set_schedule(
     else:
         next_ms = new.times.after(txn.now_ms)
     if next_ms is None:
-        raise InvalidArgument(f"the cron expression {shown(expression)} has no time in 50 years")
+        raise InvalidArgument(f"the cron expression {show(expression)} has no time in 50 years")
     stream = stream or txn.catalog.create_stream(txn, name)
     new = new._replace(next_ms=next_ms, last_ms=0 if old is None else old.last_ms)
     _put(txn, stream, new, old)
@@ -205,8 +205,8 @@ def run_schedule(txn: Txn, name: bytes, schedule: bytes) -> StreamID:
     stream = txn.stream(name)
     stored = None if stream is None else _get(txn, stream, schedule)
     if stored is None:
-        error = NoSuchKey(f"no such schedule {quoted(schedule)}")
-        raise error.with_detail(f"there is none in stream {quoted(key_of(name))}")
+        error = NoSuchKey(f"no such schedule {quote(schedule)}")
+        raise error.with_detail(f"there is none in stream {quote(key_of(name))}")
     return _add(txn, name, stored, [txn.now_ms])[0]
 
 
@@ -290,4 +290,4 @@ def _add(txn: Txn, name: bytes, schedule: Schedule, times: list[int]) -> list[St
 
 
 def _places(stream: StreamMeta, schedule: Schedule) -> tuple[str, str]:
-    return quoted(schedule.name), quoted(key_of(stream.name))
+    return quote(schedule.name), quote(key_of(stream.name))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from kvstream.errors import Corruption, quoted
+from kvstream.errors import Corruption, quote
 from kvstream.layout.keys import ID_BYTES, key_of
 from kvstream.layout.rows import EncodedEntries, Rows
 from kvstream.meta.records import StreamMeta
@@ -133,7 +133,7 @@ def _read_or_step(
     if rows is None:
         return _step_part(sizes, seeks, part, count)
     if not rows.page:
-        raise Corruption(f"the stream {quoted(key_of(part[0]))} has lost its first entry")
+        raise Corruption(f"the stream {quote(key_of(part[0]))} has lost its first entry")
     return rows
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstream.bulkload.parts import BulkTicket, Part, PartWriter, RowsFile, RowsWriter
-from kvstream.errors import DataError, NoSuchKey, quoted
+from kvstream.errors import DataError, NoSuchKey, quote
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.migration import Selection, differences, parse_place, server_source, server_target
@@ -85,13 +85,13 @@ class LongStream:
 def _refuse_changed(stream: LongStream, state: StreamState, loaded: int) -> None:
     if not loaded or state.length != loaded:
         raise DataError(
-            f"{quoted(stream.key)} was changed while it was read: {loaded} entries were read, but "
+            f"{quote(stream.key)} was changed while it was read: {loaded} entries were read, but "
             f"it has {state.length} now: run again"
         )
 
 
 def _refuse_created(stream: LongStream) -> DataError:
-    return DataError(f"{quoted(stream.key)} was created at the target during the migration")
+    return DataError(f"{quote(stream.key)} was created at the target during the migration")
 
 
 def _expire_at_ms(connection: Connection, key: bytes) -> int:
@@ -99,7 +99,7 @@ def _expire_at_ms(connection: Connection, key: bytes) -> int:
     now_ms = unix_ms(connection.ask("TIME"))
     left_ms: int = connection.ask("PTTL", key)
     if left_ms == -2:
-        raise NoSuchKey(f"{quoted(key)} was deleted while it was read")
+        raise NoSuchKey(f"{quote(key)} was deleted while it was read")
     return 0 if left_ms < 0 else now_ms + left_ms
 
 

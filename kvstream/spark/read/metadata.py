@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from kvstream.errors import InvalidArgument, NoGroup, NoSuchKey, quoted
+from kvstream.errors import InvalidArgument, NoGroup, NoSuchKey, quote
 from kvstream.group import Group
 from kvstream.spark.options import Options, choice, flag, patterns, places, split_list
 from kvstream.spark.read.partitions import ReadSpec
@@ -116,7 +116,7 @@ def _value(name: str, value: Any, raw: bool) -> Any:
         return value.decode()
     except UnicodeDecodeError:
         raise InvalidArgument(
-            f"the {name} {quoted(value)} is not UTF-8: read the column as binary"
+            f"the {name} {quote(value)} is not UTF-8: read the column as binary"
         ) from None
 
 

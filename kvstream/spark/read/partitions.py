@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from kvstream.arrow.roles import Role
-from kvstream.errors import DataError, InvalidArgument, InvalidID, quoted
+from kvstream.errors import DataError, InvalidArgument, InvalidID, quote
 from kvstream.layout.columns import Columns
 from kvstream.spark.options import Options, first_id, last_id, patterns, split_list
 from kvstream.spark.schema import ReadSchema
@@ -95,7 +95,7 @@ class DataLoss(DataError):
     @classmethod
     def of(cls, key: bytes, place: str, what: str) -> "DataLoss":
         return cls(
-            f"stream {quoted(key)} in {place}: {what}. Set the option failOnDataLoss to false to "
+            f"stream {quote(key)} in {place}: {what}. Set the option failOnDataLoss to false to "
             "skip them"
         )
 

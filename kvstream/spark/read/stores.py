@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kvstream.arrow.batches import stream_pages
 from kvstream.engine import reader_snapshots
-from kvstream.errors import Corruption, NoSuchKey, NoSuchStore, StoreLocked, quoted
+from kvstream.errors import Corruption, NoSuchKey, NoSuchStore, StoreLocked, quote
 from kvstream.layout.columns import Columns
 from kvstream.layout.keys import qualified
 from kvstream.operations import keyspace
@@ -128,7 +128,7 @@ class CopyReader:
             yield page
         if piece.exact and seen != piece.entries:
             raise Corruption(
-                f"stream {quoted(piece.key)} has {seen} entries from {piece.start} to {piece.end}, "
+                f"stream {quote(piece.key)} has {seen} entries from {piece.start} to {piece.end}, "
                 f"but its nodes count {piece.entries}"
             )
 
@@ -177,4 +177,4 @@ def require(spec: ReadSpec, keys: list[bytes], place: str) -> None:
     """Raise NoSuchKey if a named stream does not exist."""
     missing = [name for name in spec.names if name not in keys]
     if missing:
-        raise NoSuchKey(f"there is no stream {quoted(missing[0])} in {place}: {MISSING_HINT}")
+        raise NoSuchKey(f"there is no stream {quote(missing[0])} in {place}: {MISSING_HINT}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kvstream.errors import BusyGroup, Corruption, DataError, InvalidArgument, StoreError, quoted
+from kvstream.errors import BusyGroup, Corruption, DataError, InvalidArgument, StoreError, quote
 from kvstream.layout.columns import Columns
 from kvstream.layout.keys import qualified
 from kvstream.operations import info
@@ -152,7 +152,7 @@ class FollowReader:
                 break
             if not left:
                 raise Corruption(
-                    f"stream {quoted(piece.key)} has {seen} entries from {piece.start} to "
+                    f"stream {quote(piece.key)} has {seen} entries from {piece.start} to "
                     f"{piece.end}, but its nodes count {counted[0] - counted[1]}"
                 )
             time.sleep(CATCH_UP_PAUSE_S)

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from kvstream.bulkload.parts import BulkTicket, Part, RowsFile
-from kvstream.errors import IDTooSmall, quoted
+from kvstream.errors import IDTooSmall, quote
 from kvstream.operations.append import next_id
 from kvstream.spark.write.stage import (
     StagedFile,
@@ -227,9 +227,7 @@ def rising(staged: StagedRows, last: StreamID, skip_existing: bool) -> list[int]
             before = next_id(before, add_id(eid), before.ms)
         except IDTooSmall as error:
             hint = "" if skip_existing else f": {SKIP_HINT}"
-            raise IDTooSmall(
-                f"stream {quoted(staged.key)}: {show_id(eid)}: {error}{hint}"
-            ) from None
+            raise IDTooSmall(f"stream {quote(staged.key)}: {show_id(eid)}: {error}{hint}") from None
         kept.append(at)
     return kept
 

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kvstream.bulkload.parts import RowsFile, RowsWriter, unpack_ticket
-from kvstream.errors import IDTooSmall, KVStreamError, RequestError, WrongType, quoted
+from kvstream.errors import IDTooSmall, KVStreamError, RequestError, WrongType, quote
 from kvstream.layout.values import decode_fields
 from kvstream.remote.connection import Connection, error_of, translate_errors
 from kvstream.remote.replies import members
@@ -154,7 +154,7 @@ def _refusal(staged: StagedRows, at: int, error: Any) -> KVStreamError:
     """Return the error of an XADD, with the stream and the ID."""
     refused = error_of(error)
     eid = show_id(staged.ids[at]) if staged.ids else "*"
-    return type(refused)(f"stream {quoted(staged.key)}: {eid}: {refused}")
+    return type(refused)(f"stream {quote(staged.key)}: {eid}: {refused}")
 
 
 def _attempt(pipe: Any, work: Commit, streams: list[StagedRows]) -> Committed:

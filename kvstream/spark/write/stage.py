@@ -43,7 +43,7 @@ from typing import NamedTuple, Self
 import msgpack
 
 from kvstream.bulkload.parts import PartWriter, RowsWriter
-from kvstream.errors import Corruption, quoted
+from kvstream.errors import Corruption, quote
 from kvstream.layout.keys import ID_BYTES, U64
 from kvstream.layout.values import Names
 from kvstream.storage.files import DIRECTORY_MODE, FILE_MODE
@@ -76,7 +76,7 @@ class Transaction(NamedTuple):
         try:
             return int(mark) >= self.number
         except ValueError:
-            raise Corruption(f"{quoted(self.key)} must hold a number, not {quoted(mark)}") from None
+            raise Corruption(f"{quote(self.key)} must hold a number, not {quote(mark)}") from None
 
 
 SLOTS = 16384
