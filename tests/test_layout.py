@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -104,6 +105,12 @@ def test_design_shows_the_floors_of_the_contract() -> None:
 def test_no_folder_has_too_many_modules() -> None:
     counts = Counter(path.parent for path in sources() if path.name != "__init__.py")
     assert [str(folder) for folder, count in counts.items() if count > FOLDER_MODULES_MAX] == []
+
+
+def test_the_tests_that_ci_names_exist() -> None:
+    named = re.findall(r"\btests/[\w/]+(?:\.py)?\b(?!\w*\*)", (ROOT / ".ci" / "run").read_text())
+    assert len(named) > 10
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_every_folder_with_modules_is_a_package() -> None:
