@@ -311,10 +311,8 @@ class Latency:
 
     def reset(self, names: set[str]) -> int:
         """Reset the named events, or all if none is named; return their number."""
-        gone = [name for name in list(self.events) if not names or name in names]
-        for name in gone:
-            del self.events[name]
-        return len(gone)
+        chosen = [name for name in list(self.events) if not names or name in names]
+        return sum(self.events.pop(name, None) is not None for name in chosen)
 
     def watch(self, engine: Engine, threshold_ms: int) -> None:
         """Set the threshold; also watch commits and fsyncs of the store from now on."""
