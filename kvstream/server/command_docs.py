@@ -247,8 +247,8 @@ def flags_of(command: Command) -> list[str]:
 
 def categories_of(command: Command) -> list[str]:
     """Return the ACL categories of a command, in Redis's order."""
-    list_category = command.categories
-    categories = set((_OF_GROUP[command.group] if list_category is None else list_category).split())
+    own = command.categories
+    categories = set((_OF_GROUP[command.group] if own is None else own).split())
     categories |= {category for flag, category in _OF_FLAG if flag in command.flags}
     if command.group == "scripting":
         categories.discard("read")  # as in Redis

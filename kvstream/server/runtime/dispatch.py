@@ -91,10 +91,9 @@ class Dispatcher:
         Called when a turn begins and after each request on the general path: nothing else changes
         this within a turn.
         """
-        hot_keys = self.recorder.hot_keys
         alone = bool(
             self._monitors
-            or (hot_keys is not None and hot_keys.is_active)
+            or self.recorder.counts_hot_keys
             or self.notifications.of_calls
             or self.paused
             or self.over_maxmemory
@@ -108,7 +107,7 @@ class Dispatcher:
         if not client.authenticated and Flag.NO_AUTH not in command.flags:
             return _NO_AUTH
         if not client.user.free or command.channels is not None:
-            refusal = self._refusal_by_rights(client, command, argv)
+            refusal = self.refusal_by_rights(client, command, argv)
             if refusal is not None:
                 return ErrorReply.of(refusal)
         if client.queue is not None and Flag.NO_MULTI in command.flags:
@@ -125,10 +124,10 @@ class Dispatcher:
             return ErrorReply("ERR", _SUBSCRIBED.format(command.name))
         return None
 
-    def _refusal_by_rights(
+    def refusal_by_rights(
         self, client: Client, command: Command, argv: Argv
     ) -> NoPermission | None:
-        """Check the ACL; count and log a refusal."""
+        """Check the ACL; return the refusal, which is counted and logged, if there is one."""
         try:
             client.user.check(command, argv)
         except NoPermission as refusal:
@@ -138,7 +137,7 @@ class Dispatcher:
 
     def refusal_in_exec(self, client: Client, command: Command, argv: Argv) -> ErrorReply | None:
         """Return the error if a queued command may not run any more."""
-        refusal = self._refusal_by_rights(client, command, argv)
+        refusal = self.refusal_by_rights(client, command, argv)
         if refusal is None:
             return OOM if self.over_maxmemory and Flag.DENYOOM in command.flags else None
         error = ErrorReply("NOPERM", _CHANGED.format(_WITHDRAWN[refusal.kind]))
@@ -167,7 +166,7 @@ class Dispatcher:
 
     def answer_later(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
         """Run a command, or a step of it, after checking the ACL again."""
-        refusal = self._refusal_by_rights(client, command, argv)
+        refusal = self.refusal_by_rights(client, command, argv)
         if refusal is not None:
             return self.refuse(client, command.name, ErrorReply.of(refusal))
         return self.answer(client, command, argv, txn)

@@ -133,7 +133,7 @@ class Executor:
         self._replies: list[PendingReplies] = []
         self._pipelines = Pipelines(dispatcher, commands)
         self._queueable = transactions.queueable(commands)
-        self._xadds = BatchedXadds(engine, dispatcher, self.options, lambda: self.clock())
+        self._xadds = BatchedXadds(engine, dispatcher, self.options, self.clock)
         self._retries = Retries(self, self._xadds, self._pipelines)
         self._guard = engine.database.write_guard
         engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
@@ -473,16 +473,14 @@ class Executor:
             may_go_on = False
             if requests:
                 ran, unanswered = 0, None
+                room = min(most - count, CLIENT_REQUESTS - count % CLIENT_REQUESTS)
                 general = self.dispatcher.needs_general_path
                 if not general and client.is_plain and pipelines.has_next(client):
                     if self._xadds.waiting:
                         self._xadds.flush(turn)
-                    room = min(most - count, CLIENT_REQUESTS - count % CLIENT_REQUESTS)
                     ran, unanswered = pipelines.run(turn, client, room, self._until, self._replies)
                 elif client.queue is not None and not general:
-                    ran = self._queue(
-                        client, min(most - count, CLIENT_REQUESTS - count % CLIENT_REQUESTS)
-                    )
+                    ran = self._queue(client, room)
                 if unanswered is not None:
                     self._replies.append(unanswered)
                     self._suspend_and_serve(turn, unanswered)

@@ -339,11 +339,9 @@ class Scripts:
         """Return the refusal of a command that the script may not run now."""
         dispatcher = self.dispatcher
         if not client.user.free or command.channels is not None:
-            try:
-                client.user.check(command, argv)
-            except NoPermission as error:
-                dispatcher.deny(client, error.kind, error.object, client.user.name)
-                return b"ERR ACL failure in script: " + str(error).encode(), _REFUSED
+            denied = dispatcher.refusal_by_rights(client, command, argv)
+            if denied is not None:
+                return b"ERR ACL failure in script: " + str(denied).encode(), _REFUSED
         if self._is_read_only and (command.writes or Flag.MAY_REPLICATE in command.flags):
             return _READ_ONLY
         if command.writes and dispatcher.read_only is not None:
