@@ -375,7 +375,10 @@ def _read_signals(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 
 def _handle_once(number: signal.Signals) -> Callable[[], object]:
-    """Let the handler of a signal run once, then its default action; return how to repeat that."""
+    """Handle the next signal of a number, and take the default action for those after it.
+
+    Returns a function that repeats this.
+    """
     libc = PyDLL(None)  # its calls keep the interpreter
     handle_once = getattr(libc, "sysv_signal", None)
     if handle_once is None:  # not glibc

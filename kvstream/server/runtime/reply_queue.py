@@ -230,7 +230,7 @@ class ReplyStreaming:
         return 0 if reply is None else reply.memory
 
     def release(self, client: Client) -> None:
-        """Let a client run its next request if its reply was streamed."""
+        """Resume a client whose reply was streamed, or close it if it is closing."""
         if client.state is ClientState.STREAMED:
             client.handle(Event.RESUME)
             if client.closing:
@@ -324,7 +324,7 @@ class ReplyQueue:
         return sum([len(replies) for _, replies, _, _ in self._waiting])
 
     def ask_together(self, soon: Callable[[Callable[[], None]], object]) -> None:
-        """Let an event loop collect replies for one fsync; ``soon`` is that of ``GroupFsync``."""
+        """Make several turns share an fsync; ``soon`` is that of ``GroupFsync``."""
         self.group_fsync = GroupFsync(self, soon)
 
     def send(self, sequence: int, replies: list[PendingReplies]) -> None:
@@ -386,7 +386,7 @@ class ReplyQueue:
 
     def _write(self, replies: list[PendingReplies], closing: list[Client]) -> None:
         pubsub = self._pubsub
-        # A later turn that waits may have messages of clients that have left since.
+        # has_messages may clear is_used, but turns that still wait may hold messages.
         if pubsub.is_used and (self._waiting or pubsub.has_messages(replies)):
             self._write_with_messages(replies)
         else:
