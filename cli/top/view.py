@@ -198,9 +198,10 @@ def write(sample: Sample, sort: str, out: Output) -> None:
         click.echo(text)
     lines = lines_of(sample, sort)
     if lines:
-        columns = [replace(column, show=plain) for column in columns_of(sample)]
+        shown = columns_of(sample)
+        columns = [replace(column, show=plain) for column in shown]
         keys = [column.key for column in columns]
-        rows = (_cells(line, columns_of(sample)) for line in lines)
+        rows = (_cells(line, shown) for line in lines)
         out.table(columns, [dict(zip(keys, row, strict=True)) for row in rows])
 
 
