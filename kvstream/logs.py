@@ -119,8 +119,8 @@ def emit_deferred() -> None:
     thread = threading.get_ident()
     if not deferred or thread in _emitting:
         return
-    _emitting.add(thread)
-    try:
+    try:  # first: an interrupt must not leave the mark behind
+        _emitting.add(thread)
         while deferred:
             try:
                 line = deferred.popleft()

@@ -53,10 +53,7 @@ from kvstream.layout.values import Names
 from kvstream.meta.idempotency import Request
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.txn import Txn
-from kvstream.operations import (
-    append,
-    readgroup,
-)
+from kvstream.operations import append, readgroup
 from kvstream.operations.append import Idempotency
 from kvstream.operations.queues import leases
 from kvstream.operations.reads import read
@@ -245,8 +242,8 @@ class SharedEngine(Unclosed):
             own = other.own_engine
             if own is not None and os.path.realpath(other._directory) == place:
                 own.refuse_within()
-        _changing.add(mark)
-        try:
+        try:  # first: an interrupt must not leave the mark behind
+            _changing.add(mark)
             yield
         finally:
             _changing.discard(mark)

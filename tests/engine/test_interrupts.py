@@ -5,14 +5,17 @@ import threading
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+import kvstream
 from kvstream import Corruption, Durability, Queue, Store
 from kvstream.engine import engine
 from kvstream.engine.expiry import Expiry
 from kvstream.layout.keys import qualified
+from kvstream.logs import DeferredLogger, emit_deferred
 from kvstream.storage.durability import Committer
 from tests.engine.waiting import Call
 from tests.interrupting import interrupted_at
@@ -103,6 +106,33 @@ def test_an_interrupted_transaction_does_not_block_others(tmp_path: Path) -> Non
                 break
         assert point > 100
         assert store.check() == []
+
+
+def test_an_interrupted_emission_of_log_lines_leaves_the_thread_able_to_emit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    logger = DeferredLogger("kvstream.interrupts")
+    for point in range(1, 5):  # later ones are inside logging, which would keep a lock of its own
+        logger.warning("interrupted")
+        assert interrupted_at(point, emit_deferred)
+        logger.warning("point %d", point)
+        emit_deferred()
+        assert caplog.messages[-1] == f"point {point}"
+
+
+def test_an_interrupted_change_of_the_owner_does_not_refuse_the_next_one(tmp_path: Path) -> None:
+    with kvstream.open(tmp_path, shared=True) as store:
+        engine: Any = store._engine
+
+        def change() -> None:
+            with engine._changing_owner():
+                pass
+
+        for point in count(1):
+            if not interrupted_at(point, change):
+                break
+            change()
+        assert point > 10
 
 
 def _transaction(store: Store) -> None:
