@@ -460,7 +460,7 @@ class AofSource:
 
     def item(self, db: int, key: bytes) -> Item | None:
         held = self._replay.unsupported.get((db, key))
-        return self._source.item(db, key) if held is None else _skip(db, key, held)
+        return self._source.item(db, key) if held is None else _skipped_item(db, key, held)
 
     def functions(self) -> list[bytes]:
         return [*self._replay.libraries.values()]
@@ -482,7 +482,7 @@ class AofSource:
                 yield item
         for (db, key), held in unsupported.items():
             if selection.has(db, key):
-                yield _skip(db, key, held)
+                yield _skipped_item(db, key, held)
 
     # --- running the log ------------------------------------------------------------------------
 
@@ -537,5 +537,5 @@ class AofSource:
             self.remarks.append(f"{count} times refused: {refusal}")
 
 
-def _skip(db: int, key: bytes, held: Unsupported) -> Item:
+def _skipped_item(db: int, key: bytes, held: Unsupported) -> Item:
     return Item(db, key, held.kind, held.expire_at_ms, size=held.size)

@@ -325,7 +325,7 @@ def cut_over(
         return pair.cut_over(pause_s, lambda: watch(pair))
 
 
-def _open_end(end: End) -> AbstractContextManager[End]:
+def _closing_end(end: End) -> AbstractContextManager[End]:
     """Return a context manager that closes a target; a store created in vain is removed."""
     return end if isinstance(end, Store) else closing(end)
 
@@ -355,7 +355,7 @@ def _following(here: Place, target: PlaceLike, selection: Selection, ways: _Ways
             *(folder, ways.said, ways.said),
             cuts_over=ways.cuts_over,
         ) as note,
-        _open_end(open_end(there, ways.databases)) as end,
+        _closing_end(open_end(there, ways.databases)) as end,
         open_pair(server, there, end, selection, note, ways.said, ways.allowed) as pair,
     ):
         yield pair

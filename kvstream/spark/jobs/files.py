@@ -86,7 +86,7 @@ def import_files(
 
 
 def _read(
-    spark: "SparkSession", files: str, kind: str, options: Mapping[str, str], choose_streams: bool
+    spark: "SparkSession", files: str, kind: str, options: Mapping[str, str], chosen: bool
 ) -> "DataFrame":
     """Read files; unless columns are chosen, parse a JSON column ``fields`` into a map."""
     from pyspark.sql import functions as F
@@ -96,7 +96,7 @@ def _read(
     schema = given.pop("schema", None)
     reader = spark.read.format(_source(kind)).options(**given)
     rows = (reader.schema(schema) if schema else reader).load(files)
-    types = {} if choose_streams else {each.name: each.dataType for each in rows.schema}
+    types = {} if chosen else {each.name: each.dataType for each in rows.schema}
     if kind == "json" and isinstance(types.get("fields"), StructType):
         types["fields"] = MapType(StringType(), StringType())  # a struct sorts the names
         wanted = [StructField(name, each) for name, each in types.items()]

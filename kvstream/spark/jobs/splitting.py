@@ -90,7 +90,7 @@ def _refuse_changed(stream: LongStream, state: StreamState, loaded: int) -> None
         )
 
 
-def _refuse_created(stream: LongStream) -> DataError:
+def _key_created(stream: LongStream) -> DataError:
     return DataError(f"{quote(stream.key)} was created at the target during the migration")
 
 
@@ -172,7 +172,7 @@ def _publish(txn: Txn, stream: LongStream, state: StreamState, expire_at_ms: int
     label, name = (qualified(stream.db, key) for key in (stream.label, stream.key))
     restate(txn, label, state)
     if not keyspace.rename(txn, label, name, replace=False):
-        raise _refuse_created(stream)
+        raise _key_created(stream)
     if expire_at_ms:
         keyspace.expire_at(txn, name, expire_at_ms)
 
@@ -236,7 +236,7 @@ class ServerTarget:
             if expire_at_ms:
                 target.do("PEXPIREAT", stream.label, expire_at_ms)
             if not target.do("RENAMENX", stream.label, stream.key):
-                raise _refuse_created(stream)
+                raise _key_created(stream)
         except BaseException:
             target.do("DEL", stream.label)
             raise

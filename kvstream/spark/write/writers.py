@@ -180,8 +180,8 @@ def batch_writer(options: Options, schema: "StructType", overwrite: bool) -> "Ba
     if overwrite:
         raise InvalidArgument("streams can only be appended to: use mode('append')")
     settings = settings_of(schema, options)
-    prepare = [_prepare(settings, place) for place in settings.places]
-    targets, tickets = zip(*prepare, strict=True)
+    prepared = [_prepare(settings, place) for place in settings.places]
+    targets, tickets = zip(*prepared, strict=True)
     writer = BatchWriter(replace(settings, places=targets, tickets=tickets))
     writer.begin()
     return writer
