@@ -68,7 +68,7 @@ class AnyEngine(Protocol):
         ...
 
     def brief_transaction(self) -> AbstractContextManager[Any]:
-        """Run a block that takes no time, as ``transaction`` does or faster."""
+        """Run a short block of kvstream's own code, as ``transaction`` does or faster."""
         ...
 
     @property

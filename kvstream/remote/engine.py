@@ -332,7 +332,7 @@ class RemoteEngine:
             transaction.end()
 
     def brief_transaction(self) -> AbstractContextManager[Any]:
-        """Run a block that takes no time as a transaction."""
+        """Run a short block of kvstream's own code as a transaction."""
         return self.transaction()
 
     own_engine = None
@@ -646,7 +646,7 @@ class Transaction:
             raise
 
     def _name_last_id(self, error: IDTooSmall, call: Call) -> None:
-        """Let an error name the stream of a call and its last ID, if the server tells it."""
+        """Add the stream of a call and its last ID to an error, if the server tells it."""
         (key,) = call.keys
         with suppress(KVStreamError):
             name = qualified(call.db or 0, key)
