@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kvstream.cli.confirmation import confirm, destroying_options, must_ask
 from kvstream.cli.exit_codes import fail_for_missing, fail_unless
 from kvstream.cli.json_values import Pairs, Unreadable, loads_fields
 from kvstream.cli.output import Output, output_options, pages
@@ -27,9 +26,12 @@ from kvstream.cli.parameters import (
     Position,
     RangeBound,
     Type,
+    confirm,
+    destroying_options,
     example,
     ids_argument,
     ids_given,
+    must_ask,
     option_group,
     stream_argument,
 )

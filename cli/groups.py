@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kvstream.cli.confirmation import confirm, destroying_options, must_ask
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
     Position,
+    confirm,
     consumer_argument,
+    destroying_options,
     example,
     group_argument,
+    must_ask,
     stream_argument,
 )
 from kvstream.cli.session import Session, atomically, existing_group, existing_stream

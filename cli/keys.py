@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.cli.confirmation import confirm, destroying_options, must_ask, yes_option
 from kvstream.cli.exit_codes import fail_for_missing, fail_unless
 from kvstream.cli.groups import GROUP_COLUMNS, group_rows
 from kvstream.cli.json_values import jsonable
@@ -16,8 +15,12 @@ from kvstream.cli.parameters import (
     Moment,
     Name,
     StreamName,
+    confirm,
+    destroying_options,
     example,
+    must_ask,
     stream_argument,
+    yes_option,
 )
 from kvstream.cli.session import IMPORT_PREFIX, Session, existing_key, existing_stream
 from kvstream.cli.tables import (

@@ -1,7 +1,10 @@
-"""The types of arguments and options, the arguments that commands share, and their examples.
+"""The types of arguments and options, those that commands share, and the examples of commands.
 
 A name is the bytes that the shell passed. A time may stand for an ID: an ISO 8601 date or date and
 time, UTC by default, or words such as ``now-15m``.
+
+A command that destroys something has ``--dry-run``, and asks before. Only people are asked:
+programs have no terminal. The store is closed while the question waits.
 """
 
 import os
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kvstream.cli.exit_codes import ExitCode
 from kvstream.errors import InvalidArgument
 from kvstream.types.ids import (
     StreamID,
@@ -321,6 +325,11 @@ ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 stream_argument = click.argument("stream", type=StreamName())
 group_argument = click.argument("group", type=GroupName())
 consumer_argument = click.argument("consumer", type=ConsumerName())
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask first, on a terminal.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would be deleted, and change nothing."
+)
+destroying_options = option_group(dry_run_option, yes_option)
 
 
 def ids_given(texts: Iterable[str]) -> list[StreamID]:
@@ -333,3 +342,20 @@ def ids_given(texts: Iterable[str]) -> list[StreamID]:
         else:
             ids.append(convert(text, None, None))
     return ids
+
+
+def must_ask(yes: bool) -> bool:
+    """Return whether to ask first: at a terminal, without the option ``--yes``."""
+    return not yes and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str) -> None:
+    """Ask a question, and exit with 1 unless the answer is yes."""
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:  # Ctrl-C or Ctrl-D
+        click.echo(err=True)
+        agreed = False
+    if not agreed:
+        click.echo("nothing was changed", err=True)
+        raise click.exceptions.Exit(int(ExitCode.FAILED))

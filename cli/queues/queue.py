@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.cli.confirmation import confirm, must_ask, yes_option
 from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
@@ -18,8 +17,11 @@ from kvstream.cli.parameters import (
     Field,
     Moment,
     Name,
+    confirm,
     example,
+    must_ask,
     stream_argument,
+    yes_option,
 )
 from kvstream.cli.queues.policy import (
     choose_group,
