@@ -64,11 +64,7 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 def log_problem(
-    logger: logging.Logger | SafeLogger,
-    level: int,
-    message: str,
-    *args: object,
-    error: BaseException,
+    logger: SafeLogger, level: int, message: str, *args: object, error: BaseException
 ) -> None:
     """Log a line with an error: the message of a KVStreamError, the traceback of any other one."""
     if isinstance(error, KVStreamError):

@@ -73,9 +73,7 @@ _NONE: Options = {}
 class Task(Public, Generic[P, R_co]):
     """A function of a ``Jobs``; calling it runs the function here and now."""
 
-    _internal = frozenset(
-        {"_check_unique", "delay_s", "limits", "load", "max_deliveries", "signature"}
-    )
+    _internal = frozenset({"delay_s", "limits", "load", "max_deliveries", "signature"})
 
     def __init__(
         self,

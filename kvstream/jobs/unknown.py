@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kvstream.engine.queue_arguments import failure_of
 from kvstream.errors import KVStreamError, LeaseLost, describe
 from kvstream.jobs.handle import FAILED, RETRY
+from kvstream.jobs.job_log import logger_of
 from kvstream.logs import Throttle
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _LISTED = 20
 """Tasks of the worker that an error names at most."""
 _UNKNOWN = "unknown"
 """The field of the records of a job that was left to other workers."""
-_log, _lines = logging.getLogger(__name__), Throttle()
+_log, _lines = logger_of(__name__), Throttle()
 
 
 def leave_to_others(jobs: AnyJobs, job: Job, error: UnknownTask) -> bool:
