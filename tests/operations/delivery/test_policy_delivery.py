@@ -40,6 +40,13 @@ def read(say: Say, consumer: str = "c", options: str = "") -> Read:
     return ids(say(f"XREADGROUP GROUP g {consumer} {options} STREAMS s >"))
 
 
+def lease(say: Say, entries: int, count: int | None = None) -> None:
+    """Add entries and deliver them, or the first ``count``, to a, with leases of a second."""
+    say("KVSTREAM.POLICY SET s g LEASE 1000")
+    add(say, *range(1, entries + 1))
+    read(say, "a", "" if count is None else f"COUNT {count}")
+
+
 def pending(say: Say) -> dict[str, tuple[str, int]]:
     """Return the consumer and the deliveries of each pending entry."""
     rows = say("XPENDING s g - + 1000")
@@ -94,9 +101,7 @@ def test_each_lease_ends_at_its_own_time(say: Say, clock: ManualClock) -> None:
 def test_a_lease_that_began_while_the_clock_was_set_back_ends_on_time(
     say: Say, clock: ManualClock
 ) -> None:
-    say("KVSTREAM.POLICY SET s g LEASE 1000")
-    add(say, 1, 2)
-    read(say, "a", "COUNT 1")
+    lease(say, 2, count=1)
     clock.advance(-5000)
     say("KVSTREAM.EXTEND s g a 1-0 1")
     clock.advance(1000)
@@ -104,9 +109,7 @@ def test_a_lease_that_began_while_the_clock_was_set_back_ends_on_time(
 
 
 def test_a_renewed_lease_does_not_expire(say: Say, clock: ManualClock) -> None:
-    say("KVSTREAM.POLICY SET s g LEASE 1000")
-    add(say, 1)
-    read(say, "a")
+    lease(say, 1)
     for _ in range(3):
         clock.advance(900)
         assert say("KVSTREAM.EXTEND s g a 1-0 1") == [1]
@@ -122,9 +125,7 @@ def test_without_a_lease_nothing_expires(say: Say, clock: ManualClock) -> None:
 
 
 def test_a_clock_that_was_set_back_keeps_leases(say: Say, clock: ManualClock) -> None:
-    say("KVSTREAM.POLICY SET s g LEASE 1000")
-    add(say, 1)
-    read(say, "a")
+    lease(say, 1)
     clock.advance(-5000)
     assert read(say, "b") == []
     clock.advance(6000)
@@ -132,9 +133,7 @@ def test_a_clock_that_was_set_back_keeps_leases(say: Say, clock: ManualClock) ->
 
 
 def test_a_lease_set_to_time_0_has_expired(say: Say) -> None:
-    say("KVSTREAM.POLICY SET s g LEASE 1000")
-    add(say, 1, 2)
-    read(say, "a")
+    lease(say, 2)
     say("XCLAIM s g a 0 2-0 TIME 0 JUSTID")
     say("XNACK s g FAIL IDS 1 1-0")
     assert read(say, "b") == ["1-0", "2-0"]
@@ -143,9 +142,7 @@ def test_a_lease_set_to_time_0_has_expired(say: Say) -> None:
 def test_claim_shows_deliveries_and_does_not_cut_a_lease_short(
     say: Say, clock: ManualClock
 ) -> None:
-    say("KVSTREAM.POLICY SET s g LEASE 1000")
-    add(say, 1, 2)
-    read(say, "a", "COUNT 1")
+    lease(say, 2, count=1)
     clock.advance(500)
     found = say("XREADGROUP GROUP g b CLAIM 100 STREAMS s >")
     assert [[entry[0], *entry[2:]] for entry in found[0][1]] == [[b"2-0", 0, 0]]
@@ -168,18 +165,14 @@ def test_claim_repeats_idle_entries_of_a_policy_without_a_lease(
 def test_noack_removes_delivered_entries_from_the_pending_list(
     say: Say, clock: ManualClock
 ) -> None:
-    say("KVSTREAM.POLICY SET s g LEASE 1000")
-    add(say, 1, 2)
-    read(say, "a", "COUNT 1")
+    lease(say, 2, count=1)
     clock.advance(1000)
     assert read(say, "b", "NOACK") == ["1-0", "2-0"]
     assert pending(say) == {}
 
 
 def test_deleted_entries_are_done(say: Say, clock: ManualClock) -> None:
-    say("KVSTREAM.POLICY SET s g LEASE 1000")
-    add(say, 1, 2, 3)
-    read(say, "a")
+    lease(say, 3)
     say("XDEL s 1-0 2-0")
     clock.advance(1000)
     assert read(say, "b", "COUNT 1") == ["3-0"]
@@ -190,9 +183,7 @@ def test_deleted_entries_are_done(say: Say, clock: ManualClock) -> None:
 
 
 def test_ready_entries_come_first_in_the_order_in_which_they_became_ready(say: Say) -> None:
-    say("KVSTREAM.POLICY SET s g LEASE 1000")
-    add(say, 1, 2, 3)
-    read(say, "a")
+    lease(say, 3)
     say("XNACK s g FAIL IDS 1 3-0")
     say("XNACK s g FAIL IDS 1 1-0")
     add(say, 4)
@@ -339,9 +330,7 @@ def test_a_rate_holds_for_its_own_time_after_a_clock_was_set_back(
 
 
 def test_a_paused_group_delivers_nothing(store: Store, say: Say, clock: ManualClock) -> None:
-    say("KVSTREAM.POLICY SET s g LEASE 1000")
-    add(say, 1, 2)
-    read(say, "a", "COUNT 1")
+    lease(say, 2, count=1)
     assert say("KVSTREAM.POLICY PAUSE s g") == b"OK"
     clock.advance(1000)
     assert read(say, "b") == read(say, "b", "CLAIM 0") == read(say, "b", "COUNT 1") == []
@@ -398,9 +387,7 @@ def test_a_dead_entry_frees_its_key(say: Say, ask: Any, clock: ManualClock) -> N
 
 
 def test_a_group_that_is_moved_back_leaves_pending_entries_alone(say: Say) -> None:
-    say("KVSTREAM.POLICY SET s g LEASE 1000")
-    add(say, *range(1, 7))
-    read(say, "a", "COUNT 5")
+    lease(say, 6, count=5)
     for number in (1, 3, 5):
         say(f"XACK s g {number}-0")
     assert say("KVSTREAM.POLICY SEEK s g 2") == b"1-18446744073709551615"
@@ -449,9 +436,7 @@ BLOCKED = "XREADGROUP GROUP g b BLOCK 0 STREAMS s >"
 
 
 def test_a_blocked_reader_wakes_when_a_lease_ends(say: Say, ask: Any, clock: ManualClock) -> None:
-    say("KVSTREAM.POLICY SET s g LEASE 1000")
-    add(say, 1)
-    read(say, "a")
+    lease(say, 1)
     future = ask(BLOCKED)
     clock.advance(900)
     say("KVSTREAM.EXTEND s g a 1-0 1")
@@ -586,9 +571,7 @@ def test_a_dead_letter_made_by_a_blocked_reader_wakes_its_readers(
 def test_a_reader_that_is_blocked_with_claim_wakes_when_a_lease_ends(
     store: Store, say: Say, ask: Any, clock: ManualClock
 ) -> None:
-    say("KVSTREAM.POLICY SET s g LEASE 1000")
-    add(say, 1)
-    read(say, "a")
+    lease(say, 1)
     future = ask("XREADGROUP GROUP g b BLOCK 0 CLAIM 1000 STREAMS s >")
     clock.advance(1000)
     assert read_by(future) == ["1-0"]
