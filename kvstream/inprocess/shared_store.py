@@ -69,8 +69,8 @@ class SharedStore:
         if self._lock.is_held_here():
             raise ReentrantCall
         with self._hold_lock():
-            self._handles.add(handle)
             try:
+                self._handles.add(handle)
                 if self._host is None or self._host.ended:
                     self._host = self._open(self._host)
             except BaseException:
