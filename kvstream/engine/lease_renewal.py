@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from kvstream.engine.interface import AnyEngine
+from kvstream.engine.waiters import Flag
 from kvstream.errors import (
     InvalidArgument,
     KVStreamError,
@@ -57,31 +58,6 @@ def stop_check(stop: Stop | None) -> Callable[[], bool]:
             f"{show(stop)}"
         )
     return cast(Callable[[], bool], is_set)
-
-
-class Flag:
-    """An event that a signal handler may set: threads wait at a bare lock, not at a Condition."""
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._gate = threading.Lock()
-        """Locked until the flag is set, and for a moment by each thread that has waited."""
-        self._gate.acquire()
-
-    def is_set(self) -> bool:
-        return self._is_set
-
-    def set(self) -> None:
-        self._is_set = True
-        with suppress(RuntimeError):  # it was set before
-            self._gate.release()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for ``seconds`` at most; return whether it is set."""
-        if self._gate.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
-            with suppress(RuntimeError):  # it was set once more
-                self._gate.release()
-        return self._is_set
 
 
 def wait_until_set(stop: Stop, seconds: float) -> bool:

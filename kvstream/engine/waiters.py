@@ -6,7 +6,8 @@ the others stay in the queue with their deadlines. Waiters know nothing of threa
 ``deliver`` is called with the outcome by the thread that served the waiter, and may set an event or
 call into an asyncio loop. It is called twice if that thread was interrupted in between.
 
-``Signal`` wakes a waiting thread, and leaves nothing locked if one of the two is interrupted.
+``Signal`` and ``Flag`` wake waiting threads. They leave nothing locked if a thread is interrupted,
+and a signal handler may set them.
 """
 
 import threading
@@ -42,17 +43,41 @@ class Signal:
         return self._unset.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
 
 
-class Interrupt:
-    """Ends the blocked reads of one thread from another one; it stays set."""
+class Flag:
+    """An event that stays set, for any number of threads; a bare lock, as in ``Signal``."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._is_set = False
+        self._gate = threading.Lock()
+        """Locked until the flag is set, and for a moment by each thread that has waited."""
+        self._gate.acquire()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        with suppress(RuntimeError):  # it was set before
+            self._gate.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for ``seconds`` at most; return whether it is set."""
+        if not self._is_set and self._gate.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            with suppress(RuntimeError):  # it was set once more
+                self._gate.release()
+        return self._is_set
+
+
+class Interrupt(Flag):
+    """Ends the blocked reads of one thread from another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._end: Callable[[], object] = lambda: None
-        self.is_set, self.wait = self._event.is_set, self._event.wait
 
     def set(self) -> None:
         """End the read that waits, and those that begin later; may be called again and again."""
-        self._event.set()
+        super().set()
         self._end()
 
     def on_set(self, end: Callable[[], object]) -> None:

@@ -31,7 +31,7 @@ from select import select
 from types import FrameType
 from typing import Any
 
-from kvstream.engine.lease_renewal import Flag
+from kvstream.engine.waiters import Flag
 from kvstream.errors import InvalidArgument, show
 from kvstream.jobs import job_log
 from kvstream.jobs.application import Jobs

@@ -14,6 +14,7 @@ import kvstream
 from kvstream import Corruption, Durability, Queue, Store
 from kvstream.engine import engine
 from kvstream.engine.expiry import Expiry
+from kvstream.engine.waiters import Interrupt
 from kvstream.layout.keys import qualified
 from kvstream.logs import DeferredLogger, emit_deferred
 from kvstream.storage.durability import Committer
@@ -220,3 +221,14 @@ def test_an_interrupted_wait_leaves_no_lock_and_no_waiter(
                 break
         assert point > 10
         assert len(store.stream("s")) == point
+
+
+def test_an_interrupted_wait_for_the_end_of_reads_does_not_block_who_ends_them() -> None:
+    for point in count(1):
+        ending = Interrupt()
+        interrupted = interrupted_at(point, lambda: ending.wait(0.001))  # noqa: B023
+        Call(ending.set).result()
+        assert ending.wait(0)
+        if not interrupted:
+            break
+    assert point > 1

@@ -23,7 +23,8 @@ from kvstream import (
     ServerUnavailable,
     current_job,
 )
-from kvstream.engine.lease_renewal import Flag, SignalStop
+from kvstream.engine.lease_renewal import SignalStop
+from kvstream.engine.waiters import Flag
 from kvstream.jobs import Worker
 from kvstream.jobs.worker import Times
 from kvstream.queue import take
