@@ -144,9 +144,8 @@ def _drop_few(txn: Txn, db: int, most: int) -> bool | None:
     for row, record in records:
         if not _drop_flushed(txn, row[1:], record):
             return False
-    for row, _ in chain(
-        records, listed
-    ):  # both in one commit: ``check`` reports one without the other
+    # Both in one commit: ``check`` reports one without the other.
+    for row, _ in chain(records, listed):
         txn.batch.delete(_METADATA, row)
     return True
 

@@ -14,13 +14,12 @@ from typing import NamedTuple
 from kvstream.errors import quote
 from kvstream.layout.keys import U16, key_of
 from kvstream.logs import DeferredLogger
-from kvstream.types.clock import SystemClock
+from kvstream.types.clock import now_ms
 
 LAST_MAX = 100
 """Wake-ups that are kept; the oldest are forgotten first."""
 
 _log = DeferredLogger(__name__)
-_now_ms = SystemClock().now_ms
 
 
 class Wake(StrEnum):
@@ -101,7 +100,7 @@ class Wakeups:
         if len(name) < U16.size:  # no key's: what CLIENT PAUSE and WAIT wait for
             return
         self.counts[reason] += 1
-        self.last.append(Wakeup(_now_ms(), name, group, reason))
+        self.last.append(Wakeup(now_ms(), name, group, reason))
         if _log.isEnabledFor(logging.DEBUG):
             of = "" if group is None else f" of group {quote(group)}"
             _log.debug("a reader%s of %s wakes: %s", of, quote(key_of(name)), reason)

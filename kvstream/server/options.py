@@ -198,7 +198,7 @@ class ServerOptions:
     output_limits: dict[bytes, OutputLimit] = field(default_factory=_output_limits)
     """By Redis's names of the classes: normal, slave, pubsub. No client here is a slave."""
     stream_entry_max_bytes: int = STREAM_ENTRY_MAX_BYTES
-    """From BURST_BYTES_MAX to ENTRY_BYTES_MAX; restored and loaded entries may be larger."""
+    """From BATCH_BYTES_MAX to ENTRY_BYTES_MAX; restored and loaded entries may be larger."""
     maxmemory_clients: int | bytes = CLIENTS_MEMORY_MAX
     """Bytes, or a percentage of ``maxmemory`` such as ``5%``; 0: no limit."""
     maxclients: int = MAXCLIENTS

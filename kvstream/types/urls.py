@@ -70,7 +70,7 @@ def server_url(place: AnyPath) -> str | None:
 
 
 def show_place(place: AnyPath) -> str:
-    """Return a path as it is, or a URL as ``shown_url`` does."""
+    """Return a path as it is, or a URL as ``show_url`` does."""
     text = _text_of(place)
     if _URL.match(text):
         return show_url(text)
