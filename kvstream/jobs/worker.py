@@ -129,7 +129,9 @@ class Worker(Public):
         """Threads and async tasks whose jobs have taken too long and go on."""
         self._takes_one = False
         """Whether the last read returned a job whose last try was cut short."""
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        """Entered in C: to enter a Condition could leave it locked at an interrupt."""
+        self._changed = threading.Condition(self._lock)
         self._ending = Interrupt()
         """Set when no more jobs may be taken: the worker is to stop, or is stuck."""
         self._threads = Threads()
@@ -196,7 +198,7 @@ class Worker(Public):
     def _end_taking(self) -> None:
         """Take no more jobs; end the wait for one."""
         self._ending.set()
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     def _step(self, stop: Stop) -> None:
@@ -235,7 +237,7 @@ class Worker(Public):
 
     def _has_young(self) -> bool:
         oldest = monotonic() - self.times.alone
-        with self._changed:
+        with self._lock:
             return any(run.begun > oldest for run in self._runs)
 
     def _room(self) -> int:
@@ -247,7 +249,7 @@ class Worker(Public):
         half = (self.concurrency + 1) // 2
         if self._takes_one:
             return self._room_for_one()
-        with self._changed:
+        with self._lock:
             while len(self._runs) >= self.concurrency and not self._ending.is_set():
                 self._changed.wait()
             while half < len(self._runs) < self.concurrency and self._changed.wait(GATHER_S):
@@ -256,14 +258,14 @@ class Worker(Public):
 
     def _room_for_one(self) -> int:
         """Return 1 if a job can run alone now, else wait a little and return 0."""
-        with self._changed:
+        with self._lock:
             if self._has_young() or len(self._runs) >= self.concurrency:
                 self._changed.wait(POLL_S)
                 return 0
         return 1
 
     def _begin(self, runs: Sequence[Run]) -> None:
-        with self._changed:
+        with self._lock:
             self._runs.update(runs)
         if any(run.deadline is not None for run in runs):
             self._wakes.set()
@@ -317,7 +319,7 @@ class Worker(Public):
             self._end(runs)
 
     def _end(self, runs: Sequence[Run]) -> None:
-        with self._changed:
+        with self._lock:
             for run in runs:
                 if run in self._runs:
                     self._runs.discard(run)
@@ -380,7 +382,7 @@ class Worker(Public):
         self._event_loop().call_soon_threadsafe(answer.set)
         if not answer.wait(self.times.hangs):
             _log.error("a job blocks the event loop of async tasks")
-            with self._changed:
+            with self._lock:
                 self._stuck = max(self._stuck, self.concurrency)
             self._end_taking()
 
@@ -394,12 +396,12 @@ class Worker(Public):
             self._wakes.clear()
             if self._ended.is_set():  # looked at after ``clear``: that may undo its wake-up
                 return
-            with self._changed:
+            with self._lock:
                 runs = list(self._runs)
             deadlines = [run.deadline for run in runs if run.deadline is not None]
             if self._wakes.wait(max(0.0, min([due, *deadlines]) - monotonic())):
                 continue
-            with self._changed:
+            with self._lock:
                 runs = list(self._runs)
             now = monotonic()
             try:
@@ -445,7 +447,7 @@ class Worker(Public):
 
     def _abandon(self, run: Run) -> bool:
         """Count a run as stuck, which frees its slot; return False if it has ended."""
-        with self._changed:
+        with self._lock:
             if run not in self._runs:
                 return False
             run.abandoned = True
@@ -461,11 +463,12 @@ class Worker(Public):
     def _finish(self, at_once: Stop | None) -> None:
         """Wait for the jobs in work until the deadline, then give back the rest."""
         deadline = monotonic() + self.grace
-        with self._changed:
-            while self._runs and monotonic() < deadline:
-                if at_once is not None and at_once.is_set():
+        while monotonic() < deadline and not (at_once is not None and at_once.is_set()):
+            with self._lock:
+                if not self._runs:
                     break
                 self._changed.wait(LOOK_S)
+        with self._lock:
             unfinished = list(self._runs)
             self._runs.clear()
         for run in unfinished:

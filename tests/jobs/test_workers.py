@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,6 +29,8 @@ from kvstream.engine.waiters import Flag
 from kvstream.jobs import Worker
 from kvstream.jobs.worker import Times
 from kvstream.queue import take
+from tests.engine.waiting import Call
+from tests.interrupting import interrupted_at
 from tests.jobs.conftest import Working
 from tests.patience import PATIENCE_S, until
 from tests.ports import free_port
@@ -626,6 +629,17 @@ def test_a_job_that_ends_while_the_server_is_away_does_not_run_again(
                 assert result.result() == "ran"
         worker.stop()
     assert ran == [1]
+
+
+def test_an_interrupted_worker_leaves_its_lock_to_its_other_threads(jobs: Jobs) -> None:
+    jobs.task(print)
+    worker = Worker(jobs)
+    for point in count(1):
+        interrupted = interrupted_at(point, worker._room)
+        Call(worker._end_taking).result()
+        if not interrupted:
+            break
+    assert point > 3
 
 
 def test_the_end_of_a_worker_is_noticed_while_leases_are_kept(jobs: Jobs) -> None:
