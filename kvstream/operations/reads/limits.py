@@ -1,7 +1,7 @@
 """How much a read may return.
 
 MAXCOUNT and MAXSIZE of XREAD and XREADGROUP (Redis 8.10), the server's limit on replies, and the
-memory of rows, by which short and long replies are told apart.
+memory of rows, which decides whether a reply is short or long.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from kvstream.storage.batch import Row
 from kvstream.types.records import AnyEntry, HistoryEntry
 
 WIRE_TIMES = 4
-"""The most times that a reply to an entry of short fields may be longer than its row."""
+"""An entry takes at most this many times the bytes of its row in a reply."""
 FIRST_PAGE = 100
 """Rows of a reply that are read before their memory is measured."""
 FIRST_BYTES = 1 << 20
-"""The bytes of these rows, estimated by the newest entries, above which fewer rows are read."""
+"""Fewer rows are read if the estimate from the newest entries is that they take more bytes."""
 ROW_MEMORY = 160
 """Memory of a row besides its bytes: two bytes objects, their pair, and its place in a list."""
 _CRLF = 2
@@ -80,8 +80,8 @@ def memory_of_entries(found: Sequence[AnyEntry]) -> int:
 class Room:
     """The memory that is left for the entries of one reply, if the server limits replies.
 
-    Entries that do not fit are left for the next read. If a read has few streams, few entries of a
-    stream are not counted: counting would take longer than reading them.
+    Entries that do not fit are left for the next read. In a read of up to FIRST_PAGE streams, up to
+    FIRST_PAGE entries of a stream are not counted: that would take longer than reading them.
     """
 
     __slots__ = ("_few", "left")
