@@ -181,7 +181,7 @@ def plan_ack(name: bytes, group_name: bytes, ids: Sequence[PackedID]) -> Plan[in
         found = stream_and_group(txn, name, group_name)
         if found is None:
             return 0
-        stepped = _SteppedRule(name, *found, ids, _drop)
+        stepped = _SteppedRule(name, found, ids, _drop)
         txn = yield from stepped.plan(txn, len(ids))
         count = stepped.apply(txn)
         txn.frees = True
@@ -208,7 +208,7 @@ def plan_nack(name: bytes, group_name: bytes, ids: Sequence[PackedID], nack: Nac
             return negative_acknowledge(txn, name, group_name, [*map(StreamID.unpack, ids)], nack)
         rank = group.nack_rank + 1
         decide = partial(nack.decide, stream, rank)
-        stepped = _SteppedRule(name, stream, group, ids, decide, rank)
+        stepped = _SteppedRule(name, (stream, group), ids, decide, rank)
         txn = yield from stepped.plan(txn, len(ids))
         count = stepped.apply(txn)
         note_released(txn, name, group, rank, count)
@@ -223,14 +223,13 @@ class _SteppedRule(SteppedPelChange[None]):
     def __init__(
         self,
         name: bytes,
-        stream: StreamMeta,
-        group: GroupMeta,
+        found: tuple[StreamMeta, GroupMeta],
         ids: Sequence[PackedID],
         rule: Callable[[Txn, Run | None, Sequence[PackedID]], Targets],
         rank: int | None = None,
     ) -> None:
         """``rank``: the rank that XNACK uses up; its rule reads messages, that of XACK does not."""
-        super().__init__(name, stream, group, ids, reads_messages=rank is not None)
+        super().__init__(name, *found, ids, reads_messages=rank is not None)
         self._rule, self._rank = rule, rank
 
     def _decide(self, txn: Txn, ids: list[PackedID]) -> tuple[Change, None]:
