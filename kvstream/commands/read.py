@@ -97,18 +97,22 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Stepwise[bool] | Unread:
 
 
 def _plain_read(session: Session, argv: Argv) -> StreamsRead | None:
-    """Parse an XREAD of one stream with COUNT, or COUNT and BLOCK, by position; None for others."""
-    raw, block = argv[2], None
+    """Parse an XREAD of one stream by position: without options, with COUNT, or COUNT and BLOCK.
+
+    None for others.
+    """
+    raw = block = None
     if len(argv) == 6 and argv[1] in COUNT:
-        pass
-    elif (options := count_and_block(argv[1:-3])) is not None:
+        raw = argv[2]
+    elif len(argv) != 4:
+        options = count_and_block(argv[1:-3])
+        if options is None:
+            return None
         raw, block = options
-    else:
-        return None
     ids = plain_ids(argv[-1:])
     if ids is None:
         return None
-    count = SHORT_COUNTS.get(raw) or positive_count(raw)
+    count = None if raw is None else SHORT_COUNTS.get(raw) or positive_count(raw)
     wanted = [(session.prefix + argv[-2], ids[0])]
     if block is None:
         return StreamsRead(wanted, count)

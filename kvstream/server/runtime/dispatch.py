@@ -179,8 +179,8 @@ class Dispatcher:
         begun = clock()
         try:
             reply: Answer = command.run(txn, client, argv)  # type: ignore[assignment]
-            if type(reply) in READERS:
-                reply = READERS[type(reply)](txn, client, reply)
+            if (kind := type(reply)) in READERS:
+                reply = READERS[kind](txn, client, reply)
         except RequestError as error:
             self.statistics.count_failure(name, error.code)
             reply = ErrorReply.of(error)

@@ -147,8 +147,8 @@ class Pipelines:
             argvs.append(requests.popleft())
             try:
                 reply: Answer = plain.run(txn, client, argv)  # type: ignore[assignment]
-                if type(reply) in READERS:
-                    reply = READERS[type(reply)](txn, client, reply)
+                if (kind := type(reply)) in READERS:
+                    reply = READERS[kind](txn, client, reply)
             except RequestError as error:
                 reply = ErrorReply.of(error)
                 recorder.statistics.count_failure(plain.name, error.code)
