@@ -35,5 +35,16 @@ def scheduling(config: pytest.Config, log: Any) -> object:
             scope: str = super()._split_scope(nodeid)
             return scope.partition("::")[0]
 
+        def remove_node(self, node: Any) -> str | None:
+            """Return the test that ended its process; xdist would run it again and again."""
+            for tests in self.assigned_work[node].values():
+                for test, done in tests.items():
+                    if not done:
+                        tests[test] = True
+                        super().remove_node(node)
+                        return str(test)
+            super().remove_node(node)
+            return None
+
     config.option.loadscopereorder = False
     return FileScheduling(config, log)

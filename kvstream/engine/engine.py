@@ -652,9 +652,12 @@ class Engine(Unclosed):
                 self._running = before
 
     def refuse_within(self, *locks: CallLock) -> None:
-        """Raise ReentrantCall if this thread is in a call, or has one of ``locks``."""
-        is_running = self._running and self._lock.is_held_here()
-        if is_running or threading.get_ident() in self.entered:
+        """Raise ReentrantCall if this thread is in a call, or has one of ``locks``.
+
+        A thread that has the lock is in a call, unless it runs the block of a transaction.
+        """
+        is_within = self._lock.is_held_here() and (self._running or self._open is None)
+        if is_within or threading.get_ident() in self.entered:
             raise ReentrantCall
         for lock in locks:
             if lock.is_held_here():

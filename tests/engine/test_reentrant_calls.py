@@ -264,6 +264,21 @@ def test_an_opening_within_the_opening_of_a_shared_store_is_refused(tmp_path: Pa
         assert store.check() == []
 
 
+def test_an_opening_at_the_end_of_a_call_of_a_shared_store_is_refused(tmp_path: Path) -> None:
+    """The outer call has done its work, and has the lock yet: the owner would wait for it."""
+    with kvstream.open(tmp_path / "store", shared=True) as store:
+        with store._engine.own_engine.hold(), pytest.raises(ReentrantCall):
+            kvstream.open(tmp_path / "store", shared=True)
+        store.stream("s").add({"f": "v"})
+
+
+def test_a_close_at_the_end_of_another_call_is_refused(store: Store) -> None:
+    """It would wait for the thread of expiry, which may wait for the lock."""
+    with store.engine.hold(), pytest.raises(ReentrantCall):
+        store.close()
+    store.stream("s").add({"f": "v"})
+
+
 def test_a_call_within_a_transaction_on_a_shared_store_is_refused_or_part_of_it(
     tmp_path: Path,
 ) -> None:
