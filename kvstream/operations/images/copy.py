@@ -11,9 +11,11 @@ from kvstream.meta.key_events import COPY_TO, MOVE_FROM, MOVE_TO
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
+from kvstream.meta.unfinished_loads import StagedLoad
 from kvstream.meta.wakeups import Wake
 from kvstream.operations.delete import StreamVersion
 from kvstream.operations.images import staged_loads
+from kvstream.operations.images.load import new_stream
 from kvstream.operations.keyspace import delete, exists, make_room
 from kvstream.operations.plans import Plan, Planning, run_at_once
 from kvstream.operations.queues import image as queue_image
@@ -53,17 +55,19 @@ def plan_copy(
             return False
         if isinstance(key, StreamMeta):
             version, begun_at, copied = StreamVersion.of(key), _ends(key), dict[Family, bytes]()
-            load = staged_loads.begin(txn, target, replace=True)
+            load = StagedLoad(new_stream(txn, target), txn.now_ms)
             progress = staged_loads.progress_of(
                 load, target, lambda txn: version.is_current(txn.key(source)) and is_free(txn)
             )
             while _copy_page(txn, key, load.stream, copied):
+                unfinished_loads.put(txn, load)
                 txn = yield progress
             replaced = make_room(txn, target)
             if _ends(key) != begun_at:
                 _trim(txn, key, load.stream)
             _copy_rest(txn, key, _copy_record(txn, key, target, load.stream), is_move)
-            unfinished_loads.remove(txn, load)
+            if load.moved_ms:  # it took more than one step
+                unfinished_loads.remove(txn, load)
         else:
             replaced = make_room(txn, target)
             _copy_string(txn, key, target)
