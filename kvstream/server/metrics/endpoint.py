@@ -1,23 +1,20 @@
 """The HTTP endpoint for /metrics and /healthz, on a port of its own.
 
-It runs in threads of its own, so it answers even if the event loop of the server hangs. One thread
-reads all requests and writes all responses, so a connection that sends or reads nothing does not
-delay others. Pages that take time are made by further threads, a few at once.
+It runs in threads of its own, so it answers even if the event loop of the server hangs. Each
+connection has a thread, for one request, and is closed at its deadline, whatever it sends or reads.
 """
 
-import selectors
 import socket
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from io import BytesIO
+from io import BufferedIOBase
+from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstream.errors import InvalidArgument
@@ -35,10 +32,13 @@ REQUESTS_MAX = 8
 CONNECTIONS_MAX = 64
 """Maximum number of connections; a new one replaces an old one."""
 REQUEST_BYTES_MAX = 16 << 10
+"""Bytes of a request that are read; the rest is ignored."""
 BACKLOG = 128
+POLL_S = 0.5
+"""Pause between two looks for connections that have reached their deadline."""
 NO_DESCRIPTORS_PAUSE_S = 0.1
 """Pause after no connection could be accepted."""
-_REQUEST_ENDS = (b"\r\n\r\n", b"\n\n")
+_DRAIN_BYTES = 1 << 16
 
 
 class Response(NamedTuple):
@@ -58,32 +58,42 @@ def plain(status: HTTPStatus, text: str) -> Response:
     return Response(status, {"Content-Type": "text/plain; charset=utf-8"}, f"{text}\n".encode())
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Turns the bytes of a request into the bytes of its response, without a socket."""
+@dataclass(slots=True)
+class _Connection:
+    """A connection, for one request."""
 
+    deadline: float
+    """The time at which it is closed."""
+    is_requested: bool = False
+    """Whether the request is complete and the response is not."""
+
+
+class _Beginning:
+    """The first bytes of a request, as a file that ends after them."""
+
+    def __init__(self, file: BufferedIOBase) -> None:
+        self._left = REQUEST_BYTES_MAX
+        self._file = file
+        self.close = file.close
+
+    def readline(self, limit: int) -> bytes:
+        line = self._file.readline(min(limit, self._left))
+        self._left -= len(line)
+        return line
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Reads one request and writes its response."""
+
+    server: "Endpoint"
     server_version, sys_version = "kvstream", ""
 
-    def __init__(self, request: bytes, pages: Mapping[str, Page]) -> None:
-        self._pages = pages
-        super().__init__(request, ("", 0), None)  # type: ignore[arg-type]
-
     def setup(self) -> None:
-        self.rfile, self.wfile = BytesIO(self.request), BytesIO()
-
-    def finish(self) -> None:
-        pass
-
-    @property
-    def response(self) -> bytes:
-        assert isinstance(self.wfile, BytesIO)
-        return self.wfile.getvalue()
+        super().setup()
+        self.rfile = _Beginning(self.rfile)  # type: ignore[assignment]
 
     def do_GET(self) -> None:
-        page = self._pages.get(self.path.partition("?")[0])
-        if page is None:
-            response = plain(HTTPStatus.NOT_FOUND, "known paths: " + " ".join(self._pages))
-        else:
-            response = page(self.headers)  # type: ignore[arg-type]
+        response = self.server.respond(self.request, self.path.partition("?")[0], self.headers)  # type: ignore[arg-type]
         self.send_response(response.status)
         for name, value in response.headers.items():
             self.send_header(name, value)
@@ -94,35 +104,28 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def finish(self) -> None:
+        """Wait for the last byte of the client: closing before would reset the connection.
+
+        A reset could lose the response.
+        """
+        super().finish()
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            self.server.note_responded(self.request)
+            while self.connection.recv(_DRAIN_BYTES):
+                pass
+
     def log_message(self, format: str, *args: Any) -> None:
         """Do not log requests: scrapers send one every few seconds."""
 
 
-def _busy(headers: Headers) -> Response:
-    return plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once: try again later")
-
-
-def _path_of(request: bytes) -> str:
-    words = request.partition(b"\n")[0].decode("latin-1").split()
-    return "/" + words[1].partition("?")[0].lstrip("/") if len(words) > 1 else ""
-
-
-@dataclass(slots=True, eq=False)
-class _Connection:
-    """A connection, for one request."""
-
-    socket: socket.socket
-    deadline: float
-    """The time at which it is closed, whatever it sends or reads."""
-    request: bytearray = field(default_factory=bytearray)
-    unsent: memoryview = field(default_factory=lambda: memoryview(b""))
-    """The rest of the response."""
-    is_requested: bool = False
-    """Whether the request is complete and the response is not."""
-
-
-class Endpoint:
+class Endpoint(ThreadingTCPServer):
     """An HTTP server that answers GET on some paths."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = BACKLOG
 
     def __init__(
         self,
@@ -134,35 +137,18 @@ class Endpoint:
     ) -> None:
         """Start to serve; ``port`` 0: any free port. Raises OSError.
 
-        Pages in ``quick`` do not wait for anything, so they are made by the serving thread itself.
+        Pages in ``quick`` do not wait for anything, so any number of them is made at once.
         """
-        self._pages, self._request_s = pages, request_s
-        self._immediate_pages = {
-            path: page if path in quick else _busy for path, page in pages.items()
-        }
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self._listener = socket.socket(addresses[0][0], socket.SOCK_STREAM)
-        try:
-            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._listener.bind((host, port))
-            self._listener.listen(BACKLOG)
-        except BaseException:
-            self._listener.close()
-            raise
-        self._listener.setblocking(False)
-        self._socket_address = self._listener.getsockname()
-        self._connections: dict[_Connection, None] = {}
+        self._pages, self._quick, self._request_s = pages, quick, request_s
+        self._page_slots = threading.BoundedSemaphore(REQUESTS_MAX)
+        self._connections: dict[socket.socket, _Connection] = {}
         """In the order of their deadlines."""
-        self._page_threads = 0
-        self._finished: deque[tuple[_Connection, bytes]] = deque()
-        self._stopping = False
-        self._wake_sender, self._wake_receiver = socket.socketpair()
-        self._wake_sender.setblocking(False)
-        self._wake_receiver.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._wake_receiver, selectors.EVENT_READ, self._send_finished)
-        self._thread = threading.Thread(target=self._serve, name="kvstream-metrics", daemon=True)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family = addresses[0][0]
+        super().__init__((host, port), _Handler)
+        self._thread = threading.Thread(
+            target=self.serve_forever, args=(POLL_S,), name="kvstream-metrics", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -172,151 +158,89 @@ class Endpoint:
 
     @property
     def address(self) -> tuple[str, int]:
-        return str(self._socket_address[0]), int(self._socket_address[1])
+        return str(self.server_address[0]), int(self.server_address[1])
 
     def stop(self) -> None:
         """Stop to serve, and close all connections."""
-        self._stopping = True
-        self._wake()
+        self.shutdown()
         self._thread.join()
-        for connection in list(self._connections):
-            self._drop(connection)
-        self._selector.close()
-        for each in (self._listener, self._wake_sender, self._wake_receiver):
-            each.close()
+        for accepted in list(self._connections):
+            self._drop(accepted)
+        self.server_close()
 
-    def _wake(self) -> None:
-        with suppress(OSError):  # the buffer is full, or the thread has ended
-            self._wake_sender.send(b"!")
-
-    # --- the serving thread ---------------------------------------------------------------------
-
-    def _serve(self) -> None:
-        while not self._stopping:
-            for key, _ in self._selector.select(self._timeout_s()):
-                key.data()
-            while self._timeout_s() == 0:
-                self._drop(next(iter(self._connections)))
-
-    def _timeout_s(self) -> float | None:
-        """Return the time until the first deadline; None if there is no connection."""
-        oldest = next(iter(self._connections), None)
-        return None if oldest is None else max(oldest.deadline - monotonic(), 0)
-
-    def _accept(self) -> None:
+    def respond(self, accepted: socket.socket, path: str, headers: Headers) -> Response:
+        """Return the response to a complete request."""
+        connection = self._connections.get(accepted)
+        if connection is None:  # it was closed before the end of the request
+            raise ConnectionAbortedError
+        connection.is_requested = True
+        page = self._pages.get(path)
+        if page is None:
+            return plain(HTTPStatus.NOT_FOUND, "known paths: " + " ".join(self._pages))
+        if path in self._quick:
+            return page(headers)
+        if not self._page_slots.acquire(blocking=False):
+            text = "too many requests at once: try again later"
+            return plain(HTTPStatus.SERVICE_UNAVAILABLE, text)
         try:
-            accepted, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
+            return page(headers)
+        finally:
+            self._page_slots.release()
+
+    def note_responded(self, accepted: socket.socket) -> None:
+        """Note that the whole response is sent."""
+        if (connection := self._connections.get(accepted)) is not None:
+            connection.is_requested = False
+
+    # --- what ThreadingTCPServer calls ----------------------------------------------------------
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; make room for it first if there are too many."""
+        try:
+            accepted, address = super().get_request()
         except OSError:  # no free descriptors
             self._make_room()
             time.sleep(NO_DESCRIPTORS_PAUSE_S)
-            return
+            raise
         if len(self._connections) >= CONNECTIONS_MAX:
             self._make_room()
-        accepted.setblocking(False)
-        connection = _Connection(accepted, monotonic() + self._request_s)
-        self._connections[connection] = None
-        read = partial(self._safely, self._read, connection)
-        self._selector.register(accepted, selectors.EVENT_READ, read)
+        self._connections[accepted] = _Connection(monotonic() + self._request_s)
+        return accepted, address
+
+    def service_actions(self) -> None:
+        """Close the connections that have reached their deadline."""
+        now = monotonic()
+        for accepted, connection in list(self._connections.items()):
+            if connection.deadline <= now:
+                self._drop(accepted)
+
+    def close_request(self, request: Any) -> None:
+        """Close a connection whose thread has ended, or could not be started."""
+        self._connections.pop(request, None)
+        super().close_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report the exception of a page; a lost connection is none."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            report = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+            threading.excepthook(report)
 
     def _make_room(self) -> None:
         """Close the oldest connection of the larger group: those that send, or those that read.
 
         So neither group can keep the other out, and a new connection has time to send its request.
         """
-        sending = [each for each in self._connections if not each.is_requested]
-        reading = [each for each in self._connections if each.is_requested]
-        if self._connections:
+        connections = list(self._connections.items())
+        sending = [accepted for accepted, each in connections if not each.is_requested]
+        reading = [accepted for accepted, each in connections if each.is_requested]
+        if connections:
             self._drop(max(sending, reading, key=len)[0])
 
-    def _drop(self, connection: _Connection) -> None:
-        del self._connections[connection]
-        with suppress(KeyError):  # not registered while its page is made
-            self._selector.unregister(connection.socket)
-        connection.socket.close()
-
-    def _safely(self, step: Callable[[_Connection], None], connection: _Connection) -> None:
-        """Run a step for a connection, unless it was closed meanwhile."""
-        if connection in self._connections:
-            try:
-                step(connection)
-            except BlockingIOError:
-                pass
-            except OSError:
-                self._drop(connection)
-
-    def _read(self, connection: _Connection) -> None:
-        data = connection.socket.recv(REQUEST_BYTES_MAX)
-        connection.request += data
-        if not data or len(connection.request) > REQUEST_BYTES_MAX:
-            self._drop(connection)
-        elif any(end in connection.request for end in _REQUEST_ENDS):
-            connection.is_requested = True
-            self._selector.unregister(connection.socket)
-            self._respond(connection, bytes(connection.request))
-
-    def _respond(self, connection: _Connection, request: bytes) -> None:
-        """Answer a request, at once or in a thread."""
-        takes_time = self._immediate_pages.get(_path_of(request)) is _busy
-        if not (takes_time and self._start_page(connection, request)):
-            self._send(connection, self._response_to(request, self._immediate_pages))
-
-    def _start_page(self, connection: _Connection, request: bytes) -> bool:
-        """Make a page in a thread; return False if there are too many threads."""
-        if self._page_threads >= REQUESTS_MAX:
-            return False
-        arguments = (connection, request)
-        thread = threading.Thread(target=self._make_page, args=arguments, name="kvstream-page")
-        thread.daemon = True
-        try:
-            thread.start()
-        except RuntimeError:  # the system has no more threads
-            return False
-        self._page_threads += 1
-        return True
-
-    def _make_page(self, connection: _Connection, request: bytes) -> None:
-        self._finished.append((connection, self._response_to(request, self._pages)))
-        self._wake()
-
-    def _response_to(self, request: bytes, pages: Mapping[str, Page]) -> bytes:
-        """Return a response; if its page fails, report the exception and return nothing."""
-        try:
-            return _Handler(request, pages).response
-        except Exception:
-            report = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
-            threading.excepthook(report)
-            return b""
-
-    def _send_finished(self) -> None:
-        """Send the pages that threads have made."""
-        with suppress(BlockingIOError):
-            self._wake_receiver.recv(1024)
-        while self._finished:
-            connection, response = self._finished.popleft()
-            self._page_threads -= 1
-            if connection in self._connections:
-                self._send(connection, response)
-
-    def _send(self, connection: _Connection, response: bytes) -> None:
-        connection.unsent = memoryview(response)
-        write = partial(self._safely, self._write, connection)
-        self._selector.register(connection.socket, selectors.EVENT_WRITE, write)
-        write()
-
-    def _write(self, connection: _Connection) -> None:
-        while connection.unsent:
-            connection.unsent = connection.unsent[connection.socket.send(connection.unsent) :]
-        connection.socket.shutdown(socket.SHUT_WR)
-        connection.is_requested = False
-        drain = partial(self._safely, self._drain, connection)
-        self._selector.modify(connection.socket, selectors.EVENT_READ, drain)
-
-    def _drain(self, connection: _Connection) -> None:
-        """Close after the last byte of the client; earlier, a reset could lose the response."""
-        if not connection.socket.recv(REQUEST_BYTES_MAX):
-            self._drop(connection)
+    def _drop(self, accepted: socket.socket) -> None:
+        """End a connection, and with it the thread that reads or writes."""
+        self._connections.pop(accepted, None)
+        with suppress(OSError):  # the client, or the thread, has closed it
+            accepted.shutdown(socket.SHUT_RDWR)
 
 
 _NOT_INSTALLED = "metrics need prometheus-client: pip install 'kvstream[server]'"
