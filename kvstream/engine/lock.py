@@ -47,6 +47,7 @@ class EngineLock(CallLock):  # type: ignore[misc]
         """A thread has the lock, or was handed it."""
         self.parked: deque[tuple[threading.Lock, bool]] = deque()
         """The wake-up of each waiting thread, and whether it is to be handed the lock."""
+        self.handover_s, self.retry_s = HANDOVER_S, RETRY_S
         self._waking = False
         """A thread was woken and has not run yet: it suffices, since all need the interpreter."""
 
@@ -60,15 +61,15 @@ class EngineLock(CallLock):  # type: ignore[misc]
         """Wait until the lock may be free; return at once, and true, if this thread has it."""
         if self.is_held_here():
             return True
-        impatient_at = monotonic() + HANDOVER_S
+        impatient_at = monotonic() + self.handover_s
         while self.busy:
-            wake_up = threading.Lock()  # a new one: the last may be released yet, after RETRY_S
+            wake_up = threading.Lock()  # a new one: the last may be released yet, after retry_s
             wake_up.acquire()
             handed = monotonic() >= impatient_at
             mine = wake_up, handed
             try:
                 self.parked.appendleft(mine) if handed else self.parked.append(mine)
-                woken = self.busy and wake_up.acquire(timeout=RETRY_S)
+                woken = self.busy and wake_up.acquire(timeout=self.retry_s)
             finally:
                 with suppress(ValueError):
                     self.parked.remove(mine)

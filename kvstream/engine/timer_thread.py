@@ -61,11 +61,13 @@ class DamagedTimers(Corruption):
     """The stream."""
 
 
-def run_due(txn: Txn, limit: int, damaged: Collection[bytes] = ()) -> int:
+def run_due(
+    txn: Txn, limit: int, damaged: Collection[bytes] = (), kinds: Mapping[int, Fire] = KINDS
+) -> int:
     """Fire up to about ``limit`` timers that are due; return how many, 0 if no more are due.
 
-    Streams of the names ``damaged`` are left out. Blocked readers whose time has come are woken,
-    too: a lease has ended, or a rate allows more.
+    Streams of the names ``damaged`` are left out. ``kinds`` has what fires each kind of timer.
+    Blocked readers whose time has come are woken, too: a lease has ended, or a rate allows more.
     """
     wakes = txn.catalog.index.take_wakes(txn.now_ms, txn.thresholds.woken_streams)
     for name, reason in wakes.items():
@@ -77,7 +79,7 @@ def run_due(txn: Txn, limit: int, damaged: Collection[bytes] = ()) -> int:
         if name in damaged:
             continue
         try:
-            fired += _fire_some(txn, at_ms, name, min(share, limit - fired))
+            fired += _fire_some(txn, at_ms, name, min(share, limit - fired), kinds)
         except Corruption as error:
             key = quote(key_of(name))
             found = DamagedTimers(f"the timers of stream {key} cannot be fired: {error}")
@@ -88,7 +90,7 @@ def run_due(txn: Txn, limit: int, damaged: Collection[bytes] = ()) -> int:
     return fired
 
 
-def _fire_some(txn: Txn, at_ms: int, name: bytes, limit: int) -> int:
+def _fire_some(txn: Txn, at_ms: int, name: bytes, limit: int, kinds: Mapping[int, Fire]) -> int:
     """Fire timers of one stream that is listed for a time; return how many, at least 1."""
     stream = txn.stream(name)
     if stream is None or stream.due_at != at_ms:  # a flush or an expiry left the row
@@ -96,15 +98,11 @@ def _fire_some(txn: Txn, at_ms: int, name: bytes, limit: int) -> int:
         return 1
     due = timers.take_due(txn, stream, limit)
     for kind, same in groupby(due, attrgetter("kind")):
-        _fire(txn, name, stream, kind, list(same))
+        fire = kinds.get(kind)
+        if fire is None:
+            raise Corruption(f"the stream {key_of(name)!r} has timers of an unknown kind {kind}")
+        fire(txn, name, stream, list(same))
     return max(1, len(due))
-
-
-def _fire(txn: Txn, name: bytes, stream: StreamMeta, kind: int, found: list[Timer]) -> None:
-    fire = KINDS.get(kind)
-    if fire is None:
-        raise Corruption(f"the stream {key_of(name)!r} has timers of an unknown kind {kind}")
-    fire(txn, name, stream, found)
 
 
 class TimerThread(threading.Thread):
@@ -112,7 +110,7 @@ class TimerThread(threading.Thread):
 
     def __init__(
         self,
-        commit: Callable[[Callable[[Txn, int, Collection[bytes]], int], int, set[bytes]], int],
+        commit: Callable[[Callable[..., int], int, set[bytes], Mapping[int, Fire]], int],
         now_ms: Callable[[], int],
         next_ms: Callable[[], int],
         sizes: Thresholds,
@@ -121,6 +119,7 @@ class TimerThread(threading.Thread):
         super().__init__(name="kvstream-timers", daemon=True)
         self.paused = False
         """Fire nothing for now (CLIENT PAUSE)."""
+        self.kinds = KINDS
         self._sizes = sizes
         self._commit = commit
         self._now_ms = now_ms
@@ -147,7 +146,7 @@ class TimerThread(threading.Thread):
             if monotonic() >= self._retry_at:
                 self._damaged.clear()
             try:
-                fired = self._commit(run_due, STEP_TIMERS, self._damaged)
+                fired = self._commit(run_due, STEP_TIMERS, self._damaged, self.kinds)
             except DamagedTimers as error:
                 _failures.log(_log, logging.ERROR, "%s", error)
                 self._damaged.add(error.name)

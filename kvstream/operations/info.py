@@ -312,8 +312,6 @@ def _pending_size(txn: Txn, group: GroupMeta, samples: int | None) -> int:
     return size * pending_in(txn, group) // ids if ids else 0
 
 
-COPIED_RUNS = 256
-"""Runs in memory above which a group is copied, since decoding them again would take long."""
 _TREES = Family.TREES
 
 
@@ -328,10 +326,11 @@ class GroupsSnapshot:
         """The transaction in which to read the groups; its catalog serves them alone."""
         self._seen = {row: consumer.seen_ms for row, consumer in txn.catalog.seen.items()}
         """Seen times of consumers, which are not written at once."""
+        most = txn.thresholds.copied_runs
         self._copies = {
             name: _copy_runs(txn.thresholds, group)
             for name, group in stream.groups.items()
-            if group.runs.memory is not None and len(group.runs.memory.keys) > COPIED_RUNS
+            if group.runs.memory is not None and len(group.runs.memory.keys) > most
         }
 
     def __len__(self) -> int:

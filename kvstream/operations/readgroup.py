@@ -204,7 +204,8 @@ def _deliver_by_policy(txn: Txn, reader: Reader, count: int | None) -> Sequence[
     """Deliver entries as the policy of the group says."""
     most = count if reader.budget is UNLIMITED else reader.budget.most(count)
     if reader.room:
-        most = min(most or policy_delivery.ROOM_ENTRIES, policy_delivery.ROOM_ENTRIES)
+        room = txn.thresholds.room_entries
+        most = min(most or room, room)
     has_new = reader.group.last_delivered < reader.stream.last
     if has_new and policy_delivery.is_plain(txn, reader, most):
         new = _deliver_new(txn, reader, most)

@@ -55,9 +55,7 @@ from kvstream.operations.reads.limits import short_bytes
 from kvstream.operations.reads.pages import ITERATOR_BYTES
 from kvstream.storage.batch import Family
 from kvstream.types import long_double
-from kvstream.types.options import ENTRY_BYTES_MAX
 
-STRING_BYTES_MAX = ENTRY_BYTES_MAX
 """Largest string: Redis's ``proto-max-bulk-len``, as for an entry."""
 I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
 Number = TypeVar("Number", int, long_double.Number)
@@ -92,8 +90,8 @@ def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0, event: E
     ``expire_at`` is a Unix time in milliseconds, 0 for never, None to keep the key's expiry. If
     that time has passed, the key is deleted. ``event`` names the change to subscribers.
     """
-    if len(value) > STRING_BYTES_MAX:
-        refuse_longer(len(value))
+    if len(value) > txn.thresholds.string_bytes_max:
+        refuse_longer(txn, len(value))
     _put_over(txn, name, txn.catalog.key(txn, name), value, expire_at, event)
 
 
@@ -193,7 +191,7 @@ def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
     string = txn.string(name)
     if not piece:
         return 0 if string is None else string.length
-    refuse_longer(offset + len(piece))
+    refuse_longer(txn, offset + len(piece))
     if string is None:
         put(txn, name, bytes(offset) + piece, event=SETRANGE)
         string = txn.string(name)
@@ -205,15 +203,15 @@ def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
 
 
 def _overwrite(txn: Txn, string: StringMeta, offset: int, piece: bytes) -> int:
-    refuse_longer(offset + len(piece))
+    refuse_longer(txn, offset + len(piece))
     string.overwrite(txn, offset, piece)
     txn.catalog.rewrite(txn, string)
     return string.length
 
 
-def refuse_longer(length: int) -> None:
+def refuse_longer(txn: Txn, length: int) -> None:
     """Raise InvalidArgument if a string would be too long."""
-    if length > STRING_BYTES_MAX:
+    if length > txn.thresholds.string_bytes_max:
         raise InvalidArgument("string exceeds maximum allowed size (proto-max-bulk-len)")
 
 
@@ -365,7 +363,7 @@ def get_several(
 
 def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
     """Set keys to strings, whatever their types are."""
-    refuse_longer(max(map(len, values.values()), default=0))
+    refuse_longer(txn, max(map(len, values.values()), default=0))
     find = txn.catalog.key
     for name, value in values.items():
         _put_over(txn, name, find(txn, name), value, 0)
@@ -451,6 +449,7 @@ class _Replacement(keyspace.KeyLookup[bool]):
     """MSET and MSETNX."""
 
     def __init__(self, txn: Txn, db: int, values: Mapping[bytes, bytes], only_new: bool) -> None:
+        refuse_longer(txn, max(map(len, values.values())))
         super().__init__(txn, db, [*values])
         self._values, self._only_new = values, only_new
         self._left = [self._prefix + key for key in values]
@@ -556,7 +555,6 @@ def plan_put(db: int, values: Mapping[bytes, bytes], only_new: bool = False) -> 
 
     ``only_new``: none of the keys may exist.
     """
-    refuse_longer(max(map(len, values.values())))
     return lambda txn: _Replacement(txn, db, values, only_new).plan(txn)
 
 

@@ -6,6 +6,8 @@ opens a store with smaller ones.
 
 from dataclasses import dataclass
 
+from kvstream.types.options import ENTRY_BYTES_MAX
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
@@ -60,6 +62,8 @@ class Thresholds:
     """Strings that one step reads or writes."""
     step_bytes: int = 1 << 20
     """Bytes of records that one step reads: about two milliseconds of work."""
+    string_bytes_max: int = ENTRY_BYTES_MAX
+    """The longest string."""
 
     # --- groups and consumers ---------------------------------------------------------------------
 
@@ -71,6 +75,8 @@ class Thresholds:
     """Groups from which on XINFO STREAM FULL and DUMP run in steps."""
     step_groups: int = 16
     """Groups that one step of DUMP copies."""
+    copied_runs: int = 256
+    """Runs in memory above which DUMP copies a group, since decoding them again would take long."""
 
     # --- payloads ---------------------------------------------------------------------------------
 
@@ -160,6 +166,11 @@ class Thresholds:
     """Runs of pending entries that one step makes ready or gives back: ten milliseconds of work."""
     reaped_consumers: int = 20
     """Idle consumers that one step removes."""
+    released_runs: int = 16
+    """Runs of held entries that one step makes ready: some thousand entries, ten milliseconds."""
+    room_entries: int = 10_000
+    """The most entries that one read delivers if replies are limited, since it is one
+    transaction."""
     reaped_runs: int = 500
     """Runs of pending entries that this step gives back."""
     buried_entries: int = 500
@@ -204,6 +215,15 @@ class Thresholds:
     records_together: int = 100
     """Records read by one call: each may have 16 KB, or belong to a stream with long field
     names."""
+
+    # --- messages of PUBLISH ----------------------------------------------------------------------
+
+    slice_s: float = 0.001
+    """Time for messages between two turns."""
+    unsent_bytes: int = 64 << 20
+    """Bytes to be sent above which a slice takes longer, so that publishers wait."""
+    cached_routes: int = 1024
+    """Channels whose receivers are cached; the cache is cleared when it is full."""
 
     # --- threads of an open store -----------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from kvstream import Jobs, ManualClock, Store
+import kvstream
+from kvstream import Jobs, ManualClock, Queue, Store
 from kvstream.cli import main
 from kvstream.cli.session import DirectorySession
 from kvstream.cli.tables import cells
@@ -416,14 +417,13 @@ def test_a_wrong_ticket_is_wrong_usage(emails: Program) -> None:
     assert "in its stream already: use del" in errors
 
 
-def test_many_delayed_messages_are_listed_in_pages(
-    emails: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kvstream.cli.queues.delayed._PAGE", 2)
-    for number in range(5):
-        emails("queue", "put", "emails", f"n={number}", "--delay", f"{number + 1}h")
+def test_many_delayed_messages_are_listed_in_pages(emails: Program) -> None:
+    with kvstream.open(emails.place[1]) as store:
+        queue = Queue(store, "emails")
+        for number in range(1001):  # more than one page
+            queue.put({"n": number}, delay=3600 + number)
     rows = emails.json("delayed", "ls", "emails")
-    assert [row["fields"].get("n") for row in rows] == ["0", "1", "2", "3", "4", None]
+    assert [row["fields"].get("n") for row in rows] == [*map(str, range(1001)), None]
     assert len(emails.json("delayed", "ls", "emails", "--count", "3")) == 3
 
 

@@ -1,12 +1,10 @@
 """MEMORY USAGE, RANDOMKEY, large strings, and COPY in transactions."""
 
-import pytest
-
 from kvstream import ManualClock, Store
-from kvstream.operations import strings
 from kvstream.storage.batch import Family
 from tests.commands.conftest import Say
 from tests.commands.dispatcher import Dispatcher
+from tests.opening import change_thresholds
 
 
 def bytes_of_rows(store: Store) -> int:
@@ -44,11 +42,9 @@ def test_memory_usage_of_a_string_is_its_rows(say: Say, store: Store) -> None:
     assert say("MEMORY USAGE k") == bytes_of_rows(store)
 
 
-def test_a_string_of_more_than_half_a_gigabyte_is_refused(
-    say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert strings.STRING_BYTES_MAX == 512 * 1024 * 1024
-    monkeypatch.setattr(strings, "STRING_BYTES_MAX", 10)
+def test_a_string_of_more_than_half_a_gigabyte_is_refused(say: Say, store: Store) -> None:
+    assert store.engine.thresholds.string_bytes_max == 512 * 1024 * 1024
+    change_thresholds(store.engine, string_bytes_max=10)
     refusal = "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
     assert say("SET", "k", "x" * 10) == b"OK"
     assert say("SET", "k", "x" * 11) == refusal

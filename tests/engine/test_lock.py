@@ -8,14 +8,19 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
-from kvstream.engine import lock as locks
-from kvstream.engine.lock import EngineLock
+from kvstream.engine.lock import HANDOVER_S, RETRY_S, EngineLock
 from tests.engine.waiting import Call
 from tests.patience import until
 
 
 def parked(lock: EngineLock, count: int) -> None:
     until(lambda: len(lock.parked) == count, "threads to park")
+
+
+def lock_with(retry_s: float = RETRY_S, handover_s: float = HANDOVER_S) -> EngineLock:
+    lock = EngineLock()
+    lock.retry_s, lock.handover_s = retry_s, handover_s
+    return lock
 
 
 def use(lock: EngineLock) -> None:
@@ -44,11 +49,8 @@ def test_the_lock_is_reentrant() -> None:
     assert not lock.is_held_here()
 
 
-def test_a_thread_that_has_waited_long_gets_the_lock_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(locks, "RETRY_S", 3600.0)
-    lock, order = EngineLock(), []
+def test_a_thread_that_has_waited_long_gets_the_lock_first() -> None:
+    lock, order = lock_with(retry_s=3600.0), []
 
     def taken_by(name: str) -> None:
         with lock.hold():
@@ -57,7 +59,7 @@ def test_a_thread_that_has_waited_long_gets_the_lock_first(
     with lock.hold():
         patient = Call(lambda: taken_by("patient"))
         parked(lock, 1)
-        monkeypatch.setattr(locks, "HANDOVER_S", 0.0)
+        lock.handover_s = 0.0
         hurried = Call(lambda: taken_by("hurried"))
         parked(lock, 2)
     hurried.result()
@@ -66,11 +68,8 @@ def test_a_thread_that_has_waited_long_gets_the_lock_first(
 
 
 @pytest.mark.parametrize("handed", [False, True])
-def test_a_wake_up_lost_to_an_interrupt_only_delays(
-    monkeypatch: pytest.MonkeyPatch, handed: bool
-) -> None:
-    monkeypatch.setattr(locks, "HANDOVER_S", 0.0 if handed else 3600.0)
-    lock = EngineLock()
+def test_a_wake_up_lost_to_an_interrupt_only_delays(handed: bool) -> None:
+    lock = lock_with(handover_s=0.0 if handed else 3600.0)
     with lock:
         lock.busy = True  # and no thread takes it back
         call = Call(lambda: use(lock))
@@ -134,12 +133,8 @@ class LateWakeUps(deque[tuple[threading.Lock, bool]]):
         self.popleft()[0].release()
 
 
-def test_a_late_wake_up_does_not_disturb_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(locks, "RETRY_S", 0.001)
-    monkeypatch.setattr(locks, "HANDOVER_S", 3600.0)
-    lock = EngineLock()
+def test_a_late_wake_up_does_not_disturb_the_next() -> None:
+    lock = lock_with(retry_s=0.001, handover_s=3600.0)
     lock.parked = parked = LateWakeUps()
     with lock:
         lock.busy = True

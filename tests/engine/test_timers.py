@@ -17,25 +17,26 @@ from tests.opening import Stores
 from tests.patience import until
 
 NAME = qualified(0, b"s")
-Fired = list[tuple[bytes, bytes]]
+
+
+class Fired(list[tuple[bytes, bytes]]):
+    """The (stream, rest) of each timer of kind RETRY that has fired."""
+
+    def __call__(self, txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
+        self.extend((name[2:], timer.rest) for timer in due)
 
 
 @pytest.fixture
-def fired(monkeypatch: pytest.MonkeyPatch) -> Fired:
-    """The (stream, rest) of each timer of kind DELAYED that has fired."""
-    found: Fired = []
-
-    def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
-        found.extend((name[2:], timer.rest) for timer in due)
-
-    monkeypatch.setattr(timer_thread, "KINDS", {Kind.RETRY: fire})
-    return found
+def fired(quiet: Store) -> Fired:
+    fired = Fired()
+    quiet.engine.timers.kinds = {Kind.RETRY: fired}
+    return fired
 
 
 @pytest.fixture
 def quiet(open_store: Stores) -> Store:
     """A store whose timer thread does nothing: the test makes the steps."""
-    store = open_store("own")
+    store = open_store("own", Thresholds(failed_pause_s=0.01, damaged_pause_s=0.2))
     store.engine.timers.paused = True
     return store
 
@@ -52,7 +53,7 @@ def put(store: Store, at_ms: int, rest: bytes, key: str = "s") -> None:
 
 
 def step(store: Store, limit: int = 100) -> int:
-    return store.engine.run(timer_thread.run_due, limit)
+    return store.engine.run(timer_thread.run_due, limit, (), store.engine.timers.kinds)
 
 
 def test_a_timer_fires_once_when_due(quiet: Store, clock: ManualClock, fired: Fired) -> None:
@@ -69,10 +70,10 @@ def test_a_timer_fires_once_when_due(quiet: Store, clock: ManualClock, fired: Fi
 
 
 def test_the_thread_fires_a_timer_on_its_own(
-    open_store: Stores, clock: ManualClock, fired: Fired, monkeypatch: pytest.MonkeyPatch
+    quiet: Store, clock: ManualClock, fired: Fired
 ) -> None:
-    store = open_store("own")
-    put(store, clock.now_ms() + 50, b"x")
+    quiet.engine.timers.paused = False
+    put(quiet, clock.now_ms() + 50, b"x")
     clock.advance(50)
     until(lambda: fired == [(b"s", b"x")], "the timer to fire")
 
@@ -149,18 +150,17 @@ def test_a_new_stream_does_not_inherit_timers(
 
 
 def test_timers_survive_a_restart(open_store: Stores, clock: ManualClock, fired: Fired) -> None:
-    store = open_store("own")
+    store = open_store("restarted")
     put(store, clock.now_ms() + 5, b"x")
-    store.close()
+    store = open_store.reopen(store)
+    store.engine.timers.kinds = {Kind.RETRY: fired}
     clock.advance(5)
-    store = open_store("own")
+    store.engine.timers.wake()
     until(lambda: fired == [(b"s", b"x")], "the timer to fire")
     assert store.check() == []
 
 
-def test_a_failing_step_is_undone_and_repeated(
-    quiet: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_step_is_undone_and_repeated(quiet: Store, clock: ManualClock) -> None:
     tries: list[bytes] = []
 
     def fire(txn: Txn, name: bytes, stream: StreamMeta, found: list[Timer]) -> None:
@@ -168,7 +168,7 @@ def test_a_failing_step_is_undone_and_repeated(
         if len(tries) == 1:
             raise RuntimeError("once")
 
-    monkeypatch.setattr(timer_thread, "KINDS", {Kind.RETRY: fire})
+    quiet.engine.timers.kinds = {Kind.RETRY: fire}
     put(quiet, clock.now_ms(), b"x")
     with pytest.raises(RuntimeError, match="once"):
         step(quiet)
@@ -215,9 +215,7 @@ def test_check_finds_a_time_that_is_too_late_and_repairs_it(
     assert fired == [(b"s", b"x")]
 
 
-def test_the_thread_survives_an_exception(
-    open_store: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_thread_survives_an_exception(quiet: Store, clock: ManualClock) -> None:
     tries: list[bytes] = []
 
     def fire(txn: Txn, name: bytes, stream: StreamMeta, found: list[Timer]) -> None:
@@ -225,17 +223,17 @@ def test_the_thread_survives_an_exception(
         if len(tries) == 1:
             raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(timer_thread, "KINDS", {Kind.RETRY: fire})
-    store = open_store("own", Thresholds(failed_pause_s=0.01))
-    put(store, clock.now_ms(), b"x")
+    quiet.engine.timers.kinds = {Kind.RETRY: fire}
+    quiet.engine.timers.paused = False
+    put(quiet, clock.now_ms(), b"x")
     until(lambda: tries == [b"x", b"x"], "the second try")
 
 
 def test_damaged_timers_of_one_stream_hold_up_no_other(
-    open_store: Stores, clock: ManualClock, fired: Fired, monkeypatch: pytest.MonkeyPatch
+    quiet: Store, clock: ManualClock, fired: Fired
 ) -> None:
-    store = open_store("own", Thresholds(damaged_pause_s=0.2))
-    now = clock.now_ms()
+    store, now = quiet, clock.now_ms()
+    store.engine.timers.paused = False
     put(store, now + 5, b"x", "damaged")
     put(store, now + 6, b"y", "sound")
 
@@ -247,5 +245,5 @@ def test_damaged_timers_of_one_stream_hold_up_no_other(
     store.engine.run(damage)
     clock.advance(10)
     until(lambda: fired == [(b"sound", b"y")], "the timer of the other stream")
-    monkeypatch.setitem(timer_thread.KINDS, 99, lambda *_: None)
+    store.engine.timers.kinds = {Kind.RETRY: fired, 99: lambda *_: None}
     until(lambda: (b"damaged", b"x") in fired, "another try")

@@ -11,7 +11,7 @@ from kvstream.meta.key_events import CHANNELS, flags_of
 from kvstream.operations import append, keyspace, strings
 from kvstream.operations.plans import Stepped
 from tests.commands.dispatcher import Dispatcher
-from tests.opening import Stores
+from tests.opening import Stores, change_thresholds
 from tests.operations.queue_commands import error, ok, opened, step
 
 Heard = Callable[[], list[str]]
@@ -146,12 +146,10 @@ def test_an_undone_change_causes_no_event(quiet: Store, heard: Heard) -> None:
     assert heard() == []
 
 
-def test_a_refused_command_causes_no_event(
-    quiet: Store, heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_command_causes_no_event(quiet: Store, heard: Heard) -> None:
     ok(quiet, "SET k 123")
     heard()
-    monkeypatch.setattr(strings, "STRING_BYTES_MAX", 5)
+    change_thresholds(quiet.engine, string_bytes_max=5)
     for command in ("APPEND k abc", "SETRANGE k 3 abc", "SET k abcdef", "INCRBYFLOAT k x"):
         error(quiet, command)
     assert heard() == []

@@ -35,8 +35,6 @@ from kvstream.types.images import PackedID
 
 PAGE = 500
 """Entries that are looked at together."""
-RELEASED_RUNS = 16
-"""Runs of held entries that one step makes ready: some thousand entries, ten milliseconds."""
 HELD_RANK = 1
 """The rank of all held entries: it does not order them."""
 
@@ -191,8 +189,9 @@ def release_some(txn: Txn, group: GroupMeta, last: PackedID) -> bool:
     """
     if group.keyed is None:
         return False
-    held = list(islice(_scan_held(txn, group), RELEASED_RUNS + 1))
-    runs = [run for run in held[:RELEASED_RUNS] if run.anchor <= last]
+    most = txn.thresholds.released_runs
+    held = list(islice(_scan_held(txn, group), most + 1))
+    runs = [run for run in held[:most] if run.anchor <= last]
     edit = Edit(group.keyed, txn.batch)
     for run in runs:
         for eid in run.ids:
@@ -206,7 +205,7 @@ def release_some(txn: Txn, group: GroupMeta, last: PackedID) -> bool:
     if runs:
         txn.member_changed(group)
         txn.signal(txn.catalog.databases.shown_name(txn, group.keyed.stream.name), Wake.FREED)
-    return len(runs) == RELEASED_RUNS and len(held) > RELEASED_RUNS
+    return len(runs) == most and len(held) > most
 
 
 def _scan_held(txn: Txn, group: GroupMeta) -> Iterator[Run]:

@@ -45,8 +45,6 @@ DeliverNew = Callable[[Txn, Reader, int | None], Sequence[Entry]]
 
 _ALL = 1 << 62
 _LAST = MAX_ID.packed
-ROOM_ENTRIES = 10_000
-"""The most entries that one read delivers if replies are limited, since it is one transaction."""
 _PAGE = 100
 _RATE_PARTS, _RATED_MAX = 16, 64
 """The time of a rate is divided into this many parts. The deliveries of a part are counted
@@ -89,7 +87,7 @@ def deliver(
     asked = budget.most(count)
     wanted = _ALL if asked is None else asked
     if reader.room:
-        wanted = min(wanted, ROOM_ENTRIES)
+        wanted = min(wanted, txn.thresholds.room_entries)
     limits = _Limits.of(txn, group, policy) if policy.limits else _Limits()
     delivered: Sequence[Entry] = ()
     redelivery = None

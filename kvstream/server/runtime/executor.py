@@ -101,7 +101,7 @@ class Executor:
         """Clients whose next request runs first in the next turn."""
 
         self.streaming = ReplyStreaming(self)
-        self.pubsub = PubSub(self._deliver, self.streaming.under_way)
+        self.pubsub = PubSub(self._deliver, self.streaming.under_way, engine.thresholds)
         self.trackers = Trackers(self)
         self.notifications = Notifications(self, self.pubsub.publish)
         usage = engine.catalog.index.usage

@@ -24,19 +24,14 @@ from kvstream.meta.txn import Txn
 from kvstream.server.runtime.client import ChannelKind, Client, PendingReplies, Server
 from kvstream.types.clock import perf_counter
 from kvstream.types.glob import matcher
+from kvstream.types.thresholds import DEFAULT, Thresholds
 
-SLICE_S: Final = 0.001
-"""Time for messages between two turns."""
 SENT_TOGETHER: Final = 16
 """Clients that get messages between two looks at the clock."""
 NAME_BYTES: Final = 200
 """Memory of a subscription beside the bytes of its name."""
-ROUTES_MAX: Final = 1024
-"""Channels whose receivers are cached; the cache is cleared when it is full."""
 ROUTE_NAME_MAX: Final = 1024
 """The longest name, in bytes, of a channel whose receivers are cached."""
-UNSENT_MAX: Final = 64 << 20
-"""Bytes to be sent above which a slice takes longer, so that publishers wait."""
 
 Heads = list[tuple[bytes, tuple[Client, ...]]]
 """The first bytes of a message, or all of it, and the clients that get them."""
@@ -85,12 +80,13 @@ class PubSub:
         self,
         deliver: Callable[[Message], None],
         streaming: Container[Client],
+        sizes: Thresholds = DEFAULT,
     ) -> None:
         """``deliver`` puts a message among the replies of the turn.
 
         ``streaming`` has the clients that are in the middle of a reply.
         """
-        self._deliver, self._streaming = deliver, streaming
+        self._deliver, self._streaming, self.sizes = deliver, streaming, sizes
         self.monitors: dict[Client, None] = {}
         """The clients of MONITOR: its lines are sent like messages."""
         self.is_used = False
@@ -214,7 +210,7 @@ class PubSub:
         route = Route(sum([len(clients) for _, clients in heads]), heads)
         routes = self._routes[kind]
         if len(channel) <= ROUTE_NAME_MAX:
-            if len(routes) >= ROUTES_MAX:
+            if len(routes) >= self.sizes.cached_routes:
                 routes.clear()
             routes[channel] = route
         return route
@@ -306,16 +302,16 @@ class PubSub:
         return sum(map(len, self.behind[client])) if client in self.behind else 0
 
     def send_some(self) -> None:
-        """Send messages for SLICE_S; for longer while there are too many."""
+        """Send messages for ``slice_s``; for longer while there are too many."""
         if self.behind:
             for client in [each for each in self.behind if each not in self._streaming]:
                 client.send(b"".join(self.behind.pop(client)))
-        queue, sent = self.queue, 0
-        until = perf_counter() + SLICE_S
+        queue, sent, most = self.queue, 0, self.sizes.unsent_bytes
+        until = perf_counter() + self.sizes.slice_s
         while queue:
             self.send(queue.popleft())
             sent += 1
-            if sent % SENT_TOGETHER or self._unsent_bytes > UNSENT_MAX:
+            if sent % SENT_TOGETHER or self._unsent_bytes > most:
                 continue
             if perf_counter() >= until:
                 return

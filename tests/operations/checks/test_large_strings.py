@@ -15,7 +15,7 @@ from kvstream.operations import keyspace, strings, watch
 from kvstream.operations import strings as several
 from kvstream.operations.images import copy, dump
 from kvstream.storage.batch import Family
-from tests.opening import Stores
+from tests.opening import Stores, change_thresholds
 from tests.operations.checks.seeding import MESSAGES, METADATA, Rows, fault_texts
 from tests.pieces import small_pieces
 
@@ -174,10 +174,8 @@ def test_a_change_that_fails_leaves_all_pieces(large: Store) -> None:
     assert get(large) == VALUE
 
 
-def test_a_string_that_would_become_too_long_is_refused(
-    large: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(strings, "STRING_BYTES_MAX", len(VALUE))
+def test_a_string_that_would_become_too_long_is_refused(large: Store) -> None:
+    change_thresholds(large.engine, string_bytes_max=len(VALUE))
     with pytest.raises(InvalidArgument, match="maximum"):
         large.engine.run(strings.append, NAME, b"!")
     with pytest.raises(InvalidArgument, match="maximum"):

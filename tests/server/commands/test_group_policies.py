@@ -8,6 +8,7 @@ import pytest
 
 from kvstream import Store
 from tests.commands.dispatcher import Dispatcher
+from tests.opening import change_thresholds
 from tests.patience import PATIENCE_S, until
 from tests.server.conftest import Served
 
@@ -155,10 +156,8 @@ def test_no_read_of_the_library_bypasses_a_policy(
     assert consumer.read(count=count, block=block, noack=True) == []
 
 
-def test_a_long_read_is_limited_and_the_next_continues(
-    client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kvstream.operations.delivery.policy_delivery.ROOM_ENTRIES", 7)
+def test_a_long_read_is_limited_and_the_next_continues(served: Served, client: Any) -> None:
+    change_thresholds(served.engine, room_entries=7)
     client.execute_command("KVSTREAM.POLICY SET", "s", "g", "LEASE", 60000)
     expected = [client.xadd("s", {"f": number}) for number in range(10)]
     assert ids(client.xreadgroup("g", "a", {"s": ">"})) == expected[:7]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.operations import info
 from kvstream.types.clock import ManualClock
 from tests.server.runtime.test_reply_streaming import Reader
 from tests.server.talking import Other, Server, Talker, Worker, parsed, sound
@@ -18,9 +17,8 @@ WORKERS = ["ann", "bob", "eve"]
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(info, "COPIED_RUNS", 3)
-    sizes = {"long_groups": 2, "step_nodes": 3, "step_groups": 2, "steps_s": -1.0}
+def server(tmp_path: Path) -> Iterator[Server]:
+    sizes = {"long_groups": 2, "step_nodes": 3, "step_groups": 2, "steps_s": -1.0, "copied_runs": 3}
     with sound(tmp_path / "store", ManualClock(), **sizes) as started:
         yield started
 

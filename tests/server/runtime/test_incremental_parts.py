@@ -12,7 +12,6 @@ import pytest
 
 from kvstream.errors import StoreFull
 from kvstream.operations.checks import check
-from kvstream.operations.delivery import ordering
 from kvstream.types.clock import ManualClock
 from tests.commands.dispatcher import Dispatcher, flatten
 from tests.opening import change_thresholds
@@ -201,9 +200,8 @@ CHANGES = ["SET KEY g ORDERBY other", "SET KEY g ORDERBY user", "DEL KEY g"]
 
 
 @pytest.fixture
-def few_runs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordering, "RELEASED_RUNS", 1)
-    change_thresholds(server.engine, run_ids=4)
+def few_runs(server: Server) -> None:
+    change_thresholds(server.engine, run_ids=4, released_runs=1)
 
 
 @pytest.mark.usefixtures("few_runs")

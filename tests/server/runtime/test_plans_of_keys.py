@@ -14,6 +14,7 @@ from kvstream.operations.checks import check
 from kvstream.operations.plans import Plan, Stepped
 from kvstream.types.clock import ManualClock
 from tests.commands.dispatcher import Dispatcher, flatten
+from tests.opening import change_thresholds
 from tests.server.runtime.test_incremental_commands import reply_to
 from tests.server.talking import Other, Server, Worker, sound
 
@@ -246,11 +247,12 @@ def test_a_reply_above_the_limit_is_refused(server: Server, worker: Worker, ann:
         server.engine.run(strings.get_several, [qualified(0, key.encode()) for key in KEYS])
 
 
-def test_nothing_is_set_if_one_value_is_too_long(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(strings, "STRING_BYTES_MAX", 3)
-    values = {qualified(0, b"a"): b"v", qualified(0, b"b"): b"long"}
+def test_nothing_is_set_if_one_value_is_too_long(server: Server, worker: Worker) -> None:
+    change_thresholds(server.engine, string_bytes_max=len(LARGE))
+    values = {qualified(0, b"a"): b"v", qualified(0, b"b"): LARGE.encode() + b"!"}
     with pytest.raises(InvalidArgument):
         server.engine.run(strings.put_several, values)
+    words = [word for key in KEYS for word in (key, LARGE)]
+    for command in ("MSET", "MSETNX"):
+        assert worker.ask(command, *words, "b", LARGE + "!").startswith(b"-ERR string exceeds")
     assert server.engine.run(keyspace.size, 0) == 0

@@ -3,15 +3,16 @@
 import socket
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from kvstream.errors import StoreReadOnly
-from kvstream.server.runtime import pubsub
 from kvstream.server.runtime.pubsub import SENT_TOGETHER
 from kvstream.types.options import Durability
+from kvstream.types.thresholds import Thresholds
 from tests.patience import PATIENCE_S, until
 from tests.server.commands.test_pubsub import bulk
 from tests.server.conftest import Serve, Served
@@ -30,10 +31,13 @@ def _ready(talkers: list[Talker]) -> int:
     return sum(talker.has_heard for talker in talkers)
 
 
+SLOW = Thresholds(slice_s=-1.0)
+
+
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def slow(server: Server) -> None:
     """Make a slice as short as possible."""
-    monkeypatch.setattr(pubsub, "SLICE_S", -1.0)
+    server.executor.pubsub.sizes = SLOW
 
 
 @pytest.mark.usefixtures("slow")
@@ -271,22 +275,17 @@ def test_an_idle_subscriber_stays_and_may_be_killed_by_its_type(served: Served) 
         asker.close()
 
 
-@pytest.mark.usefixtures("slow")
-def test_publishers_wait_while_too_much_is_unsent(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pubsub, "UNSENT_MAX", 1000)
+def test_publishers_wait_while_too_much_is_unsent(server: Server) -> None:
+    server.executor.pubsub.sizes = replace(SLOW, unsent_bytes=1000)
     crowd, ann = _crowd(server, 9 * SENT_TOGETHER), server.client()
     ann.send("PUBLISH", "c", "m" * 1000)
     server.executor.run()
     assert _ready(crowd) >= len(crowd) - SENT_TOGETHER
 
 
-def test_receivers_are_looked_up_again_after_each_change(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_receivers_are_looked_up_again_after_each_change(server: Server) -> None:
     """The messages go to alternating channels, more than are cached."""
-    monkeypatch.setattr(pubsub, "ROUTES_MAX", 2)
+    server.executor.pubsub.sizes = Thresholds(cached_routes=2)
     ann, bob, eve = server.client(), server.client(), server.client()
     channels = ["a", "b", "c", "x" * 2000]
 
