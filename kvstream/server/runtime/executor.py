@@ -131,9 +131,9 @@ class Executor:
         """The time after which the turn takes no new request."""
         self._runner = 0
         self._replies: list[PendingReplies] = []
-        self._pipelines = Pipelines(dispatcher, commands)
-        self._queueable = transactions.queueable(commands)
         self._xadds = BatchedXadds(engine, dispatcher, self.options, self.clock)
+        self._pipelines = Pipelines(dispatcher, self._xadds, commands)
+        self._queueable = transactions.queueable(commands)
         self._retries = Retries(self, self._xadds, self._pipelines)
         self._guard = engine.database.write_guard
         engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes

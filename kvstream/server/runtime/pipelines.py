@@ -29,7 +29,7 @@ from kvstream.resp.replies import encode, encode_all
 from kvstream.server.runtime.client import Argv, Client, PendingReplies
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import HOLDING, PendingReply
-from kvstream.server.runtime.xadd_batching import may_be_batched
+from kvstream.server.runtime.xadd_batching import BatchedXadds
 
 _EXCLUDED = frozenset({"restore"})
 """RESTORE sets the last use of its key."""
@@ -82,9 +82,13 @@ class Pipelines:
     """Runs the plain requests of clients."""
 
     def __init__(
-        self, dispatcher: Dispatcher, commands: Mapping[bytes, Command | Container]
+        self,
+        dispatcher: Dispatcher,
+        xadds: BatchedXadds,
+        commands: Mapping[bytes, Command | Container],
     ) -> None:
         self._dispatcher, self._recorder = dispatcher, dispatcher.recorder
+        self._xadds = xadds
         rows = [row for row in commands.values() if isinstance(row, Command)]
         self._by_word: dict[bytes, Command | _UnlessBatched | dict[bytes, Command]]
         """A container's word has a table of its subcommands."""
@@ -104,19 +108,27 @@ class Pipelines:
         }
         """``_by_word`` without publishing commands, for users who may not use every channel."""
 
-    def _find(self, argv: Argv, all_channels: bool = True) -> Command | None:
+    def _find(self, argv: Argv, all_channels: bool = True) -> Command | _UnlessBatched | None:
         """Return the command of a request, or None if the request is not plain."""
         by_word = self._by_word if all_channels else self._unchecked
         plain = by_word.get(argv[0]) if argv else None  # a Requeued is empty
-        if type(plain) is dict:
+        if isinstance(plain, dict):
             return plain.get(argv[1]) if len(argv) > 1 else None
-        if type(plain) is _UnlessBatched:
-            return None if may_be_batched(argv) else plain.command
-        return plain  # type: ignore[return-value]
+        return plain
+
+    def _find_next(self, client: Client, ran: int = 0) -> Command | None:
+        """Return the command of a client's next request, None if it is not plain or is batched.
+
+        ``ran`` requests of the client have run in this turn.
+        """
+        plain = self._find(client.requests[0], client.user.all_channels)
+        if isinstance(plain, _UnlessBatched):
+            return None if self._xadds.may_take(client.requests, ran) else plain.command
+        return plain
 
     def has_next(self, client: Client) -> bool:
         """Return whether the client's next request is plain."""
-        return self._find(client.requests[0], client.user.all_channels) is not None
+        return self._find_next(client) is not None
 
     def run(
         self, turn: Turn, client: Client, most: int, until: float, pending: list[PendingReplies]
@@ -136,7 +148,7 @@ class Pipelines:
         while requests and len(argvs) < most:
             plain = by_word.get(argv[0]) if (argv := requests[0]) else None  # a Requeued is empty
             if type(plain) is not Command:
-                plain = self._find(argv, client.user.all_channels)
+                plain = self._find_next(client, len(argvs))
             if plain is None or (len(argv) != plain.arity and not 0 < -plain.arity <= len(argv)):
                 break
             if plain is not last:
@@ -201,7 +213,10 @@ class Pipelines:
 
     def replies_of(self, pipeline: Pipeline) -> list[PendingReply]:
         """Return a pending reply for each request of a pipeline, to run it again."""
-        rows = [(self._find(argv), argv) for argv in pipeline.requests]
+        found = [(self._find(argv), argv) for argv in pipeline.requests]
+        rows = [
+            (row.command if isinstance(row, _UnlessBatched) else row, argv) for row, argv in found
+        ]
         return [self._reply_to(pipeline, row, argv, None) for row, argv in rows if row]
 
     def _reply_to(
