@@ -12,13 +12,13 @@ from kvstream.migration.items import (
     STREAM,
     STRING,
     SUPPORTED,
-    Counted,
     Done,
     Item,
     PlannedTarget,
     Target,
     Watch,
     keep_value,
+    unwatched,
 )
 from kvstream.migration.verification import GONE, differing, examine, outside_entries, pages_in
 from kvstream.rdb.versions import LOSSES, Loss
@@ -131,7 +131,7 @@ class CopyOptions:
     """Names of losses that are allowed."""
     identity: bytes = b""
     """Identifies the migration: a run resumes what an earlier one with it has left."""
-    watch: Watch = lambda entries, bytes: None
+    watch: Watch = unwatched
 
     def select_refused(self, losses: Iterable[Loss]) -> list[Loss]:
         """Return the losses that are not allowed."""
@@ -196,7 +196,7 @@ def copy_key(item: Item, target: Target, options: CopyOptions) -> Carried:
 
 
 def _put_stream(item: Item, target: Target, options: CopyOptions, carried: Carried) -> None:
-    content = Counted(item.content(), options.watch)
+    content = item.content(options.watch)
 
     def consent(losses: list[Loss]) -> None:
         carried.losses = losses

@@ -4,6 +4,7 @@ A source yields items one by one; the value of an item is read before the next i
 source, a store or a live server, can also return a single key at any time.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -20,7 +21,6 @@ from kvstream.types.images import (
     NodeImage,
     PackedID,
     QueueRow,
-    StreamSource,
     StreamState,
 )
 from kvstream.types.options import KEY_BYTES_MAX, STREAM_NODE_MAX_BYTES, STREAM_NODE_MAX_ENTRIES
@@ -104,31 +104,49 @@ class Outline(NamedTuple):
     """What reading the stream will lose."""
 
 
-class Content(StreamSource, Protocol):
-    """A stream that is being read, and the losses of this way of reading."""
-
-    @property
-    def tells_counters(self) -> bool:
-        """Whether ``state`` has entries-added and the entries-read of groups."""
-        ...
-
-    @property
-    def notes(self) -> list[Loss]:
-        """What is lost by reading it this way; complete after ``state``."""
-        ...
-
-    @property
-    def corrections(self) -> list[str]:
-        """Wrong counters of the source, which were counted again; complete after ``state``."""
-        ...
-
-    @property
-    def inexact_ms(self) -> int:
-        """Error bound of delivery times; known after ``state``."""
-        ...
-
-
 Watch = Callable[[int, int], None]
+"""Is called with the entries and bytes of each node that was read."""
+
+
+def unwatched(entries: int, size: int) -> None:
+    """Ignore what was read."""
+
+
+class Content(ABC):
+    """A stream that is being read, nodes first, and the losses of this way of reading."""
+
+    tells_counters = True
+    """Whether ``state`` has entries-added and the entries-read of groups."""
+
+    def __init__(self) -> None:
+        self.notes: list[Loss] = []
+        """What is lost by reading it this way; complete after ``state``."""
+        self.corrections: list[str] = []
+        """Wrong counters of the source, which were counted again; complete after ``state``."""
+        self.inexact_ms = 0
+        """Error bound of delivery times; known after ``state``."""
+        self.entries = self.bytes = 0
+        """What was read so far."""
+        self.watch: Watch = unwatched
+
+    def nodes(self) -> Iterator[NodeImage]:
+        """Yield the nodes, and count their entries and bytes."""
+        for node in self._read():
+            count = node.count
+            size = node.value_bytes + ID_BYTES * count
+            self.entries += count
+            self.bytes += size
+            yield node
+            self.watch(count, size)
+
+    @abstractmethod
+    def _read(self) -> Iterator[NodeImage]: ...
+
+    @abstractmethod
+    def state(self) -> StreamState:
+        """Return all but the entries, after the last node."""
+
+
 Page = tuple[list[PackedID], list[bytes]]
 """IDs and stored values of entries, ascending."""
 
@@ -165,10 +183,13 @@ class Item:
         """Whether the key has expired; a file may still contain it."""
         return bool(self.expire_at_ms and self.expire_at_ms <= now_ms())
 
-    def content(self) -> Content:
+    def content(self, watch: Watch = unwatched) -> Content:
+        """Start to read the stream; NotRead if it is none."""
         if self.stream is None:
             raise NotRead(f"{self.key!r} is not a stream")
-        return self.stream()
+        content = self.stream()
+        content.watch = watch
+        return content
 
 
 def keep_value(item: Item) -> None:
@@ -332,63 +353,21 @@ class Selection:
         return Selection(self.match, kept, self.without)
 
 
-class Counted:
-    """Passes a stream on and counts its entries and bytes."""
-
-    def __init__(self, content: Content, watch: Watch = lambda entries, bytes: None) -> None:
-        """``watch`` is called with the entries and bytes of each node."""
-        self.entries = self.bytes = 0
-        self._content = content
-        self._watch = watch
-
-    @property
-    def tells_counters(self) -> bool:
-        return self._content.tells_counters
-
-    @property
-    def notes(self) -> list[Loss]:
-        return self._content.notes
-
-    @property
-    def corrections(self) -> list[str]:
-        return self._content.corrections
-
-    @property
-    def inexact_ms(self) -> int:
-        return self._content.inexact_ms
-
-    def nodes(self) -> Iterator[NodeImage]:
-        for node in self._content.nodes():
-            count = node.count
-            size = node.value_bytes + ID_BYTES * count
-            self.entries += count
-            self.bytes += size
-            yield node
-            self._watch(count, size)
-
-    def state(self) -> StreamState:
-        return self._content.state()
-
-
-class ReadStream:
+class ReadStream(Content):
     """A stream of an RDB file or a DUMP payload: nothing is lost by reading it."""
 
     def __init__(self, reading: StreamReading, queue: list[QueueRow] | None = None) -> None:
         """``queue``: what the stream has as a queue, which no such format holds."""
-        self.notes: list[Loss] = []
-        self.inexact_ms = 0
+        super().__init__()
+        self.corrections = reading.corrections
         self.tells_counters = reading.kind >= Kind.COUNTERS
         self._reading = reading
         self._queue = queue
 
-    def nodes(self) -> Iterator[NodeImage]:
+    def _read(self) -> Iterator[NodeImage]:
         return self._reading.nodes()
 
     def state(self) -> StreamState:
         state = self._reading.state()
         state.queue = self._queue
         return state
-
-    @property
-    def corrections(self) -> list[str]:
-        return self._reading.corrections

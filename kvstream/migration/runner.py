@@ -20,7 +20,6 @@ from kvstream.migration.items import (
     STREAM,
     STRING,
     SUPPORTED,
-    Counted,
     DbKey,
     Item,
     Outline,
@@ -29,6 +28,7 @@ from kvstream.migration.items import (
     Source,
     Target,
     Watch,
+    unwatched,
 )
 from kvstream.migration.journal import Journal
 from kvstream.migration.libraries import (
@@ -106,7 +106,7 @@ def plan(
     source: Source,
     target: PlannedTarget | None,
     selection: Selection,
-    watch: Watch = lambda entries, bytes: None,
+    watch: Watch = unwatched,
 ) -> Iterator[Planned]:
     """Yield each key and each library with what ``run`` would do; nothing is written.
 
@@ -151,7 +151,7 @@ class _Lost(NamedTuple):
 def _losses(
     item: Item,
     target: PlannedTarget | None,
-    watch: Watch = lambda entries, bytes: None,
+    watch: Watch = unwatched,
     *,
     looks_inside: bool = True,
 ) -> _Lost:
@@ -195,11 +195,11 @@ def _libraries(
     return [] if selection.match else plan_functions(source, target)
 
 
-def _outline(item: Item, watch: Watch = lambda entries, bytes: None) -> tuple[Outline, list[str]]:
+def _outline(item: Item, watch: Watch = unwatched) -> tuple[Outline, list[str]]:
     """Return the outline of a stream, from the source or by reading the stream."""
     if item.outline is not None:
         return item.outline(), []
-    content = Counted(item.content(), watch)
+    content = item.content(watch)
     for _ in content.nodes():
         pass
     state = content.state()

@@ -145,7 +145,7 @@ INEXACT_MS = 20
 """Error bound of a time that is computed from the server's clock."""
 
 
-class PagedStream:
+class PagedStream(Content):
     """A stream that is read once by commands, nodes first."""
 
     tells_counters = False  # servers before 7.0 do not
@@ -163,9 +163,7 @@ class PagedStream:
 
         ``has_queues``: the server has KVSTREAM.QUEUE.
         """
-        self.notes: list[Loss] = []
-        self.corrections: list[str] = []
-        self.inexact_ms = 0
+        super().__init__()
         self._connection = connection
         self._key = key
         self._count = counted
@@ -174,7 +172,7 @@ class PagedStream:
         self._is_read = False
         self._state: StreamState | None = None
 
-    def nodes(self) -> Iterator[NodeImage]:
+    def _read(self) -> Iterator[NodeImage]:
         return nodes_of(self._entries())
 
     def state(self) -> StreamState:

@@ -33,18 +33,14 @@ ROWS = 1000
 """Entries of one read."""
 
 
-class StoredStream:
+class StoredStream(Content):
     """A stream of a store at one moment."""
 
-    tells_counters = True
-
     def __init__(self, image: StreamImage) -> None:
-        self.notes: list[Loss] = []
-        self.inexact_ms = 0
-        self.corrections: list[str] = []
+        super().__init__()
         self._image = image
 
-    def nodes(self) -> Iterator[NodeImage]:
+    def _read(self) -> Iterator[NodeImage]:
         return self._image.nodes()
 
     def state(self) -> StreamState:
@@ -167,30 +163,60 @@ def _outline(store: Store, key: bytes, has_queues: bool) -> Outline:
     return Outline(state.length, size, state, [])
 
 
-def find_store_exclusion(item: Item, databases: int) -> Loss | None:
-    """Return why a store with this number of databases cannot hold a key; None if it can."""
-    if item.db >= databases:
-        text = (
-            f"the store has the databases 0 to {databases - 1}; --databases {item.db + 1} gives it "
-            "more, --db selects some of the source"
-        )
-        return Loss("databases", 1, text, f"database {item.db}")
-    return too_long(item)
+def _remarks(databases: int) -> list[str]:
+    """Return what the user of a target with many databases must know."""
+    if databases <= DATABASES:
+        return []
+    return [
+        f"the target has {databases} databases only where it is opened with databases={databases}: "
+        f"kvstream serve --databases {databases}, Store.open(..., databases={databases})"
+    ]
 
 
-class StoreTarget:
-    """A store that is written; a stream becomes visible as a whole."""
+class PlannedStore:
+    """A store that a plan is about; it need not exist."""
 
-    takes_keys_once = False
     may_lose = False
     has_queues = True
+    takes_keys_once = False
+
+    def __init__(self, store: Store | None, databases: int) -> None:
+        self.existing = None if store is None else StoreSource(store)
+        self.remarks = _remarks(databases)
+        self._databases = databases
+
+    def find_exclusion(self, item: Item) -> Loss | None:
+        if item.db < self._databases:
+            return too_long(item)
+        text = (
+            f"the store has the databases 0 to {self._databases - 1}; --databases {item.db + 1} "
+            "gives it more, --db selects some of the source"
+        )
+        return Loss("databases", 1, text, f"database {item.db}")
+
+    def losses(self, state: StreamState) -> list[Loss]:
+        return []
+
+    def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
+        if self.existing is not None:
+            return self.existing.refused_functions(libraries)
+        return find_refused(libraries)
+
+    def close(self) -> None:
+        if self.existing is not None:
+            self.existing.close()
+
+
+class StoreTarget(PlannedStore):
+    """A store that is written; a stream becomes visible as a whole."""
+
+    existing: StoreSource
 
     def __init__(self, store: Store) -> None:
+        super().__init__(store, store.engine.options.databases)
         store.engine.timers.paused = True  # what is due fires where the store is used
-        self.remarks = _remarks(store.engine.options.databases)
         self._store = store
         self._finished = False
-        self.existing = StoreSource(store)
 
     def close(self) -> None:
         """Close the store; if it was created by a run without success, remove it."""
@@ -200,17 +226,8 @@ class StoreTarget:
         self._store.sync()
         self._finished = True
 
-    def find_exclusion(self, item: Item) -> Loss | None:
-        return find_store_exclusion(item, self._store.engine.options.databases)
-
-    def losses(self, state: StreamState) -> list[Loss]:
-        return []
-
     def reduce(self, state: StreamState) -> None:
         """Do nothing: a store holds everything."""
-
-    def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
-        return self.existing.refused_functions(libraries)
 
     def _database(self, item: Item) -> Store:
         return self._store.select(item.db)
@@ -246,41 +263,3 @@ class StoreTarget:
 
     def put_function(self, text: bytes, *, replace: bool) -> None:
         self._store.engine.run(partial(functions.load, replace=replace), text)
-
-
-def _remarks(databases: int) -> list[str]:
-    """Return what the user of a target with many databases must know."""
-    if databases <= DATABASES:
-        return []
-    return [
-        f"the target has {databases} databases only where it is opened with databases={databases}: "
-        f"kvstream serve --databases {databases}, Store.open(..., databases={databases})"
-    ]
-
-
-class PlannedStore:
-    """A store that a plan is about; it need not exist."""
-
-    may_lose = False
-    has_queues = True
-    takes_keys_once = False
-
-    def __init__(self, store: Store | None, databases: int) -> None:
-        self.existing = None if store is None else StoreSource(store)
-        self.remarks = _remarks(databases)
-        self._databases = databases
-
-    def find_exclusion(self, item: Item) -> Loss | None:
-        return find_store_exclusion(item, self._databases)
-
-    def losses(self, state: StreamState) -> list[Loss]:
-        return []
-
-    def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
-        if self.existing is not None:
-            return self.existing.refused_functions(libraries)
-        return find_refused(libraries)
-
-    def close(self) -> None:
-        if self.existing is not None:
-            self.existing.close()

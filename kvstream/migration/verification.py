@@ -27,7 +27,6 @@ from kvstream.migration.items import (
     STREAM,
     STRING,
     SUPPORTED,
-    Counted,
     DbKey,
     Item,
     Page,
@@ -35,6 +34,7 @@ from kvstream.migration.items import (
     Selection,
     Source,
     Watch,
+    unwatched,
 )
 from kvstream.operations.functions import by_name
 from kvstream.types.images import PackedID, StreamState
@@ -60,11 +60,11 @@ class Examined:
         return self.digest.entries
 
 
-def examine(item: Item, watch: Watch = lambda entries, bytes: None) -> Examined:
+def examine(item: Item, watch: Watch = unwatched) -> Examined:
     """Read a key once, from the first entry to the last."""
     examined = Examined(item.kind, item.expire_at_ms, item.inexact_ms)
     if item.kind == STREAM:
-        content = Counted(item.content(), watch)
+        content = item.content(watch)
         digester = Digester()
         for node in content.nodes():
             digester.update(node.ids, node.values)
@@ -171,7 +171,7 @@ class VerifyOptions:
     selection: Selection = field(default_factory=Selection)
     tolerance_ms: int = 0
     """Largest difference of times that counts as equal."""
-    watch: Watch = lambda entries, bytes: None
+    watch: Watch = unwatched
     keep_digests: bool = False
     allowed: PlannedTarget | None = None
     """Keys and libraries that this target cannot hold are not compared: their loss is allowed."""
