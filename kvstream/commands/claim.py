@@ -18,8 +18,8 @@ from kvstream.commands.args import (
 )
 from kvstream.commands.command import FAST_WRITE, FIRST, READ, Answer, Family, LongReply, Session
 from kvstream.commands.incremental import are_many, run_in_steps, run_on_ids
-from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Reply, Rows
-from kvstream.commands.reply_pages import is_long, page, page_if_long
+from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Reply, Rows
+from kvstream.commands.reply_pages import array_of, is_long, page, page_if_long
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
 from kvstream.operations import claim
@@ -65,7 +65,7 @@ def xpending(txn: Txn, session: Session, argv: Argv) -> "Answer | LongReply":
         begin = partial(claim.pending_steps, txn, name, group, *asked)
         return LongReply(lambda: map(_rows, begin()))
     pieces = claim.pending_pieces(txn, name, group, *asked)
-    return Gradual([*map(_rows, claim.count_first(pieces))])
+    return array_of([*map(_rows, claim.count_first(pieces))])
 
 
 def _rows(step: claim.Piece | int | None) -> Alike | int | None:
@@ -140,12 +140,12 @@ def _plan(
     return claim.plan_claim(name, group, consumer, min_idle_ms, packed, **asked)
 
 
-def _show_entries(claimed: ClaimedParts) -> Gradual:
+def _show_entries(claimed: ClaimedParts) -> Reply:
     total = [sum(map(len, claimed.parts))]
     if claimed.justid:
         ids = ([bytes(each.id) for each in rows] for rows in claimed.parts)
-        return Gradual(chain(total, ids))
-    return Gradual(chain(total, claimed.parts))
+        return array_of(chain(total, ids))
+    return array_of(chain(total, claimed.parts))
 
 
 def _leading_ids(words: Argv) -> list[StreamID]:
@@ -236,5 +236,5 @@ def _show_autoclaimed_parts(done: ClaimedParts) -> Reply:
     gone = done.gone
     parts = (gone[at : at + _TOGETHER] for at in range(0, len(gone), _TOGETHER))
     texts = ([b"%d-%d" % UNPACKED(eid) for eid in part] for part in parts)
-    deleted = Gradual(chain([len(gone)], texts))
+    deleted = array_of(chain([len(gone)], texts))
     return page([bytes(done.cursor), _show_entries(done), deleted])

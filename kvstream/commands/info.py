@@ -6,8 +6,8 @@ from typing import TypeVar
 from kvstream.commands.args import I64_MAX, Args, Argv, bad_subcommand, integer
 from kvstream.commands.command import READ, SECOND, Answer, Family, LongReply, Session
 from kvstream.commands.incremental import run_before
-from kvstream.commands.replies import Alike, Entries, Gradual, Map, Reply
-from kvstream.commands.reply_pages import is_long, page
+from kvstream.commands.replies import Alike, Entries, Map, Reply
+from kvstream.commands.reply_pages import array_of, is_long, page
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import groups, info
@@ -64,8 +64,8 @@ def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> "Answer | LongReply"
 
 def _in_steps(pages: StreamPages) -> Reply:
     tail: Pairs = [
-        (b"entries", Gradual(pages.entries)),
-        (b"groups", Gradual(_groups_in_steps(pages))),
+        (b"entries", array_of(pages.entries)),
+        (b"groups", array_of(_groups_in_steps(pages))),
     ]
     return Map(_head(pages.info) + tail)
 
@@ -133,9 +133,9 @@ def _list_group(group: GroupDetail) -> Reply:
 def _group_in_steps(pages: GroupPages) -> Reply:
     each = zip(pages.detail.consumers, pages.of_consumers, strict=True)
     consumers = [
-        _consumer(consumer, Gradual(map(_run_of_consumer, runs))) for consumer, runs in each
+        _consumer(consumer, array_of(map(_run_of_consumer, runs))) for consumer, runs in each
     ]
-    return _group(pages.detail, Gradual(map(_run_of_group, pages.pending)), consumers)
+    return _group(pages.detail, array_of(map(_run_of_group, pages.pending)), consumers)
 
 
 def _run_of_group(step: Run | int | None) -> Alike | int | None:

@@ -131,9 +131,14 @@ def page_if_long(txn: Txn, session: Session, reply: Reply, items: int) -> Reply:
     return page(reply) if is_long(txn, session, items) else reply
 
 
+def array_of(steps: Iterable[Any]) -> Reply:
+    """Return an array that is encoded part by part: its number of items, then the parts."""
+    return Gradual(steps)
+
+
 def page(reply: "Reply | Iterator[Any]") -> Reply:
     """Return a reply that is written in pages to a session that takes them; steps: an array."""
-    return Paged(Gradual(reply) if isinstance(reply, Iterator) else reply)
+    return Paged(array_of(reply) if isinstance(reply, Iterator) else reply)
 
 
 def memory_of(reply: Any) -> int:
