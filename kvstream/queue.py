@@ -369,7 +369,7 @@ class Queue(DeadLetters[S]):
 
     def _stream(self, priority: str | None) -> Stream[S]:
         if priority is None:
-            return self._begun.get(self._plain) or self._stream_of(self._plain)
+            return self._stream_of(self._plain)
         if priority not in self._priorities:
             near = nearest(str(priority), self._priorities)
             near = near or f": it has {', '.join(self._priorities)}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from kvstream import opening
 from kvstream.engine.coerce import whole
-from kvstream.engine.queue_arguments import check_priorities, one_of, rules_of
+from kvstream.engine.queue_arguments import Duration, check_priorities, one_of, rules_of
 from kvstream.errors import (
     AccessDenied,
     ClientMissing,
@@ -447,25 +447,26 @@ class Jobs(Public):
         self._check_priority(task, priority)
         queue, unique = self.queue_of(task), options.get("unique")
         where = queue.put(job.fields(), priority=priority, **options)
-        with part_done(f"the job {job.id} was put, unless another one has its unique name"):
-            handle = self._handle_of(task, job, where, unique)
-            if unique is not None and handle.id == job.id and options["window"] is not None:
-                key = self._unique_key(unique)
-                self.store.stream(key).add({ID: job.id}, maxlen=1)
-                self.store.expire(key, to_seconds(options["window"], "window"))
+        handle: JobHandle[R] = JobHandle(self, job.id, task, where)
+        if unique is not None:
+            handle = self._claim_name(unique, handle, task, options["window"])
         if self.testing is not None:
             self.testing.run()
         return handle
 
-    def _handle_of(
-        self, task: Task[..., R], job: Job, where: Any, unique: str | None
+    def _claim_name(
+        self, unique: str, handle: JobHandle[R], task: Task[..., R], window: Duration | None
     ) -> JobHandle[R]:
         """Return the handle of a job that was put, or of the one that has its unique name."""
-        handle: JobHandle[R] = JobHandle(self, job.id, task, where)
         queue = self.queue_of(task)
-        if unique is None or self._is_new(handle, queue):
-            return handle
-        return self._holder(unique, where, task, queue)
+        with part_done(f"the job {handle.id} was put, unless another one has its unique name"):
+            if not self._is_new(handle, queue):
+                return self._holder(unique, handle.where, task, queue)
+            if window is not None:
+                key = self._unique_key(unique)
+                self.store.stream(key).add({ID: handle.id}, maxlen=1)
+                self.store.expire(key, to_seconds(window, "window"))
+        return handle
 
     def _is_new(self, handle: JobHandle[Any], queue: Queue) -> bool:
         """Return whether a job with a unique name was added, and not left out for another one."""
@@ -521,7 +522,12 @@ class Jobs(Public):
                 ]
         found = zip(jobs, places, names, strict=True)
         with part_done("the jobs were put, unless others have their unique names"):
-            handles = [self._handle_of(task, job, where, name) for job, where, name in found]
+            handles: list[JobHandle[R]] = []
+            for job, where, name in found:
+                handle: JobHandle[R] = JobHandle(self, job.id, task, where)
+                if name is not None and not self._is_new(handle, queue):
+                    handle = self._holder(name, where, task, queue)
+                handles.append(handle)
         if self.testing is not None:
             self.testing.run()
         return handles
@@ -594,8 +600,7 @@ class Jobs(Public):
         packed = pack(job.task.signature.dump_result(job.result), self.format)
         if job.task.result_ttl <= 0:
             return {}
-        end = {b"status": DONE, b"result": packed}
-        return {**end, b"format": self.format, b"task": job.task.name}
+        return {b"status": DONE, b"result": packed, b"format": self.format, b"task": job.task.name}
 
     def _end(self, ended: Sequence[tuple[Job, Mapping[bytes, Any]]]) -> None:
         """Acknowledge and delete the messages of jobs, and write their outcomes.

@@ -64,7 +64,7 @@ def unpack(data: bytes, form: str) -> Any:
     """Return the plain data that ``pack`` has made bytes; raise ValueError for other bytes."""
     check_format(form)
     try:
-        return msgpack.unpackb(data) if form == "msgpack" else json.loads(data.decode())
+        return msgpack.unpackb(data) if form == "msgpack" else _from_json(data.decode())
     except RecursionError:
         raise ValueError(f"the {form} is nested too deeply") from None
     except MemoryError:
@@ -88,6 +88,7 @@ def _base64(value: object) -> str:
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_base64).encode
+_from_json = json.JSONDecoder().decode
 
 
 # --- codecs of types ----------------------------------------------------------------------------
@@ -542,6 +543,8 @@ class Signature:
         names = self.names
         if not self._is_plain or len(args) > len(names):
             return None
+        if not kwargs and len(args) == len(names):
+            return dict(zip(names, args, strict=True))
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         if len(given) < len(args) + len(kwargs) or not self._needed <= given.keys():
             return None

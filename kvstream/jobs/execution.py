@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from time import sleep
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,7 @@ from kvstream.jobs.job_log import (
     logger_of,
 )
 from kvstream.jobs.unknown import leave_to_others
+from kvstream.storage.contexts import contextmanager
 from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
@@ -75,9 +76,7 @@ def job_of(jobs: AnyJobs, message: Message) -> Job | None:
     outcome, or its task is unknown and no other worker has taken it within the grace. The arguments
     are loaded when the job runs.
     """
-    job = Job("", "", b"", attempt=message.deliveries)
-    with suppress(ValueError):
-        job.id = id_of(message.fields, message.id)
+    job: Job | None = None
     try:
         job = Job.of(message.fields, message.id, message.deliveries)
         task = job.task = jobs.tasks.get(job.task_name)
@@ -90,6 +89,10 @@ def job_of(jobs: AnyJobs, message: Message) -> Job | None:
         job.message = message
         return job
     except Exception as error:  # bytes of any program
+        if job is None:
+            job = Job("", "", b"", attempt=message.deliveries)
+            with suppress(ValueError):
+                job.id = id_of(message.fields, message.id)
         job.message = message
         refused = error if isinstance(error, Refused) else Refused(describe(error))
         refuse(jobs, job, refused)

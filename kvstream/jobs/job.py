@@ -126,10 +126,9 @@ def new_id(now_ms: int) -> str:
 
 
 def _uuid(ms: int, rest: bytes) -> str:
-    number = (ms & (1 << 48) - 1) << 80 | int.from_bytes(rest, "big")
-    number = number & ~(0xF << 76) & ~(0x3 << 62) | 0x7 << 76 | 0x2 << 62
-    text = f"{number:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    text = ((ms & (1 << 48) - 1).to_bytes(6, "big") + rest).hex()
+    variant = "89ab"[rest[2] >> 4 & 3]
+    return f"{text[:8]}-{text[8:12]}-7{text[13:16]}-{variant}{text[17:20]}-{text[20:]}"
 
 
 def id_of(fields: Mapping[bytes, bytes], entry_id: object) -> str:
@@ -208,14 +207,14 @@ class Job(Public):
     settled: bool = False
     """It is done, given back or given up; or another worker has it."""
 
-    def fields(self) -> dict[bytes, str | bytes | int]:
+    def fields(self) -> dict[bytes, str | bytes]:
         """Return the fields of its message."""
-        found: dict[bytes, str | bytes | int] = {
+        found: dict[bytes, str | bytes] = {
             TASK: self.task_name,
             ID: self.id,
             ARGS: self.packed,
             VERSION: self.version,
-            AT: self.enqueued_ms,
+            AT: str(self.enqueued_ms),
         }
         if self.form != "json":
             found[FORMAT] = self.form

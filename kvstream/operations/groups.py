@@ -89,6 +89,24 @@ def advance_over(stream: StreamMeta, group: GroupMeta, ids: Sequence[bytes]) -> 
         group.entries_read = position(stream, group.last_delivered)
 
 
+def give(
+    txn: Txn,
+    stream: StreamMeta,
+    group: GroupMeta,
+    consumer: ConsumerMeta,
+    ids: Sequence[bytes],
+    noack: bool,
+) -> None:
+    """Record that the group's next entries were delivered to a consumer."""
+    advance_over(stream, group, ids)
+    if not noack:
+        pel.deliver(txn, group, ids, consumer.name, txn.now_ms)
+        txn.catalog.note_activity(txn, group, consumer)  # which marks the group as changed
+    else:
+        txn.member_changed(group)
+        txn.member_changed(consumer)
+
+
 _KEY_REQUIRED = (
     "The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use "
     "the MKSTREAM option to create an empty stream automatically."

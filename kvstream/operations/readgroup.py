@@ -12,7 +12,6 @@ from kvstream.errors import InvalidArgument
 from kvstream.layout.rows import EncodedEntries, Rows
 from kvstream.meta.pel import (
     COUNT_MAX,
-    deliver,
     discard,
     ids_between,
     note_renewal,
@@ -27,7 +26,7 @@ from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations.delete import StreamVersion
 from kvstream.operations.delivery import policy_delivery
-from kvstream.operations.groups import Reader, advance_over, consumer_of, group_of_key, lag
+from kvstream.operations.groups import Reader, consumer_of, give, group_of_key, lag
 from kvstream.operations.plans import Plan, Planning, Progress
 from kvstream.operations.reads.limits import UNLIMITED, Budget, Room, memory_of
 from kvstream.operations.reads.range import is_short, read_next
@@ -270,24 +269,6 @@ def _deliver_new(
         ids = new.packed_ids()
     give(txn, stream, group, reader.consumer, ids, reader.noack)
     return new
-
-
-def give(
-    txn: Txn,
-    stream: StreamMeta,
-    group: GroupMeta,
-    consumer: ConsumerMeta,
-    ids: Sequence[bytes],
-    noack: bool,
-) -> None:
-    """Record that the group's next entries were delivered to a consumer."""
-    advance_over(stream, group, ids)
-    if not noack:
-        deliver(txn, group, ids, consumer.name, txn.now_ms)
-        txn.catalog.note_activity(txn, group, consumer)  # which marks the group as changed
-    else:
-        txn.member_changed(group)
-        txn.member_changed(consumer)
 
 
 # --- history ------------------------------------------------------------------------------------

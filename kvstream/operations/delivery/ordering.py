@@ -26,8 +26,8 @@ from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, TIME_BYTES, Run
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
-from kvstream.operations.groups import Reader, advance_over
-from kvstream.operations.reads.limits import FIRST_PAGE, first_page, memory_of
+from kvstream.operations.groups import Reader, advance_over, give
+from kvstream.operations.reads.limits import FIRST_PAGE, UNLIMITED, first_page, memory_of
 from kvstream.operations.reads.rows import FEW, read_ahead, read_rows
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID
@@ -50,22 +50,30 @@ def take_new(txn: Txn, reader: Reader, count: int | None) -> Rows:
     stream, group, budget, room = reader.stream, reader.group, reader.budget, reader.room
     delivered: list[Row] = []
     looked, size, most = 0, 0, txn.thresholds.ordered_entries
-    by_size = budget.limits[1] is not None
+    is_limited = budget is not UNLIMITED
+    by_size = is_limited and budget.limits[1] is not None
     while group.last_delivered < stream.last and stream.length and looked < most:
         left = most if count is None else count - len(delivered)
-        if left <= 0 or (room and size > room) or budget.exhausted:
+        if left <= 0 or (room and size > room) or (is_limited and budget.exhausted):
             break
         page = _next(txn, stream, group, left, looked)
         if by_size:
             del page[1:]
         if not page:
             break
-        fates = _Choice(txn, reader).decide(page, left)
-        _record(txn, reader, page[: len(fates)], fates)
-        fresh = [row for row, fate in zip(page, fates, strict=False) if fate == _GIVEN]
-        budget.take(Rows(fresh, len(stream.prefix)))
+        ids = [key[-ID_BYTES:] for key, _ in page]
+        if _has_no_key(txn, group, page, ids):
+            fresh = page[:left]
+            give(txn, stream, group, reader.consumer, ids[:left], reader.noack)
+            looked += len(fresh)
+        else:
+            fates = _Choice(txn, reader).decide(page, ids, left)
+            _record(txn, reader, ids[: len(fates)], fates)
+            fresh = [row for row, fate in zip(page, fates, strict=False) if fate == _GIVEN]
+            looked += len(fates)
+        if is_limited:
+            budget.take(Rows(fresh, len(stream.prefix)))
         delivered += fresh
-        looked += len(fates)
         size += memory_of(fresh) if room else 0
     if looked >= most and (count is None or len(delivered) < count):
         txn.catalog.index.wake_at(reader.name, txn.now_ms, Wake.MORE)
@@ -83,6 +91,16 @@ def _next(txn: Txn, stream: StreamMeta, group: GroupMeta, left: int, looked: int
     return read_rows(txn, stream, group.last_delivered.next(), MAX_ID, most)
 
 
+def _has_no_key(txn: Txn, group: GroupMeta, page: list[Row], ids: Sequence[PackedID]) -> bool:
+    """Return whether no entry of a page has a key or is pending, so that all are given."""
+    assert group.policy is not None
+    name = group.policy.order_by
+    if any(name in row for _, row in page):
+        return False
+    last = group.runs.floor(txn.batch, ids[-1])
+    return last is None or last.last < ids[0]
+
+
 class _Choice:
     """Decides which entries of a page are given, and writes the rows of their keys."""
 
@@ -93,18 +111,16 @@ class _Choice:
         self._edit = Edit(get_or_create_keyed(txn, reader.stream, group), txn.batch)
         self._field, self._most = group.policy.order_by, group.policy.max_per_key
 
-    def decide(self, page: list[Row], left: int) -> list[int]:
+    def decide(self, page: list[Row], ids: Sequence[PackedID], left: int) -> list[int]:
         """Return what becomes of the entries of a page, until ``left`` of them are given."""
-        last = self._group.runs.floor(self._txn.batch, page[-1][0][-ID_BYTES:])
+        last = self._group.runs.floor(self._txn.batch, ids[-1])
         pending: frozenset[PackedID] = frozenset()
-        if last is not None and last.last >= page[0][0][-ID_BYTES:]:
-            ids = [row[0][-ID_BYTES:] for row in page]
+        if last is not None and last.last >= ids[0]:
             pending = frozenset(pel.pending_among(self._txn, self._group, ids))
         fates: list[int] = []
-        for key, row in page:
+        for (_, row), eid in zip(page, ids, strict=True):
             if not left:
                 break
-            eid = key[-ID_BYTES:]
             value = decode_fields(row).get(self._field) if self._field in row else None
             if eid in pending:
                 fate = _PASSED
@@ -126,10 +142,9 @@ class _Choice:
         return _HELD
 
 
-def _record(txn: Txn, reader: Reader, page: list[Row], fates: Sequence[int]) -> None:
+def _record(txn: Txn, reader: Reader, ids: Sequence[PackedID], fates: Sequence[int]) -> None:
     """Make entries pending: the given ones with their consumer, the held ones with nobody."""
     group, consumer = reader.group, reader.consumer
-    ids = [row[0][-ID_BYTES:] for row in page]
     advance_over(reader.stream, group, ids)
     gives = False
     for fate, same in groupby(zip(fates, ids, strict=True), itemgetter(0)):

@@ -84,6 +84,12 @@ def deliver(
     stream, group, budget = reader.stream, reader.group, reader.budget
     policy = group.policy
     assert policy is not None
+    lease_ms = policy.lease_ms or reader.idle_ms  # 0: all that is pending
+    is_due = (lease_ms is not None and _has_lapsed(txn, group, lease_ms)) or _has_ready(txn, group)
+    has_new = group.last_delivered < stream.last and stream.length > 0
+    if not (is_due or has_new):
+        _wake_later(txn, reader.name, group, policy, False)
+        return ()
     asked = budget.most(count)
     wanted = _ALL if asked is None else asked
     if reader.room:
@@ -91,20 +97,17 @@ def deliver(
     limits = _Limits.of(txn, group, policy) if policy.limits else _Limits()
     delivered: Sequence[Entry] = ()
     redelivery = None
-    if limits.total:
-        lease_ms = policy.lease_ms or reader.idle_ms  # 0: all that is pending
-        has_lapsed = lease_ms is not None and _has_lapsed(txn, group, lease_ms)
-        if has_lapsed or _has_ready(txn, group):
-            most = min(wanted, limits.total)
-            redelivery = _Redelivery(txn, reader, policy, most)
-            delivered = redelivery.deliver(limits, lease_ms)
-            if group.keyed is not None and redelivery.is_left:
-                delivered = redelivery.deliver(limits, None)  # held entries of freed keys
-            wanted = min(wanted, len(delivered) + redelivery.left)
+    if limits.total and is_due:
+        most = min(wanted, limits.total)
+        redelivery = _Redelivery(txn, reader, policy, most)
+        delivered = redelivery.deliver(limits, lease_ms)
+        if group.keyed is not None and redelivery.is_left:
+            delivered = redelivery.deliver(limits, None)  # held entries of freed keys
+        wanted = min(wanted, len(delivered) + redelivery.left)
     rest = min(wanted - len(delivered), limits.total - len(delivered), limits.owned)
     if group.keyed is not None and redelivery is not None and redelivery.is_left:
         rest = 0  # the next read goes on: held entries of freed keys come before new ones
-    if rest > 0 and not budget.exhausted and stream.length and group.last_delivered < stream.last:
+    if rest > 0 and has_new and not budget.exhausted:
         count = None if rest >= _ALL // 2 else rest
         new = _deliver_new(txn, reader, count, deliver_new)
         limits.owned -= len(new)
