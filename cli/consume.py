@@ -80,7 +80,6 @@ Reply = Mapping[bytes, Sequence[HistoryEntry]]
 )
 @click.option("--history", is_flag=True, help="Show the pending entries of the consumer.")
 @output_options
-@click.pass_obj
 def read(session: Session, out: Output, /, streams: tuple[bytes, ...], **options: Any) -> None:
     """Read entries, on their own or as a consumer of a group.
 
@@ -175,7 +174,6 @@ def _wait_for_reply(
 @click.option("--delete", is_flag=True, help="Delete the entries too, in the same commit.")
 @ref_policy_option
 @output_options
-@click.pass_obj
 def ack(
     session: Session,
     out: Output,
@@ -225,7 +223,6 @@ force_option = click.option("--force", is_flag=True, help="Include entries that 
 @retrycount_option
 @force_option
 @output_options
-@click.pass_obj
 def nack(
     session: Session,
     out: Output,
@@ -284,7 +281,6 @@ justid_option = click.option(
     "--min-idle", type=Duration(), metavar="DURATION", help="List entries idle that long."
 )
 @output_options
-@click.pass_obj
 def pending(
     session: Session, out: Output, /, stream: bytes, group: bytes, listed: bool, **options: Any
 ) -> None:
@@ -344,7 +340,6 @@ def _summary(out: Output, group: "Group") -> None:
 @click.option("--last-id", type=ID(), help="Advance the last delivered ID of the group.")
 @justid_option
 @output_options
-@click.pass_obj
 def claim(
     session: Session,
     out: Output,
@@ -376,7 +371,6 @@ def claim(
 @click.option("--all", "everything", is_flag=True, help="Repeat the step to the end.")
 @justid_option
 @output_options
-@click.pass_obj
 def autoclaim(
     session: Session,
     out: Output,

@@ -126,7 +126,6 @@ count_option = click.option(
 )
 @trim_options
 @output_options
-@click.pass_obj
 def add(
     session: Session,
     out: Output,
@@ -163,7 +162,6 @@ def _decode_fields(fields: str | None) -> Pairs:
 @stream_argument
 @ids_argument
 @output_options
-@click.pass_obj
 def get(session: Session, out: Output, /, stream: bytes, ids: tuple[str, ...]) -> None:
     """Show entries by ID.
 
@@ -199,7 +197,6 @@ def get(session: Session, out: Output, /, stream: bytes, ids: tuple[str, ...]) -
 @span_options
 @count_option
 @output_options
-@click.pass_obj
 def range_(
     session: Session, out: Output, /, stream: bytes, count: int | None, **bounds: str | None
 ) -> None:
@@ -222,7 +219,6 @@ def range_(
 @span_options
 @count_option
 @output_options
-@click.pass_obj
 def revrange(
     session: Session, out: Output, /, stream: bytes, count: int | None, **bounds: str | None
 ) -> None:
@@ -281,7 +277,6 @@ class Condition(Type):
 @click.option("--reverse", is_flag=True, help="Show the newest first.")
 @count_option
 @output_options
-@click.pass_obj
 def find(
     session: Session,
     out: Output,
@@ -319,7 +314,6 @@ def find(
 @stream_argument
 @span_options
 @output_options
-@click.pass_obj
 def len_(session: Session, out: Output, /, stream: bytes, **bounds: str | None) -> None:
     """Show the number of entries in a stream.
 
@@ -338,7 +332,6 @@ def len_(session: Session, out: Output, /, stream: bytes, **bounds: str | None) 
 @stream_argument
 @span_options
 @output_options
-@click.pass_obj
 def count(session: Session, out: Output, /, stream: bytes, **bounds: str | None) -> None:
     """Show the number of entries in a time range.
 
@@ -381,7 +374,6 @@ def show_outcomes(out: Output, ids: Sequence[StreamID], outcomes: Sequence[Outco
 @ids_argument
 @ref_policy_option
 @output_options
-@click.pass_obj
 def del_(
     session: Session, out: Output, /, stream: bytes, ids: tuple[str, ...], ref_policy: str | None
 ) -> None:
@@ -412,7 +404,6 @@ def del_(
 @trim_options
 @destroying_options
 @output_options
-@click.pass_obj
 def trim(
     session: Session, out: Output, /, stream: bytes, dry_run: bool, yes: bool, **options: Any
 ) -> None:
@@ -506,7 +497,6 @@ def poll_store(session: Session, query: Query[T], pause_s: float) -> Iterator[T]
 @click.option("--follow", "-f", is_flag=True, help="Show new entries as they come, until Ctrl-C.")
 @poll_option
 @output_options
-@click.pass_obj
 def tail(
     session: Session,
     out: Output,

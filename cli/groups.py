@@ -86,7 +86,6 @@ def group() -> None:
 @click.option("--no-mkstream", is_flag=True, help="Fail if the stream does not exist.")
 @entries_read_option
 @output_options
-@click.pass_obj
 def create(
     session: Session,
     out: Output,
@@ -117,7 +116,6 @@ def create(
 @group_argument
 @destroying_options
 @output_options
-@click.pass_obj
 def destroy(
     session: Session, out: Output, /, stream: bytes, group: bytes, dry_run: bool, yes: bool
 ) -> None:
@@ -149,7 +147,6 @@ def destroy(
 @click.argument("position", type=Position(("$", "-", "+")), metavar="ID|TIME|$")
 @entries_read_option
 @output_options
-@click.pass_obj
 def setid(
     session: Session,
     out: Output,
@@ -174,7 +171,6 @@ def setid(
 @group.command("ls", epilog=example("kvstream group ls orders"))
 @stream_argument
 @output_options
-@click.pass_obj
 def list_groups(session: Session, out: Output, /, stream: bytes) -> None:
     """List the groups of a stream.
 
@@ -233,7 +229,6 @@ class _Reset(NamedTuple):
 )
 @click.option("--dry-run", is_flag=True, help="Show the effect without changing anything.")
 @output_options
-@click.pass_obj
 def reset(
     session: Session,
     out: Output,
@@ -345,7 +340,6 @@ def consumer() -> None:
 @stream_argument
 @group_argument
 @output_options
-@click.pass_obj
 def list_consumers(session: Session, out: Output, /, stream: bytes, group: bytes) -> None:
     """List the consumers of a group with their pending entries.
 
@@ -362,7 +356,6 @@ def list_consumers(session: Session, out: Output, /, stream: bytes, group: bytes
 @group_argument
 @consumer_argument
 @output_options
-@click.pass_obj
 def create_consumer(
     session: Session, out: Output, /, stream: bytes, group: bytes, consumer: bytes
 ) -> None:
@@ -388,7 +381,6 @@ def create_consumer(
     "--drop-pending", is_flag=True, help="Drop its pending entries, which stay in the stream."
 )
 @output_options
-@click.pass_obj
 def delete_consumer(
     session: Session,
     out: Output,

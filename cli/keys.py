@@ -81,7 +81,6 @@ _LS = (
 @click.option("--all", "everything", is_flag=True, help="Include the progress of imports.")
 @click.option("--names", "names_only", is_flag=True, help="Show the names alone, one per line.")
 @output_options
-@click.pass_obj
 def ls(
     session: Session, out: Output, /, pattern: bytes | None, everything: bool, names_only: bool
 ) -> None:
@@ -118,7 +117,6 @@ def _rows(store: "Store", pattern: bytes | None, everything: bool) -> Iterator[d
 @click.argument("new_name", type=Name())
 @click.option("--replace", is_flag=True, help="Delete a stream that has NEW_NAME.")
 @output_options
-@click.pass_obj
 def copy(session: Session, out: Output, /, stream: bytes, new_name: bytes, replace: bool) -> None:
     """Copy a stream, with its groups, under a new name.
 
@@ -139,7 +137,6 @@ def copy(session: Session, out: Output, /, stream: bytes, new_name: bytes, repla
 @click.option("--no-replace", is_flag=True, help="Do nothing if NEW_NAME exists.")
 @yes_option
 @output_options
-@click.pass_obj
 def rename(
     session: Session, out: Output, /, stream: bytes, new_name: bytes, no_replace: bool, yes: bool
 ) -> None:
@@ -169,7 +166,6 @@ def rename(
 @click.argument("after", type=Duration(), required=False, metavar="[DURATION]")
 @click.option("--at", type=Moment(), help="Expire at this time, such as 2030-01-31T12:00 (UTC).")
 @output_options
-@click.pass_obj
 def expire(
     session: Session, out: Output, /, stream: bytes, after: float | None, at: float | None
 ) -> None:
@@ -192,7 +188,6 @@ def expire(
 @click.command(epilog=example("kvstream persist orders"))
 @stream_argument
 @output_options
-@click.pass_obj
 def persist(session: Session, out: Output, /, stream: bytes) -> None:
     """Remove the expiry of a stream."""
     with session.writing() as store:
@@ -206,7 +201,6 @@ def persist(session: Session, out: Output, /, stream: bytes) -> None:
 @click.command(epilog=example("kvstream ttl orders"))
 @stream_argument
 @output_options
-@click.pass_obj
 def ttl(session: Session, out: Output, /, stream: bytes) -> None:
     """Show when a stream expires."""
     with session.reading() as store:
@@ -219,7 +213,6 @@ def ttl(session: Session, out: Output, /, stream: bytes) -> None:
 @click.argument("streams", type=StreamName(), metavar="STREAM...", nargs=-1, required=True)
 @destroying_options
 @output_options
-@click.pass_obj
 def rm(
     session: Session, out: Output, /, streams: tuple[bytes, ...], dry_run: bool, yes: bool
 ) -> None:
@@ -309,7 +302,6 @@ _INFO_FORMATS: Mapping[str, Callable[[Any], str]] = {
     help="With --full, show N of each; 0: all.",
 )
 @output_options
-@click.pass_obj
 def info(session: Session, out: Output, /, stream: bytes, full: bool, count: int) -> None:
     """Show the counters of a stream, and its groups."""
     with session.reading() as store:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.cli.exit_codes import ExitCode
-from kvstream.cli.output import Output, output_options, polled_progress
+from kvstream.cli.output import Output, output_only_options, output_options, polled_progress
 from kvstream.cli.parameters import PathOnly, example
 from kvstream.cli.session import DirectorySession, Scratch, ServerSession, Session, wait_for_store
 from kvstream.cli.tables import Column, count_column, number, plural, size
@@ -49,7 +49,6 @@ progress_option = click.option(
 @click.option("--repair", is_flag=True, help="Correct wrong counters.")
 @progress_option
 @output_options
-@click.pass_obj
 def check(session: Session, out: Output, /, repair: bool, progress: bool | None) -> None:
     """Verify every row and counter, in all databases.
 
@@ -86,7 +85,6 @@ def _row_count(store: Store) -> int:
 @click.command(epilog=example("kvstream checkpoint backup-monday"))
 @click.argument("target", type=PathOnly(), metavar="[NEW_DIRECTORY]", required=False)
 @output_options
-@click.pass_obj
 def checkpoint(session: Session, out: Output, /, target: Path | None) -> None:
     """Write a consistent copy of the store to a new directory.
 
@@ -110,7 +108,6 @@ def checkpoint(session: Session, out: Output, /, target: Path | None) -> None:
 @click.command(epilog=example("kvstream compact"))
 @progress_option
 @output_options
-@click.pass_obj
 def compact(session: Session, out: Output, /, progress: bool | None) -> None:
     """Free the disk space of deleted entries.
 
@@ -150,7 +147,6 @@ def _compacting(session: Session, before: int, wanted: bool | None) -> Iterator[
 @click.command(epilog=example("kvstream recover", "kvstream recover --accept-loss"))
 @click.option("--accept-loss", is_flag=True, help="Open the store without the lost writes.")
 @output_options
-@click.pass_obj
 def recover(session: Session, out: Output, /, accept_loss: bool) -> None:
     """Repair a store that does not open because of lost writes.
 
@@ -207,7 +203,6 @@ def _report_text(report: RecoveryReport) -> str:
 
 @click.command(epilog=example("kvstream ping"))
 @output_options
-@click.pass_obj
 def ping(session: Session, out: Output) -> None:
     """Check that the store or server answers.
 
@@ -233,7 +228,6 @@ def _figure(name: str, value: Any) -> str:
 
 @click.command(epilog=example("kvstream stats", "kvstream stats --json"))
 @output_options
-@click.pass_obj
 def stats(session: Session, out: Output) -> None:
     """Show the size of the store and its internal counters.
 
@@ -274,7 +268,7 @@ def _show_families(out: Output, families: dict[str, dict[str, Any]]) -> None:
 
 
 @click.command(epilog=example("kvstream version --json"))
-@output_options
+@output_only_options
 def version(out: Output) -> None:
     """Show the versions of kvstream and its dependencies."""
     from kvstream.storage.directory import LAYOUT_VERSION  # with RocksDB: not for a help text
@@ -337,7 +331,6 @@ _MEASUREMENTS = (
     help="Make the temporary store here. By default beside --store.",
 )
 @output_options
-@click.pass_obj
 def bench(session: Session, out: Output, /, entries: int, directory: Path | None) -> None:
     """Measure the speed of adds, ranges and reads.
 

@@ -22,7 +22,7 @@ from click.core import ParameterSource
 from kvstream.cli import migrate_output
 from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.importing.command import quiet_option
-from kvstream.cli.output import Output, output_options, progress_bar
+from kvstream.cli.output import Output, output_only_options, progress_bar
 from kvstream.cli.parameters import Duration, F, Name, PathOnly, example, option_group
 from kvstream.errors import AccessDenied
 from kvstream.types.clock import monotonic
@@ -361,7 +361,7 @@ def migrate(ctx: click.Context) -> None:
 @version_option
 @databases_option
 @quiet_option
-@output_options
+@output_only_options
 def plan(
     out: Output, /, target_version: str | None, count: int | None, quiet: bool, **options: Any
 ) -> None:
@@ -416,7 +416,7 @@ def plan(
 @following_options
 @state_option
 @quiet_option
-@output_options
+@output_only_options
 def run(out: Output, /, target_version: str | None, **options: Any) -> None:
     """Copy the keys of SOURCE to TARGET.
 
@@ -508,7 +508,7 @@ def _refuse_unused(target_version: str | None, replaces: bool) -> None:
     help="Accept differences in times of delivery and expiry up to this.",
 )
 @quiet_option
-@output_options
+@output_only_options
 def verify(out: Output, /, tolerance: float, quiet: bool, **options: Any) -> None:
     """Compare SOURCE and TARGET, and show every difference.
 
@@ -539,7 +539,7 @@ def verify(out: Output, /, tolerance: float, quiet: bool, **options: Any) -> Non
 
 @migrate.command(epilog=example("kvstream migrate status"))
 @state_option
-@output_options
+@output_only_options
 def status(out: Output, /, state: Path | None) -> None:
     """Show the progress of this user's migrations, newest first.
 

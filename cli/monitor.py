@@ -63,7 +63,6 @@ def requests_of(lines: Iterator[bytes]) -> Iterator[Request]:
 )
 @click.option("--count", "-n", type=Count(1), metavar="N", help="Stop after N requests.")
 @summary_options
-@click.pass_obj
 def monitor(
     session: Session,
     out: Output,

@@ -1,8 +1,8 @@
 """The output of commands: tables for people, or JSON Lines or CSV for programs.
 
-``output_options`` adds ``--format``, ``--json`` and ``--max-width`` to a command and passes it an
-``Output``. If stdout is not a terminal, tables have no colours and one line per row. A progress bar
-is shown on stderr if that is a terminal.
+``output_options`` adds ``--format``, ``--json`` and ``--max-width`` to a command and passes it its
+session and an ``Output``. If stdout is not a terminal, tables have no colours and one line per row.
+A progress bar is shown on stderr if that is a terminal.
 """
 
 import csv
@@ -39,6 +39,7 @@ from kvstream.types.records import AnyEntry
 
 if TYPE_CHECKING:
     from kvstream.cli.file_formats import CsvWriter
+    from kvstream.cli.session import Session
 
 _FIGURES_WIDTH = 45
 """Width of the numbers after the title of a progress bar."""
@@ -339,19 +340,27 @@ def _rule(width: int) -> str:
     return ("─" if is_unicode else "-") * width
 
 
-def output_options(command: Callable[Concatenate[Output, P], T]) -> Callable[P, T]:
-    """Add ``--format`` and the options of ``summary_options`` to a command."""
+def output_options(command: Callable[Concatenate["Session", Output, P], T]) -> Callable[P, T]:
+    """Add ``--format``, ``--json`` and ``--max-width``; pass the command its session and Output."""
+    return output_only_options(click.pass_obj(command))
+
+
+def summary_options(command: Callable[Concatenate["Session", Output, P], T]) -> Callable[P, T]:
+    """Add the options of ``output_options`` without ``--format``."""
+    return _pass_output(click.pass_obj(command))
+
+
+def output_only_options(command: Callable[Concatenate[Output, P], T]) -> Callable[P, T]:
+    """Add the options of ``output_options`` to a command that works on no session."""
     return click.option(
         "--format",
         "output_format",
         type=click.Choice(FORMATS),
         help="Write a table, JSON Lines (as --json) or CSV.",
-    )(summary_options(command))
+    )(_pass_output(command))
 
 
-def summary_options(command: Callable[Concatenate[Output, P], T]) -> Callable[P, T]:
-    """Add ``--json`` and ``--max-width`` to a command, which gets an Output first."""
-
+def _pass_output(command: Callable[Concatenate[Output, P], T]) -> Callable[P, T]:
     @click.option(
         "--max-width",
         type=click.IntRange(0),

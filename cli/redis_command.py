@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 )
 @click.argument("words", metavar="COMMAND [ARGUMENT]...", nargs=-1, required=True)
 @output_options
-@click.pass_obj
 def cmd(session: Session, out: Output, /, words: tuple[str, ...]) -> None:
     """Run one command of Redis, also on a directory.
 

@@ -144,7 +144,6 @@ def format_of(name: str, options: dict[str, Any]) -> tuple[str, str]:
 )
 @quiet_option
 @summary_options
-@click.pass_obj
 def import_(
     session: Session, out: Output, /, stream: bytes, file: BinaryIO, again: bool, **options: Any
 ) -> None:

@@ -173,7 +173,6 @@ where_option = click.option(
 @where_option
 @click.option("--count", "-n", type=Count(1), metavar="N", help="Show at most N.")
 @output_options
-@click.pass_obj
 def list_dead(
     session: Session,
     out: Output,
@@ -201,7 +200,6 @@ def list_dead(
 @ids_argument
 @group_option
 @output_options
-@click.pass_obj
 def show(
     session: Session, out: Output, /, stream: bytes, ids: tuple[str, ...], group: bytes | None
 ) -> None:
@@ -260,7 +258,6 @@ def _show_letter(out: Output, row: Mapping[str, Any], first: bool) -> None:
 @click.option("--no-wait", is_flag=True, help="On a store: return before all are moved.")
 @click.option("--dry-run", is_flag=True, help="Show what would move without moving it.")
 @output_options
-@click.pass_obj
 def redrive(
     session: Session,
     out: Output,
@@ -331,7 +328,6 @@ def _show_redrive(out: Output, queue: Queue, done: RedriveInfo, advice: str = ""
 @stream_argument
 @group_option
 @output_options
-@click.pass_obj
 def status(session: Session, out: Output, /, stream: bytes, group: bytes | None) -> None:
     """Show how far the redrive is, or how the last one ended."""
     with session.reading() as store:
@@ -348,7 +344,6 @@ def status(session: Session, out: Output, /, stream: bytes, group: bytes | None)
 @stream_argument
 @group_option
 @output_options
-@click.pass_obj
 def cancel(session: Session, out: Output, /, stream: bytes, group: bytes | None) -> None:
     """Stop the redrive of a queue; what was moved stays moved."""
     with session.writing() as store:

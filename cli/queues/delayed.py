@@ -78,7 +78,6 @@ def delayed() -> None:
 @stream_argument
 @click.option("--count", "-n", type=Count(1), metavar="N", help="Show at most N.")
 @output_options
-@click.pass_obj
 def list_delayed(session: Session, out: Output, /, stream: bytes, count: int | None) -> None:
     """List the delayed messages of a stream, the next one first."""
     with session.reading() as store:
@@ -109,7 +108,6 @@ tickets_argument = click.argument(
 @stream_argument
 @tickets_argument
 @output_options
-@click.pass_obj
 def cancel(session: Session, out: Output, /, stream: bytes, tickets: tuple[Ticket, ...]) -> None:
     """Delete delayed messages by ticket.
 
@@ -137,7 +135,6 @@ def cancel(session: Session, out: Output, /, stream: bytes, tickets: tuple[Ticke
 @click.option("--delay", type=Duration(), metavar="DURATION", help="Due after this time; 0: now.")
 @click.option("--at", type=Moment(), help="Due at this time.")
 @output_options
-@click.pass_obj
 def move(
     session: Session,
     out: Output,

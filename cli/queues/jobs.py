@@ -54,7 +54,6 @@ def jobs() -> None:
 @click.option("--task", help="Only those of this task.")
 @click.option("--count", "-n", type=Count(1), default=COUNT, metavar="N", help="Show at most N.")
 @output_options
-@click.pass_obj
 def list_jobs(
     session: Session,
     out: Output,
@@ -85,7 +84,6 @@ def list_jobs(
 @job_argument
 @name_option
 @output_options
-@click.pass_obj
 def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
     """Show a job: its task, arguments, status, and its result or error.
 
@@ -129,7 +127,6 @@ def _show(out: Output, values: Mapping[str, Any]) -> None:
 @jobs_argument
 @name_option
 @output_options
-@click.pass_obj
 def cancel(session: Session, out: Output, /, job_ids: tuple[str, ...], name: str) -> None:
     """Cancel jobs that have not ended.
 
@@ -148,7 +145,6 @@ def cancel(session: Session, out: Output, /, job_ids: tuple[str, ...], name: str
 @jobs_argument
 @name_option
 @output_options
-@click.pass_obj
 def retry(session: Session, out: Output, /, job_ids: tuple[str, ...], name: str) -> None:
     """Move failed jobs from the dead letters back to their queues.
 

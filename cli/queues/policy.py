@@ -226,7 +226,6 @@ def policy_values(policy: "GroupPolicy | None") -> dict[str, Any]:
 @click.option("--create", is_flag=True, help="Create the stream and the group if they are missing.")
 @click.option("--drop", is_flag=True, help="Remove all rules.")
 @output_options
-@click.pass_obj
 def policy(
     session: Session,
     out: Output,

@@ -94,7 +94,6 @@ _PAUSED = (*_LS[:2], Column("paused", "paused"), *_LS[2:])
 @click.argument("pattern", type=Name(), required=False)
 @click.option("--all", "everything", is_flag=True, help="Include groups without rules.")
 @output_options
-@click.pass_obj
 def list_queues(session: Session, out: Output, /, pattern: bytes | None, everything: bool) -> None:
     """List the queues, and how many messages they have.
 
@@ -189,7 +188,6 @@ def queue_of(store: Store, stream: bytes, **options: Any) -> Queue:
 @stream_argument
 @group_option
 @output_options
-@click.pass_obj
 def info(session: Session, out: Output, /, stream: bytes, group: bytes | None) -> None:
     """Show the messages of a queue by state, and its rules."""
     with session.reading() as store:
@@ -239,7 +237,6 @@ def info(session: Session, out: Output, /, stream: bytes, group: bytes | None) -
     "has had it; debounce, which replaces a delayed one; or add it after one that is in work.",
 )
 @output_options
-@click.pass_obj
 def put(
     session: Session,
     out: Output,
@@ -272,7 +269,6 @@ def put(
 @group_option
 @click.option("--count", "-n", type=Count(1), default=10, metavar="N", help="Show N.")
 @output_options
-@click.pass_obj
 def peek(session: Session, out: Output, /, stream: bytes, group: bytes | None, count: int) -> None:
     """Show the next ready messages of a queue; they stay ready.
 
@@ -289,7 +285,6 @@ def peek(session: Session, out: Output, /, stream: bytes, group: bytes | None, c
 @stream_argument
 @group_option
 @output_options
-@click.pass_obj
 def pause(session: Session, out: Output, /, stream: bytes, group: bytes | None) -> None:
     """Deliver nothing from a queue until `resume`.
 
@@ -305,7 +300,6 @@ def pause(session: Session, out: Output, /, stream: bytes, group: bytes | None) 
 @stream_argument
 @group_option
 @output_options
-@click.pass_obj
 def resume(session: Session, out: Output, /, stream: bytes, group: bytes | None) -> None:
     """Deliver from a paused queue again."""
     with session.writing() as store:
@@ -322,7 +316,6 @@ def resume(session: Session, out: Output, /, stream: bytes, group: bytes | None)
 @click.option("--dry-run", is_flag=True, help="Show how many there are without deleting any.")
 @yes_option
 @output_options
-@click.pass_obj
 def purge(
     session: Session, out: Output, /, stream: bytes, group: bytes | None, dry_run: bool, yes: bool
 ) -> None:
@@ -387,7 +380,6 @@ def retention_rows(rules: Retention) -> Iterator[tuple[str, str]]:
 @click.option("--force", is_flag=True, help="Entries go even if a group still needs them.")
 @click.option("--off", is_flag=True, help="Remove all rules: every entry stays.")
 @output_options
-@click.pass_obj
 def retention(
     session: Session, out: Output, /, stream: bytes, force: bool, off: bool, **options: Any
 ) -> None:

@@ -74,7 +74,6 @@ def schedule() -> None:
 )
 @click.argument("stream", type=StreamName(), required=False)
 @output_options
-@click.pass_obj
 def list_schedules(session: Session, out: Output, /, stream: bytes | None) -> None:
     """List the schedules of a stream, or of all streams.
 
@@ -149,7 +148,6 @@ def _json(key: bytes, each: Schedule) -> dict[str, Any]:
     "--most", type=click.IntRange(1), metavar="N", help=f"With all: at most N, by default {MOST}."
 )
 @output_options
-@click.pass_obj
 def set_schedule(
     session: Session,
     out: Output,
@@ -197,7 +195,6 @@ def _existing(stream: "Stream", name: bytes) -> Schedule:
 @stream_argument
 @name_argument
 @output_options
-@click.pass_obj
 def remove(session: Session, out: Output, /, stream: bytes, name: bytes) -> None:
     """Delete a schedule; messages that it has added stay."""
     with session.writing() as store:
@@ -212,7 +209,6 @@ def remove(session: Session, out: Output, /, stream: bytes, name: bytes) -> None
 @stream_argument
 @name_argument
 @output_options
-@click.pass_obj
 def run(session: Session, out: Output, /, stream: bytes, name: bytes) -> None:
     """Add a message of a schedule now, and show its ID.
 

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, nullcontext
 import click
 
 from kvstream.cli.exit_codes import explain
-from kvstream.cli.output import Output, output_options
+from kvstream.cli.output import Output, output_only_options
 from kvstream.cli.parameters import Duration, Name, example
 from kvstream.cli.session import DirectorySession
 from kvstream.cli.top import view
@@ -69,7 +69,7 @@ _TRANSIENT = (ServerUnavailable, StoreLocked)
     help="Show at most N streams.",
 )
 @click.option("--once", is_flag=True, help="Show one sample, then exit.")
-@output_options
+@output_only_options
 @click.pass_context
 def top(
     ctx: click.Context,
