@@ -197,6 +197,15 @@ def kvstream_server(folder: Path, durability: str) -> Iterator[redis.Redis]:
 
 
 @contextmanager
+def least_server(folder: Path) -> Iterator[redis.Redis]:
+    """Run the least server with its rows in ``folder``; yield a client."""
+    port = free_port()
+    program = [sys.executable, "-m", "bench.least", str(port), str(folder)]
+    with _running(program, port, closes=False) as client:
+        yield client
+
+
+@contextmanager
 def both(folder: Path, durability: str) -> Iterator[tuple[redis.Redis, redis.Redis]]:
     """Run kvstream and redis-server at the same durability; yield a client of each."""
     with (
@@ -217,14 +226,23 @@ def port_of(client: redis.Redis) -> int:
     return int(client.connection_pool.connection_kwargs["port"])
 
 
+def process_id(client: Any) -> int:
+    """Return the ID of a server's process."""
+    return int(client.info("server")["process_id"])
+
+
 def processor_seconds(client: Any) -> float:
-    """Return the processor time of a server's process: of the user and of the system."""
-    return process_seconds(client.info("server")["process_id"])
+    """Return the processor time of a server's process, that of the request for its ID included."""
+    return process_seconds(process_id(client))
 
 
 def process_seconds(pid: int) -> float:
-    """Return the processor time of a process: of the user and of the system."""
-    return time.clock_gettime(~pid << 3 | 2)  # what clock_getcpuclockid(3) returns on Linux
+    """Return the processor time of a process and its threads, of the user and of the system.
+
+    Linux counts it in nanoseconds, in place of the ticks of 10 ms of ``/proc/PID/stat``, and keeps
+    that of threads that have ended, which the sums of ``/proc/PID/task/*/schedstat`` lose.
+    """
+    return time.clock_gettime(~pid << 3 | 2)  # what clock_getcpuclockid(3) returns
 
 
 def loaded(

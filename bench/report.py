@@ -4,16 +4,19 @@ import json
 import os
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from math import nan
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from bench.results import Comparison, Limit, Scaling
+from bench.targets import LEAST, REDIS
 from kvstream.layout import twins
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -23,13 +26,18 @@ PLOT = DOCS / "benchmarks.svg"
 
 _RESULTS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
 _SCALING_HEAD = ("Spark, kvstream alone", "1 core, rows/s", "2 cores, rows/s", "times")
-_WORST_HEAD = ("worst rows", "measured", "target", "of its target", "CPU us, Redis")
+_PROMISED_HEAD = ("measured", "target", "of its target", "CPU us: kvstream, least, Redis")
 WORST = 10
-"""Rows of the table with the worst rows."""
+"""Rows of each table of the worst rows."""
 _LIMIT_HEAD = ("claim", "measured", "bound", "result", "note")
+
+_OF = {LEAST: "", REDIS: " Redis"}
+"""What stands behind a multiple of a server's processor time."""
 
 Figures = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """The names of the columns, and the rows."""
+Column = tuple[str, Callable[[Comparison], str | None]]
+"""The name of a column, and its cell of a row; None where the row has no such figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,39 +111,72 @@ def _mark(met: bool) -> str:
     return "met" if met else "missed"
 
 
+def _columns(table: Compared) -> list[Column]:
+    """Return the columns of a table of comparisons: processor time leads, then rates."""
+    peer = table.peer
+    columns: list[Column] = [
+        (table.title, lambda row: row.title),
+        ("CPU over least", _processor_times),
+        ("target", _processor_target),
+        ("result", _processor_result),
+        (f"CPU us: kvstream, least, {peer}", _processor_us),
+        ("kvstream/s", lambda row: f"{row.rate:,.0f}"),
+        (f"{peer}/s", lambda row: f"{row.peer_rate:,.0f}"),
+        ("ratio", lambda row: _ratio(row.ratio)),
+        ("rounds", _rounds),
+        ("target", lambda row: f"{row.target:g}x" if row.target else "none"),
+        ("result", lambda row: _mark(row.met) if row.target else ""),
+    ]
+    for name in dict.fromkeys(name for row in table.rows for name in row.further_rates):
+        columns.append((f"{name}/s", partial(_further_rate, name)))
+    return columns
+
+
 def _figures(table: Compared) -> Figures:
-    """Return a table of comparisons, with columns of processor time and of newer servers."""
-    names = list(dict.fromkeys(name for row in table.rows for name in row.further_rates))
-    head = (table.title, "kvstream/s", f"{table.peer}/s", "ratio", "rounds", "target", "result")
-    further = tuple(f"{name}/s" for name in names)
-    processor = (f"CPU us, {table.peer}",) if any(row.processor_us for row in table.rows) else ()
-    return (*head, *processor, *further), [_comparison_row(row, names) for row in table.rows]
+    """Return a table of comparisons, without the columns of which no row has the figure."""
+    found = [(head, [cell(row) for row in table.rows]) for head, cell in _columns(table)]
+    shown = [
+        (head, [cell or "" for cell in cells])
+        for head, cells in found
+        if any(cell is not None for cell in cells)
+    ]
+    return tuple(head for head, _ in shown), [*zip(*(cells for _, cells in shown), strict=True)]
 
 
-def _processor(row: Comparison) -> str:
-    return ", ".join(f"{us:.1f}" for us in row.processor_us or ())
+def _processor_times(row: Comparison) -> str | None:
+    target = row.processor_target
+    return None if target is None else f"{row.processor_times:.2f}x{_OF[target.of]}"
+
+
+def _processor_target(row: Comparison) -> str | None:
+    target = row.processor_target
+    if target is None:
+        return None
+    return f"{target.times:g}x{_OF[target.of]}" if target.times else "none"
+
+
+def _processor_result(row: Comparison) -> str | None:
+    target = row.processor_target
+    if target is None:
+        return None
+    return _mark(row.processor_times <= target.times) if target.times else ""
+
+
+def _processor_us(row: Comparison) -> str | None:
+    return ", ".join(f"{us:.1f}" for us in row.processor_us) if row.processor else None
+
+
+def _rounds(row: Comparison) -> str:
+    low, high = row.ratio_range
+    return f"{low:.1f} to {high:.1f}"
+
+
+def _further_rate(name: str, row: Comparison) -> str | None:
+    return f"{row.further_rates[name]:,.0f}" if name in row.further_rates else None
 
 
 def _ratio(ratio: float) -> str:
     return f"{ratio:.2f}x" if ratio < 1 else f"{ratio:.1f}x"
-
-
-def _comparison_row(row: Comparison, further: Sequence[str]) -> tuple[str, ...]:
-    low, high = row.ratio_range
-    return (
-        row.title,
-        f"{row.rate:,.0f}",
-        f"{row.peer_rate:,.0f}",
-        _ratio(row.ratio),
-        f"{low:.1f} to {high:.1f}",
-        f"{row.target:g}x" if row.target else "none",
-        _mark(row.met) if row.target else "",
-        *((_processor(row),) if row.processor_us else ()),
-        *(
-            f"{row.further_rates[name]:,.0f}" if name in row.further_rates else ""
-            for name in further
-        ),
-    )
 
 
 def _scaling_row(row: Scaling) -> tuple[str, ...]:
@@ -155,27 +196,59 @@ def _limit_row(row: Limit) -> tuple[str, ...]:
     return row.title, measured, f"{row.limit:g} {row.unit}", _mark(row.met), row.note
 
 
-def worst_rows(report: Report) -> list[Comparison | Limit]:
-    """Return the rows that have a target, those that are furthest from it first."""
-    rows: list[Comparison | Limit] = [
-        row for table in compared(report) for row in table.rows if row.target
+class Promised(NamedTuple):
+    """A figure with a target."""
+
+    share: float
+    """Below 1 if the target is missed."""
+    title: str
+    measured: str
+    target: str
+    processor: str
+    """The processor time of each server."""
+
+
+def processor_promises(report: Report) -> list[Promised]:
+    """Return the processor times that have a target, those that are furthest from it first."""
+    rows = (row for table in compared(report) for row in table.rows)
+    return sorted(_promised_processor(rows))
+
+
+def _promised_processor(rows: Iterable[Comparison]) -> Iterator[Promised]:
+    for row in rows:
+        target = row.processor_target
+        if target is not None and target.times:
+            share = target.times / row.processor_times
+            shown = (_processor_times(row), _processor_target(row), _processor_us(row))
+            yield Promised(share, row.title, *(cell or "" for cell in shown))
+
+
+def promises(report: Report) -> list[Promised]:
+    """Return the rates and bounds that have a target, those that are furthest from it first."""
+    found = []
+    for row in (row for table in compared(report) for row in table.rows if row.target):
+        shown = _ratio(row.ratio), f"{row.target:g}x", _processor_us(row) or ""
+        found.append(Promised(row.share, row.title, *shown))
+    for limit in report.limits:
+        if limit.limit:
+            title, measured, target, *_ = _limit_row(limit)
+            found.append(Promised(limit.share, title, measured, target, ""))
+    return sorted(found)
+
+
+def _worst(title: str, found: Sequence[Promised]) -> Figures:
+    head = (title, *_PROMISED_HEAD)
+    return head, [
+        (each.title, each.measured, each.target, f"{each.share:.2f}", each.processor)
+        for each in found[:WORST]
     ]
-    rows += [limit for limit in report.limits if limit.limit]
-    return sorted(rows, key=lambda row: row.share)
-
-
-def _worst_row(row: Comparison | Limit) -> tuple[str, ...]:
-    if isinstance(row, Limit):
-        title, measured, target, *_ = _limit_row(row)
-        return title, measured, target, f"{row.share:.2f}", ""
-    target = f"{row.target:g}x"
-    return row.title, _ratio(row.ratio), target, f"{row.share:.2f}", _processor(row)
 
 
 def _tables(report: Report) -> list[Figures]:
-    """Return the worst rows, and the tables of comparisons that have rows."""
+    """Return the worst rows, and the tables of comparisons, those that have rows."""
     comparisons: tuple[Figures, ...] = (
-        (_WORST_HEAD, [_worst_row(row) for row in worst_rows(report)[:WORST]]),
+        _worst("worst processor times", processor_promises(report)),
+        _worst("worst rates and bounds", promises(report)),
         *map(_figures, compared(report)),
         (_SCALING_HEAD, [_scaling_row(row) for row in report.scaling]),
     )

@@ -6,6 +6,7 @@ from math import inf
 from pathlib import Path
 from statistics import median
 
+from bench.targets import LEAST, TARGETS, Target
 from bench.workload import Sizes
 
 Log = Callable[[str], None]
@@ -31,6 +32,8 @@ class Comparison:
     processor: list[float] = field(default_factory=list)
     """Processor seconds of kvstream's server in each round; empty without a server."""
     peer_processor: list[float] = field(default_factory=list)
+    least_processor: list[float] = field(default_factory=list)
+    """Of the least server; empty if it does not run the row."""
 
     @property
     def _ratios(self) -> list[float]:
@@ -63,13 +66,29 @@ class Comparison:
         return {name: self.count / median(took) for name, took in self.further_seconds.items()}
 
     @property
-    def processor_us(self) -> tuple[float, float] | None:
-        """Processor microseconds of an entry in the median round: of kvstream, and of Redis."""
-        if not self.processor:
-            return None
-        sides = (self.processor, self.peer_processor)
-        own, peer = (1e6 * median(side) / self.count for side in sides)
-        return own, peer
+    def processor_us(self) -> tuple[float, ...]:
+        """Processor microseconds of an entry in the median round, of each server measured.
+
+        Of kvstream's, of the least one if it runs the row, and of Redis.
+        """
+        sides = (self.processor, self.least_processor, self.peer_processor)
+        return tuple(1e6 * median(side) / self.count for side in sides if side)
+
+    @property
+    def processor_target(self) -> Target | None:
+        """The promised processor time, if this row is measured beside the server it refers to."""
+        target = TARGETS.get(self.key)
+        return target if target is not None and self._reference(target) else None
+
+    def _reference(self, target: Target) -> list[float]:
+        return self.least_processor if target.of == LEAST else self.peer_processor
+
+    @property
+    def processor_times(self) -> float:
+        """The processor time over the other server's: the median of the rounds' ratios."""
+        target = TARGETS[self.key]
+        pairs = zip(self.processor, self._reference(target), strict=True)
+        return median(own / other for own, other in pairs)
 
     @property
     def met(self) -> bool:
@@ -82,8 +101,16 @@ class Comparison:
 
     def as_json(self) -> dict[str, object]:
         further = {name: round(rate) for name, rate in self.further_rates.items()}
-        own_us, peer_us = self.processor_us or (0, 0)
-        processor = {"processor_us": round(own_us, 2), "redis_processor_us": round(peer_us, 2)}
+        sides = (self.processor, self.least_processor, self.peer_processor)
+        names = ("processor_us", "least_processor_us", "redis_processor_us")
+        processor: dict[str, object] = {
+            name: round(1e6 * median(side) / self.count, 2)
+            for name, side in zip(names, sides, strict=True)
+            if side
+        }
+        if target := self.processor_target:
+            processor["processor_times"] = round(self.processor_times, 2)
+            processor["processor_target"] = {"of": target.of, "times": target.times}
         return {
             "key": self.key,
             "title": self.title,
@@ -93,7 +120,7 @@ class Comparison:
             "entries_per_round": self.count,
             "per_second": round(self.rate),
             "redis_per_second": round(self.peer_rate),
-            **(processor if self.processor else {}),
+            **processor,
             **({"further_per_second": further} if further else {}),
             "met": self.met,
         }

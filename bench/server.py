@@ -4,7 +4,8 @@ redis-benchmark generates the load, except for consumers, whose XACK depends on 
 their requests come from ``load``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -28,11 +29,14 @@ from bench.processes import (
     both,
     framed,
     further_servers,
+    least_server,
     loaded,
     port_of,
-    processor_seconds,
+    process_id,
+    process_seconds,
 )
 from bench.results import Comparison, Log
+from bench.targets import runs_least
 from bench.workload import Sizes
 
 KEY = "orders"
@@ -190,23 +194,43 @@ def run_round(row: ServerRow, client: Redis, count: int) -> tuple[float, float]:
     """Run one round on one server; return the seconds, and those of the server's processor."""
     client.flushall()
     row.prepare(client, count)
-    before = processor_seconds(client)
+    pid = process_id(client)
+    before = process_seconds(pid)
     took = row.load(client, count)
-    used = processor_seconds(client) - before
+    used = process_seconds(pid) - before
     row.check(client, count)
     return took, used
 
 
-def _compare(
-    row: ServerRow, own: Redis, peer: Redis, further: dict[str, Redis], sizes: Sizes
-) -> Comparison:
+Side = tuple[Redis, list[float], list[float]]
+"""A client of a server, and the seconds of its rounds: of the clock, and of its processor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The servers of one durability; the least one if a row is measured beside it."""
+
+    own: Redis
+    peer: Redis
+    least: Redis | None
+    further: dict[str, Redis]
+
+    def sides(self, result: Comparison) -> list[Side]:
+        """Return the servers that run a row, with the lists of its result."""
+        sides: list[Side] = [
+            (self.own, result.seconds, result.processor),
+            (self.peer, result.peer_seconds, result.peer_processor),
+        ]
+        if self.least is not None and runs_least(result.key):
+            sides.append((self.least, [], result.least_processor))
+        for name, client in self.further.items():
+            sides.append((client, result.further_seconds.setdefault(name, []), []))
+        return sides
+
+
+def _compare(row: ServerRow, servers: Servers, sizes: Sizes) -> Comparison:
     result = Comparison(row.key, row.title, row.target, row.count(sizes))
-    sides: list[tuple[Redis, list[float], list[float]]] = [
-        (own, result.seconds, result.processor),
-        (peer, result.peer_seconds, result.peer_processor),
-    ]
-    for name, client in further.items():
-        sides.append((client, result.further_seconds.setdefault(name, []), []))
+    sides = servers.sides(result)
     rounds = row.rounds(sizes)
     for number in range(-1 if rounds > 1 else 0, rounds):
         for client, seconds, processor in sides if number % 2 else reversed(sides):
@@ -219,13 +243,23 @@ def _compare(
     return result
 
 
+@contextmanager
+def _running(durability: str, rows: Sequence[ServerRow], folder: Path) -> Iterator[Servers]:
+    """Run the servers that some rows of one durability need."""
+    with ExitStack() as stack:
+        own, peer = stack.enter_context(both(folder, durability))
+        least = None
+        if any(runs_least(row.key) for row in rows):
+            least = stack.enter_context(least_server(folder / "least"))
+        further = stack.enter_context(further_servers(folder / f"further-{durability}", durability))
+        yield Servers(own, peer, least, further)
+
+
 def run_server(rows: list[ServerRow], sizes: Sizes, folder: Path, log: Log) -> Iterator[Comparison]:
     """Run rows one by one, with one server of each kind for each durability."""
-    for durability, same in groupby(rows, key=lambda row: row.durability):
-        with (
-            both(folder, durability) as (own, peer),
-            further_servers(folder / f"further-serve-{durability}", durability) as further,
-        ):
+    for durability, group in groupby(rows, key=lambda row: row.durability):
+        same = list(group)
+        with _running(durability, same, folder) as servers:
             for row in same:
                 log(f"server: {row.title}")
-                yield _compare(row, own, peer, further, sizes)
+                yield _compare(row, servers, sizes)

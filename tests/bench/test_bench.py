@@ -14,7 +14,7 @@ from bench.__main__ import COMMAND_GROUPS, QUICK_ROWS, main, run_rows
 from bench.library import LIBRARY_ROWS
 from bench.migrate import MIGRATION_ROWS
 from bench.nats import nats_program
-from bench.report import PAGE, Report, as_json, markdown, worst_rows
+from bench.report import PAGE, Report, as_json, markdown, processor_promises, promises
 from bench.results import Comparison, Limit, Scaling
 from bench.server import SERVER_ROWS
 from bench.workload import QUICK, entries
@@ -148,9 +148,10 @@ def test_a_missed_target_is_named_as_missed(report: Report) -> None:
 def test_the_rows_furthest_from_their_target_come_first(report: Report) -> None:
     report.commands.append(Comparison("ping", "PING", 0.8, 1000, [1.0], [0.4]))
     report.commands.append(Comparison("wide", "without a target", 0, 1000, [1.0], [0.1]))
-    assert [row.key for row in worst_rows(report)] == ["ping", "open", "range", "add"]
+    titles = ["PING", "open", "range in pages", "add, one by one"]
+    assert [row.title for row in promises(report)] == titles
     lines = markdown(report, plotted=False).splitlines()
-    assert lines[2].startswith("| worst rows |")
+    assert lines[2].startswith("| worst rates and bounds |")
     assert lines[4] == "| PING | 0.40x | 0.8x | 0.50 |  |"
 
 
@@ -158,9 +159,38 @@ def test_a_row_of_a_server_has_its_processor_time(report: Report) -> None:
     row = Comparison("ping", "PING", 0.8, 1000, [1.0], [1.0], {}, [0.02, 0.01, 0.03], [0.004])
     report.commands.append(row)
     assert row.processor_us == pytest.approx((20, 4))
-    assert "| PING | 1,000 | 1,000 | 1.0x | 1.0 to 1.0 | 0.8x | met | 20.0, 4.0 |" in markdown(
+    assert "| PING | 20.0, 4.0 | 1,000 | 1,000 | 1.0x | 1.0 to 1.0 | 0.8x | met |" in markdown(
         report, plotted=False
     )
+
+
+@pytest.fixture
+def beside_least(report: Report) -> Report:
+    """Return a report with three rows beside the least server, and one beside Redis alone."""
+    for key, used in (("ping-p1", 0.02), ("ping-p16", 0.01), ("xadd-c1", 0.03), ("multi-p1", 0.04)):
+        least = [] if key == "multi-p1" else [0.01]
+        row = Comparison(key, key, 0, 1000, [1.0], [1.0], {}, [used], [0.004], least)
+        report.commands.append(row)
+    return report
+
+
+def test_the_processor_time_over_the_least_server_leads(beside_least: Report) -> None:
+    text = markdown(beside_least, plotted=False)
+    assert "| command | CPU over least | target | result | CPU us: kvstream, least, Redis |" in text
+    assert "| ping-p1 | 2.00x | 1.25x | missed | 20.0, 10.0, 4.0 | 1,000 |" in text
+    assert "| ping-p16 | 1.00x | 1.5x | met | 10.0, 10.0, 4.0 |" in text
+    assert "| multi-p1 | 10.00x Redis | 4.6x Redis | missed | 40.0, 4.0 |" in text
+    found = json.loads(as_json(beside_least))["commands"][0]
+    assert (found["least_processor_us"], found["processor_times"]) == (10, 2)
+    assert found["processor_target"] == {"of": "least", "times": 1.25}
+
+
+def test_the_report_begins_with_the_worst_processor_times(beside_least: Report) -> None:
+    shown = [each.title for each in processor_promises(beside_least)]
+    assert shown == ["xadd-c1", "multi-p1", "ping-p1", "ping-p16"]
+    lines = markdown(beside_least, plotted=False).splitlines()
+    assert lines[2].startswith("| worst processor times |")
+    assert lines[4] == "| xadd-c1 | 3.00x | 1.3x | 0.43 | 30.0, 10.0, 4.0 |"
 
 
 def test_a_row_without_a_target_is_neither_met_nor_missed(report: Report) -> None:

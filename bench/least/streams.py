@@ -1,0 +1,222 @@
+"""The streams of the least server: entries, groups and pending entries, with their rows.
+
+Memory has the IDs, in order, and the pending entries; the fields of an entry are only in its row.
+"""
+
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import msgpack
+
+from bench.least.rows import EMPTY, NIL, Handler, Rows, Words, array, bulk, integer
+
+LAST = (1 << 128) - 1
+"""The highest ID, as one number."""
+_SEQUENCE = (1 << 64) - 1
+
+
+def number_of(word: bytes, sequence: int) -> int:
+    """Return an ID as one number; ``sequence`` stands for a missing second part."""
+    ms, _, found = word.partition(b"-")
+    return int(ms) << 64 | (int(found) if found else sequence)
+
+
+class Group:
+    """A group: its position in the stream, its pending entries, and how many each consumer has."""
+
+    __slots__ = ("consumers", "pending", "read")
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.pending: dict[bytes, bytes] = {}
+        self.consumers: dict[bytes, int] = {}
+
+
+class Stream:
+    """A stream: the IDs that were ever added, and the keys of the rows that still exist."""
+
+    __slots__ = ("groups", "ids", "numbers", "rows")
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.ids: list[bytes] = []
+        self.rows: dict[bytes, bytes] = {}
+        self.groups: dict[bytes, Group] = {}
+
+    def existing(self, first: int, end: int) -> Iterator[bytes]:
+        """Yield the IDs of entries between two positions that are not deleted."""
+        return (entry_id for entry_id in self.ids[first:end] if entry_id in self.rows)
+
+
+class Streams:
+    """The handlers of the commands of streams."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._streams: dict[bytes, Stream] = {}
+        self.handlers: dict[bytes, Handler] = {
+            b"XADD": self._xadd,
+            b"XDEL": self._xdel,
+            b"XLEN": lambda words: integer(len(self._stream(words[1]).rows)),
+            b"XRANGE": self._xrange,
+            b"XREAD": self._xread,
+            b"XGROUP": self._xgroup,
+            b"XREADGROUP": self._xreadgroup,
+            b"XACK": self._xack,
+            b"XPENDING": self._xpending,
+            b"XINFO": self._xinfo,
+        }
+
+    def clear(self) -> None:
+        self._streams.clear()
+
+    def _stream(self, key: bytes) -> Stream:
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = Stream()
+        return stream
+
+    def _entry(self, stream: Stream, entry_id: bytes) -> bytes:
+        """Read an entry and encode it."""
+        fields = msgpack.unpackb(self._rows.get(stream.rows[entry_id]))
+        return b"*2\r\n%b%b" % (bulk(entry_id), array(*map(bulk, fields)))
+
+    def _entries(self, stream: Stream, ids: Iterable[bytes]) -> bytes:
+        return array(*[self._entry(stream, entry_id) for entry_id in ids])
+
+    def _xadd(self, words: Words) -> bytes:
+        """Run XADD key id field value ..., with any number of fields."""
+        key, changed = words[1], self._rows.changed
+        stream = self._stream(key)
+        numbers = stream.numbers
+        if words[2] == b"*":
+            number = time.time_ns() // 1_000_000 << 64
+            if numbers and number <= numbers[-1]:
+                number = numbers[-1] + 1
+        else:
+            number = number_of(words[2], 0)
+        entry_id = b"%d-%d" % (number >> 64, number & _SEQUENCE)
+        row = b"\0m%b%b" % (key, number.to_bytes(16))
+        numbers.append(number)
+        stream.ids.append(entry_id)
+        stream.rows[entry_id] = row
+        changed[row] = msgpack.packb(words[3:])
+        changed[b"\0s" + key] = entry_id
+        return bulk(entry_id)
+
+    def _xdel(self, words: Words) -> bytes:
+        """Run XDEL key id ..."""
+        rows, deleted = self._stream(words[1]).rows, 0
+        for entry_id in words[2:]:
+            if row := rows.pop(entry_id, None):
+                self._rows.changed[row] = None
+                deleted += 1
+        return integer(deleted)
+
+    def _xrange(self, words: Words) -> bytes:
+        """Run XRANGE key start end, with COUNT n or without."""
+        stream = self._stream(words[1])
+        low = 0 if words[2] == b"-" else number_of(words[2], 0)
+        high = LAST if words[3] == b"+" else number_of(words[3], _SEQUENCE)
+        first, end = bisect_left(stream.numbers, low), bisect_right(stream.numbers, high)
+        return self._entries(stream, self._found(stream, first, end, words[5:6]))
+
+    def _xread(self, words: Words) -> bytes:
+        """Run XREAD COUNT n STREAMS key id."""
+        key = words[4]
+        stream = self._stream(key)
+        first = bisect_right(stream.numbers, number_of(words[5], 0))
+        found = self._found(stream, first, len(stream.ids), words[2:3])
+        return _read(key, self._entries(stream, found)) if found else EMPTY
+
+    def _found(self, stream: Stream, first: int, end: int, count: Words) -> Sequence[bytes]:
+        """Return the IDs of the first existing entries between two positions."""
+        if not count:
+            return list(stream.existing(first, end))
+        wanted = int(count[0])
+        found = list(stream.existing(first, min(first + wanted, end)))
+        if len(found) < wanted and first + wanted < end:  # some are deleted
+            found = list(islice(stream.existing(first, end), wanted))
+        return found
+
+    def _xgroup(self, words: Words) -> bytes:
+        """Run XGROUP CREATE key group 0."""
+        self._stream(words[2]).groups[words[3]] = Group()
+        return b"+OK\r\n"
+
+    def _xreadgroup(self, words: Words) -> bytes:
+        """Run XREADGROUP GROUP group consumer COUNT n STREAMS key >."""
+        consumer, key, changed = words[3], words[7], self._rows.changed
+        stream = self._stream(key)
+        group = stream.groups[words[2]]
+        ids = self._found(stream, group.read, len(stream.ids), words[5:6])
+        if not ids:
+            return EMPTY
+        for entry_id in ids:
+            group.pending[entry_id] = consumer
+            changed[b"\0p" + key + entry_id] = consumer
+        if ids[-1] == stream.ids[group.read + len(ids) - 1]:
+            group.read += len(ids)
+        else:
+            group.read = bisect_right(stream.numbers, number_of(ids[-1], 0))
+        group.consumers[consumer] = group.consumers.get(consumer, 0) + len(ids)
+        changed[b"\0g" + key] = ids[-1]
+        return _read(key, self._entries(stream, ids))
+
+    def _xack(self, words: Words) -> bytes:
+        """Run XACK key group id ..."""
+        key, acknowledged = words[1], 0
+        group = self._stream(key).groups[words[2]]
+        for entry_id in words[3:]:
+            if consumer := group.pending.pop(entry_id, None):
+                group.consumers[consumer] -= 1
+                self._rows.changed[b"\0p" + key + entry_id] = None
+                acknowledged += 1
+        return integer(acknowledged)
+
+    def _xpending(self, words: Words) -> bytes:
+        """Run XPENDING key group."""
+        group = self._stream(words[1]).groups[words[2]]
+        if not group.pending:
+            return array(integer(0), NIL, NIL, EMPTY)
+        ends = bulk(next(iter(group.pending))), bulk(next(reversed(group.pending)))
+        held = [array(bulk(name), bulk(b"%d" % n)) for name, n in group.consumers.items() if n]
+        return array(integer(len(group.pending)), *ends, array(*held))
+
+    def _xinfo(self, words: Words) -> bytes:
+        """Run XINFO STREAM key and XINFO GROUPS key."""
+        stream = self._stream(words[2])
+        if words[1].upper() == b"GROUPS":
+            return array(*[_group_info(stream, *named) for named in stream.groups.items()])
+        ids = stream.rows
+        return _pairs(
+            (b"length", integer(len(ids))),
+            (b"last-generated-id", bulk(stream.ids[-1])),
+            (b"entries-added", integer(len(stream.ids))),
+            (b"groups", integer(len(stream.groups))),
+            (b"first-entry", self._entry(stream, next(iter(ids))) if ids else NIL),
+            (b"last-entry", self._entry(stream, next(reversed(ids))) if ids else NIL),
+        )
+
+
+def _read(key: bytes, entries: bytes) -> bytes:
+    """Encode what was read from one stream."""
+    return b"*1\r\n*2\r\n%b%b" % (bulk(key), entries)
+
+
+def _pairs(*fields: tuple[bytes, bytes]) -> bytes:
+    """Encode names with their encoded values."""
+    return array(*[part for name, value in fields for part in (bulk(name), value)])
+
+
+def _group_info(stream: Stream, name: bytes, group: Group) -> bytes:
+    return _pairs(
+        (b"name", bulk(name)),
+        (b"consumers", integer(len(group.consumers))),
+        (b"pending", integer(len(group.pending))),
+        (b"last-delivered-id", bulk(stream.ids[group.read - 1] if group.read else b"0-0")),
+        (b"entries-read", integer(group.read)),
+        (b"lag", integer(len(stream.ids) - group.read)),
+    )
