@@ -4,6 +4,7 @@ Rows compare both sides: ``library``, ``server``, ``commands``, ``queue_cycle``,
 ``migrate``, ``spark``. Limits are bounds for kvstream: ``library_limits``, ``latency``,
 ``server_limits``, ``open_loop``, ``wakeups``, ``spark_limits``. ``workload`` has the entries and
 sizes, ``processes`` starts the servers, ``load`` sends what redis-benchmark cannot, ``results`` and
-``report`` hold and show the figures. ``calls`` counts calls of Python functions, without a peer:
+``report`` hold and show the figures, ``targets`` has those of processor time over the ``least``
+server. ``calls`` counts calls of Python functions, without a peer:
 ``python -m bench calls``.
 """

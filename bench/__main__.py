@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from bench.calls import calls
-from bench.commands import COMMAND_NAMES, command_rows
+from bench.commands import COMMAND_NAMES, MIXED_ROWS, command_rows
 from bench.jobs import run_jobs
 from bench.library import LIBRARY_ROWS, run_library
 from bench.library_limits import LIBRARY_LIMITS, tasks_beside_redis
@@ -47,6 +47,7 @@ LIMITS = {
 }
 COMMAND_GROUPS: dict[str, Sequence[ServerRow]] = {
     "commands": command_rows(),
+    "mixed": MIXED_ROWS,
     "cycle": CYCLE_ROWS,
     "reading": READING_ROWS,
     "publish": PUBLISH_ROWS,

@@ -15,8 +15,10 @@ from bench.load import (
     CONSUMER,
     ENTRY,
     GROUP,
+    Script,
     WrongReply,
     ask_in_batches,
+    bulk_string,
     dealt,
     deliver,
     entry_id,
@@ -219,6 +221,7 @@ _TEN_PAIRS = tuple(word for _ in range(10) for word in (f"key:{RANDOM}", "100000
 _ANY_OF_STORED = STORED - 2 * PAGE
 
 PING = Command("ping", "PING", (0.8, 0.4), ("PING",))
+SET = Command("set", "SET", (0.8, 0.4), ("SET", f"key:{RANDOM}", "1000000"))
 XADD = Command("xadd", "XADD", (0.8, 0), _ADD, check=_check_added)
 XREADGROUP = Command(
     "xreadgroup",
@@ -232,7 +235,7 @@ XREADGROUP = Command(
 COMMANDS = (
     PING,
     Command("get", "GET", (0.8, 0.4), ("GET", f"key:{RANDOM}"), prepare=_keys),
-    Command("set", "SET", (0.8, 0.4), ("SET", f"key:{RANDOM}", "1000000")),
+    SET,
     Command("incr", "INCR", (0.8, 0.4), ("INCR", f"key:{RANDOM}"), prepare=_keys),
     Command(
         "mget",
@@ -501,7 +504,7 @@ def command_rows(names: Sequence[str] = (), clients: Sequence[int] = ()) -> list
     With ``clients`` each command has a row for each of these numbers, in place of its own rows.
     """
     chosen = [command for command in COMMANDS if not names or command.name in names]
-    few = [replace(each, divisor=3) for each in (PING, XADD, XREADGROUP)]
+    few = [replace(each, divisor=3) for each in (PING, SET, XADD, XREADGROUP)]
     few = [command for command in few if not names or command.name in names]
     if clients:
         by_name = {command.name: command for command in (*few, *chosen)}
@@ -519,5 +522,101 @@ def _sent_by(command: Command, clients: int) -> ServerRow:
     target = {1: SINGLE_TARGET, CLIENTS: command.targets[0]}.get(clients, 0)
     return _row(command, clients, 1, target)
 
+
+TURNS = 10
+"""Commands that a client sends by turns."""
+
+
+def _turn(client: int, number: int) -> list[tuple[bytes, bytes | None]]:
+    """Return one turn of a client: its requests, and the replies that are known beforehand."""
+    key, log, counter, string = (f"{name}:{client}" for name in ("queue", "log", "n", "k"))
+    entry, entry_text = entry_id(number), entry_reply(number)
+    one = b"*1\r\n*2\r\n" + bulk_string(key) + b"*1\r\n" + entry_text
+    read = ("XREADGROUP", "GROUP", GROUP, CONSUMER, "COUNT", 1, "STREAMS", key, ">")
+    exchanged: list[tuple[tuple[object, ...], bytes | None]] = [
+        (("PING",), b"+PONG\r\n"),
+        (("SET", string, number), b"+OK\r\n"),
+        (("XADD", log, "*", *ENTRY), None),
+        (("GET", string), bulk_string(str(number))),
+        (read, one),
+        (("INCR", counter), b":%d\r\n" % (number + 1)),
+        (("XRANGE", key, entry, "+", "COUNT", 1), b"*1\r\n" + entry_text),
+        (("XACK", key, GROUP, entry), b":1\r\n"),
+        (("XREAD", "COUNT", 1, "STREAMS", key, entry_id(number - 1)), one),
+        (("XLEN", log), b":%d\r\n" % (number + 1)),
+    ]
+    return [(framed(*words), reply) for words, reply in exchanged]
+
+
+def _by_turns(client: int, count: int) -> list[tuple[bytes, bytes | None]]:
+    """Return the requests of one client, which begins at a place of its own in its first turn."""
+    skipped = client % TURNS
+    turns = [_turn(client, number) for number in range(_turns(count) + 1)]
+    return [each for turn in turns for each in turn][skipped : skipped + TURNS * _turns(count)]
+
+
+def _turns(count: int) -> int:
+    """Return the turns of one client."""
+    return max(count // CLIENTS // TURNS, 2)
+
+
+def _prepare_turns(client: Redis, count: int) -> None:
+    """Fill the streams, and send what the clients skip."""
+    port = port_of(client)
+    for number in range(CLIENTS):
+        fill_numbered(port, f"queue:{number}", _turns(count) + 1)
+        client.xgroup_create(f"queue:{number}", GROUP, id="0")
+        skipped = _turn(number, 0)[: number % TURNS]
+        ask_in_batches(port, [request for request, _ in skipped])
+
+
+def _sent_by_turns(pairs: Sequence[tuple[bytes, bytes | None]], pipeline: int) -> Script:
+    """Send requests in pipelines, and compare the known replies."""
+    for at in range(0, len(pairs), pipeline):
+        part = pairs[at : at + pipeline]
+        lines = sum(2 if known is None else known.count(b"\n") for _, known in part)
+        left = yield b"".join(request for request, _ in part), lines
+        for request, known in part:
+            reply = left if known is None else known
+            if not left.startswith(reply):
+                raise WrongReply(f"{left[:200]!r} to {request[:200]!r}")
+            # The ID of an XADD is not known beforehand: it has two lines.
+            left = left.split(b"\r\n", 2)[2] if known is None else left[len(known) :]
+
+
+def _run_turns(pipeline: int) -> Load:
+    def load(client: Redis, count: int) -> float:
+        sent = [_by_turns(number, count) for number in range(CLIENTS)]
+        seconds = run_scripts(port_of(client), [_sent_by_turns(each, pipeline) for each in sent])
+        return seconds * count / sum(map(len, sent))
+
+    return load
+
+
+def _check_turns(client: Any, count: int) -> None:
+    found = sum(client.xlen(f"log:{number}") for number in range(CLIENTS))
+    adds = CLIENTS * _turns(count) + sum(number % TURNS > 2 for number in range(CLIENTS))
+    _expect("entries added by turns", found, found == adds)
+
+
+def _turns_row(pipeline: int) -> ServerRow:
+    def count(sizes: Sizes) -> int:
+        return _turns(sizes.requests * (1 if pipeline == 1 else 3)) * TURNS * CLIENTS
+
+    return ServerRow(
+        f"mixed-p{pipeline}",
+        f"{CLIENTS} clients, each ten commands by turns, -P {pipeline}",
+        0,
+        "everysec",
+        count,
+        _run_turns(pipeline),
+        _prepare_turns,
+        _check_turns,
+        lambda sizes: sizes.command_rounds,
+    )
+
+
+MIXED_ROWS = (_turns_row(1), _turns_row(PIPELINED))
+"""A turn of the server has many commands of many clients."""
 
 COMMAND_NAMES = [command.name for command in (*COMMANDS, XADD)]

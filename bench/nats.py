@@ -38,7 +38,7 @@ from bench.processes import (
     process_seconds,
     processor_seconds,
 )
-from bench.queue_cycle import BATCH, QUEUES, check_queues, cycles, prepare_queues, queue
+from bench.queue_cycle import BATCH, QUEUES, Cycle, cycles, queue
 from bench.results import Comparison, Log
 from bench.server import KEY
 from bench.workload import Sizes
@@ -266,13 +266,13 @@ class Work:
     def prepare(self, client: Redis, nats: Nats, count: int) -> None:
         client.flushall()
         if self.reads:
-            prepare_queues(client, count)
+            Cycle().prepare(client, count)
         for stream in self.streams:
             nats.make(stream)
 
     def check(self, client: Any, nats: Nats, count: int) -> None:
         if self.reads:
-            check_queues(client, count)
+            Cycle().check(client, count)
         elif client.xlen(KEY) != count:
             raise WrongReply(f"{client.xlen(KEY)} of {count} entries")
         _check(nats, self.streams, count, read=self.reads)

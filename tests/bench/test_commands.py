@@ -40,7 +40,7 @@ def test_a_round_that_was_not_run_is_noticed(command: Command, client: Redis) ->
 
 @pytest.mark.parametrize(
     "row",
-    [row for group in ("cycle", "reading") for row in COMMAND_GROUPS[group]],
+    [row for group in ("cycle", "reading", "mixed") for row in COMMAND_GROUPS[group]],
     ids=lambda row: row.key,
 )
 def test_a_queue_that_was_not_worked_off_is_noticed(row: ServerRow, client: Redis) -> None:
