@@ -75,6 +75,7 @@ _PAGE = 1000
 _DELETE_DONE = Retention(acked=True)
 _STAY = "the stream %s was there before its queue, so it keeps what is done: set keep=True or False"
 _TOKEN_OF = attrgetter("_entry.id", "deliveries")
+_DONE = LeaseOutcome.DONE
 _log = logging.getLogger(__name__)
 
 
@@ -143,7 +144,7 @@ class Message(Public, Generic[S]):
         """Acknowledge the message. Raises LeaseLost if another consumer has the lease."""
         queue, token = self.queue, (self._entry.id, self.deliveries)
         done = queue._engine.run(leases.ack, self._name, queue._group, self._consumer, [token])
-        if type(done) is list and done[0] == LeaseOutcome.DONE:
+        if type(done) is list and done[0] == _DONE:
             self._settled = True
         else:
             queue._leases.settle(self, done)
@@ -410,6 +411,8 @@ class Queue(DeadLetters[S]):
     def _read_order(self) -> list[bytes]:
         """Return the streams of the next read, in its order."""
         names = self._names
+        if len(names) == 1:
+            return names
         share = max(LOW_SHARE, len(names))
         behind = share - self._reads % share
         if behind >= len(names):
@@ -651,11 +654,10 @@ def take_until(
         raise InvalidArgument("take needs at least one queue")
     if type(count) is not int or count < 1:
         count = at_least_1(count, "count")
-    first = queues[0]
-    consumer = first._consumer
-    for queue in queues[1:]:
-        owner = (queue._engine, queue._group, queue._consumer)
-        if owner != (first._engine, first._group, consumer):
+    first, consumer = queues[0], queues[0]._consumer
+    if len(queues) > 1:
+        owner = (first._engine, first._group, consumer)
+        if any(owner != (each._engine, each._group, each._consumer) for each in queues):
             raise InvalidArgument(
                 "queues that are read together need the same store, group, consumer"
             )
@@ -683,16 +685,17 @@ def _take(
     interrupt: Interrupt | None,
 ) -> list[Message[S]]:
     first = queues[0]
-    wanted = {name: queue for queue in queues for name in queue._read_order()}
-    lease_ms = min([queue._lease_ms for queue in queues])
-    engine, names = first._engine, list(wanted)
+    engine, decode, lease_ms = first._engine, first._decoder.entries, first._lease_ms
+    names, queue_of = first._read_order(), {}
+    if len(queues) > 1:
+        queue_of = {name: queue for queue in queues for name in queue._read_order()}
+        names, lease_ms = list(queue_of), min([queue._lease_ms for queue in queues])
     reply = lease_messages(engine, names, first._group, consumer, count, lease_ms, block, interrupt)
     messages: list[Message[S]] = []
     for name, leased in reply:
-        queue = wanted[name]
+        queue = queue_of.get(name, first)
         found = leased if type(leased) is Rows else clear_unknown_idle(engine, leased)
-        for entry in first._decoder.entries(name, found):
-            messages.append(Message(queue, name, consumer, entry))
+        messages += [Message(queue, name, consumer, entry) for entry in decode(name, found)]
     return messages
 
 

@@ -98,6 +98,8 @@ def id_list(parts: Iterable[IDs]) -> list[StreamID]:
     for part in parts:
         if type(part) is StreamID:
             ids.append(part)
+        elif type(part) is list:
+            ids += id_list(part)
         elif isinstance(part, _HAS_ID):
             ids.append(part.id)
         elif isinstance(part, Iterable) and not isinstance(part, str | bytes | tuple):

@@ -97,6 +97,7 @@ class Engine(Unclosed):
         self._publish: Publish | None = None
         self._now_ms = self.clock.now_ms
         self._spare: Txn | None = None
+        """A transaction that has ended, while the store is open: the next call uses it again."""
         self._raised: dict[bytes, Wake] = {}
         """Keys that attempts of waiters have changed; their waiters are served next."""
         self._unserved: dict[bytes, Wake] = {}
@@ -258,21 +259,23 @@ class Engine(Unclosed):
 
     def _begin(self) -> Txn:
         """Return an empty transaction; reuse the last one if it has ended."""
+        txn, now_ms, read_only = self._spare, self._now_ms, self._write_guard.is_shut
+        if txn is not None:
+            self._spare = None
+            txn.reset(now_ms(), read_only)
+            return txn
         if self._closed:
             raise StoreClosed
-        txn, read_only = self._spare, self._write_guard.is_shut
-        if txn is None:
-            return Txn(self.database, self.catalog, self._now_ms(), self.waiters.queues, read_only)
-        self._spare = None
-        txn.reset(self._now_ms(), read_only)
-        return txn
+        return Txn(self.database, self.catalog, now_ms(), self.waiters.queues, read_only)
 
     def _commit(self, txn: Txn) -> int:
         """Write the changes of ``txn``; return the sequence number, 0 if nothing changed."""
         batch, sequence = txn.finish(), 0
         if batch is not None:
-            write = self._time_write if self._commit_watchers else self.database.write
-            sequence = write(batch, txn.frees)
+            if self._commit_watchers:
+                sequence = self._time_write(batch, txn.frees)
+            else:
+                sequence = self.database.write(batch, txn.frees)
             batch.clear()
         if txn.events and self._publish is not None:
             self._publish(txn.events)
@@ -725,7 +728,7 @@ class Engine(Unclosed):
             with self._working():
                 if not self._closed:
                     self._write_seen()
-                    self._closed = True
+                    self._closed, self._spare = True, None
                 self.waiters.end(StoreClosed, Wake.CLOSED)
             try:
                 self.committer.close()

@@ -24,6 +24,8 @@ ENDS_ELSEWHERE = (
 class CallLock(RLock):  # type: ignore[misc]  # it is final in stubs alone
     """An RLock of a call; the call itself refuses a thread that has the lock already."""
 
+    __slots__ = ()
+
     def is_held_here(self) -> bool:
         """Return whether this thread has the lock."""
         return self._is_owned()  # type: ignore[attr-defined,no-any-return]
@@ -41,6 +43,8 @@ class EngineLock(CallLock):  # type: ignore[misc]
     ``busy`` and ``parked`` are hints: without them all is right, and a hint that an interrupt has
     lost costs RETRY_S.
     """
+
+    __slots__ = ("_waking", "busy", "handover_s", "parked", "retry_s")
 
     def __init__(self) -> None:
         self.busy = False

@@ -20,6 +20,7 @@ class Family(IntEnum):
     TREES = 2
 
 
+_TREES = Family.TREES
 Row = tuple[bytes, bytes]
 Change = tuple[bytes, bytes | None]
 """A key and its new value; None: it is deleted."""
@@ -120,7 +121,7 @@ class Batch:
         """Delete every row of ``lower <= key < upper``, also those that this batch has put."""
         if lower >= upper:
             return  # RocksDB would fail on it after it has logged the batch
-        if self.deferred and family == Family.TREES:
+        if self.deferred and family == _TREES:
             self.put_deferred()
         puts = self.puts[family]
         if puts:
@@ -136,7 +137,7 @@ class Batch:
         lows[start:stop], highs[start:stop] = [lower], [upper]
 
     def get(self, family: int, key: bytes) -> bytes | None:
-        if self.deferred and family == Family.TREES:
+        if self.deferred and family == _TREES:
             self.put_deferred()
         puts = self.puts[family]
         if key in puts:
@@ -146,7 +147,7 @@ class Batch:
         return self._rows.get(family, key)
 
     def get_many(self, family: int, keys: list[bytes]) -> list[bytes | None]:
-        if self.deferred and family == Family.TREES:
+        if self.deferred and family == _TREES:
             self.put_deferred()
         puts = self.puts[family]
         if self.ranges:
@@ -263,7 +264,7 @@ class Batch:
         """Return ``lower``, or the end of the range deletes that it lies in."""
         if not self.ranges:
             return lower
-        if self.deferred and family == Family.TREES:
+        if self.deferred and family == _TREES:
             self.put_deferred()
         for _, high in self._deleted_ranges(family, lower, lower + b"\0"):
             order, first, end = self._between(family, lower, high)
@@ -271,7 +272,7 @@ class Batch:
         return lower
 
     def _touches(self, family: int, lower: bytes, upper: bytes) -> bool:
-        if self.deferred and family == Family.TREES:
+        if self.deferred and family == _TREES:
             self.put_deferred()
         if not self.puts[family] and not self.ranges:
             return False

@@ -211,7 +211,8 @@ class Database:
             maintenance.flush_deletes(self._families, maintenance.DELETES_MAX)
         if batch.ranges:
             self._range_deletes.count(batch.ranges)
-        return self._latest_sequence()  # type: ignore[no-any-return]
+        latest = self._latest_sequence  # Python calls a local faster than an attribute
+        return latest()  # type: ignore[no-any-return]
 
     def pause_by(self, sleep: Callable[[float], None]) -> None:
         """Make ``rest`` pause by ``sleep`` instead of ``time.sleep``."""

@@ -38,6 +38,9 @@ from kvstream.types.ids import PACKED, StreamID, ascending_packed
 from kvstream.types.images import PackedID
 from kvstream.types.records import LeaseOutcome
 
+# Python reads a name of this module much faster than a member of an enum.
+_DONE, _LOST, _NOT_PENDING = LeaseOutcome.DONE, LeaseOutcome.LOST, LeaseOutcome.NOT_PENDING
+
 Token = tuple[StreamID, int]
 """The ID of a pending entry, and how often it has been delivered."""
 
@@ -68,11 +71,11 @@ def check_tokens(
     seen: set[PackedID] = set()
     for eid, deliveries in asked:
         if eid not in current:
-            outcomes.append(LeaseOutcome.NOT_PENDING)
+            outcomes.append(_NOT_PENDING)
         elif current[eid] != deliveries:
-            outcomes.append(LeaseOutcome.LOST)
+            outcomes.append(_LOST)
         else:
-            outcomes.append(again if eid in seen else LeaseOutcome.DONE)
+            outcomes.append(again if eid in seen else _DONE)
             seen.add(eid)
     return outcomes, parts
 
@@ -83,7 +86,7 @@ def ack_delete(
     """Acknowledge the deliveries whose tokens are current, and delete their entries."""
     outcomes = ack(txn, name, group, consumer, tokens)
     asked = zip(tokens, outcomes, strict=True)
-    delete(txn, name, [token[0] for token, outcome in asked if outcome == LeaseOutcome.DONE])
+    delete(txn, name, [token[0] for token, outcome in asked if outcome == _DONE])
     return outcomes
 
 
@@ -115,10 +118,10 @@ def finish(
     If one of the tokens is not current, raise LeaseLost and fail the transaction.
     """
     outcomes = ack(txn, name, group, consumer, tokens)
-    if outcomes.count(LeaseOutcome.DONE) < len(tokens):
+    if outcomes.count(_DONE) < len(tokens):
         txn.failed = True
         for (eid, deliveries), outcome in zip(tokens, outcomes, strict=True):
-            if outcome != LeaseOutcome.DONE:
+            if outcome != _DONE:
                 raise lost_lease(name, consumer, eid, deliveries)
     delete(txn, name, [*map(_ID_OF, tokens)])
     for result in results:
@@ -133,7 +136,7 @@ def ack(txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[T
     txn.frees = True
     if len(tokens) == 1:
         return [_ack_one(txn, name, of_group, consumer, *tokens[0])]
-    outcomes, parts = check_tokens(txn, of_group, consumer, tokens, LeaseOutcome.NOT_PENDING)
+    outcomes, parts = check_tokens(txn, of_group, consumer, tokens, _NOT_PENDING)
     if parts:
         discard(txn, of_group, [eid for _, ids in parts for eid in ids])
         signal_freed(txn, name, of_group)
@@ -147,12 +150,12 @@ def _ack_one(
     packed = PACKED(*eid)
     run = run_at(txn, group, packed)
     if run is None or not run.has(packed):
-        return LeaseOutcome.NOT_PENDING
+        return _NOT_PENDING
     if not run.owned or run.owner != consumer or run.deliveries != deliveries:
-        return LeaseOutcome.LOST
+        return _LOST
     discard_from(txn, group, run, packed)
     signal_freed(txn, name, group)
-    return LeaseOutcome.DONE
+    return _DONE
 
 
 def extend(
@@ -160,7 +163,7 @@ def extend(
 ) -> list[int]:
     """Restart the leases whose tokens are current."""
     _, of_group = group_of_key(txn, name, group)
-    outcomes, parts = check_tokens(txn, of_group, consumer, tokens, LeaseOutcome.DONE)
+    outcomes, parts = check_tokens(txn, of_group, consumer, tokens, _DONE)
     if parts:
         _change(txn, of_group, parts, partial(_renew, txn.now_ms))
         note_renewal(txn, of_group)
@@ -195,7 +198,7 @@ def nack(
     if untried and (fatal or max_deliveries):
         raise InvalidArgument("a delivery that was not tried is not given up")
     stream, of_group = group_of_key(txn, name, group)
-    outcomes, parts = check_tokens(txn, of_group, consumer, tokens, LeaseOutcome.LOST)
+    outcomes, parts = check_tokens(txn, of_group, consumer, tokens, _LOST)
     if not parts:
         return outcomes
     rank = of_group.nack_rank + 1
