@@ -221,7 +221,12 @@ class Stream(Public, Generic[S]):
         message that holds it is returned.
         """
         value, names = encode_fields(fields)
-        if not (delay is at is ttl is unique is window is None and on_conflict == "skip"):
+        # Python runs a chain of ``is`` in twice as many steps as these tests for None.
+        if (
+            (delay is not None or at is not None or ttl is not None)
+            or (unique is not None or window is not None)
+            or on_conflict != "skip"
+        ):
             refuse_beside_delay(
                 id=None if id == "*" else id,
                 **{"maxlen": maxlen, "minid": minid, "limit": limit},
@@ -231,7 +236,7 @@ class Stream(Public, Generic[S]):
             at_ms, ttl_ms = due_ms(delay, at, self._engine.clock), span_ms(ttl or 0, "ttl")
             return self._engine.run(delayed.add, self._name, value, names, at_ms, ttl_ms, rule)
         trimming = None
-        if not (maxlen is minid is limit is None) or ref_policy is not None:
+        if maxlen is not None or minid is not None or limit is not None or ref_policy is not None:
             trimming = trim_of(maxlen, minid, approximate, limit, ref_policy, self._now)
         once = None
         if idmp is not None or idmpauto is not None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from kvstream.errors import Corruption
 from kvstream.layout import twins
 from kvstream.layout.keys import ID_BYTES
-from kvstream.layout.listpack import counters_size, elements_size, node_size
+from kvstream.layout.listpack import counters_size
 from kvstream.layout.values import Names, decode_checked
 from kvstream.meta.changeset import Changeset
 from kvstream.meta.nodes import data_size, measure, put_open, set_names
@@ -259,21 +259,13 @@ def begin_node(
 
     ``size`` is the number of bytes of its listpack, if known.
     """
-    if names_seen != stream.names_seen or plain != stream.names:
+    if names_seen != stream.names_seen or plain != stream.names or not stream.empty_bytes:
         set_names(stream, plain, names_seen)
     if stream.nodes == 0:
         stream.head = eid
     stream.nodes += 1
     stream.open_first = stream.open_last = eid
     stream.open_appended = stream.open_live = 0
-    stream.open_bytes = size or _empty_bytes(stream)
+    stream.open_bytes = size or stream.empty_bytes
     stream.measured = MIN_ID
     stream.unmeasured, stream.slack = [], 0
-
-
-def _empty_bytes(stream: StreamMeta) -> int:
-    """Return the bytes of a node with the stream's names before its first entry."""
-    if not stream.empty_bytes:
-        names = stream.names
-        stream.empty_bytes = node_size(elements_size(names)[0], len(names))
-    return stream.empty_bytes

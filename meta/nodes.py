@@ -17,6 +17,7 @@ count begins. Only the two nodes at the bounds are read entry by entry.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import accumulate, chain
 from operator import attrgetter
 from struct import error as StructError
@@ -32,6 +33,7 @@ from kvstream.layout.listpack import (
     entry_size,
     fields_size,
     integer_size,
+    node_size,
 )
 from kvstream.layout.values import Names, decode_checked, decode_page
 from kvstream.meta.changeset import Changeset
@@ -53,21 +55,29 @@ _WHOLE_NODE = 1 << 30
 
 
 def set_names(stream: StreamMeta, plain: tuple[bytes, ...], names_seen: Names) -> None:
-    """Record the field names of the open node, and how tightly its entries can be bounded.
+    """Record the field names of the open node, and how tightly its entries can be bounded."""
+    names, near, width, empty_bytes = _sizes_of(plain)
+    if names != stream.names:
+        stream.names = names
+        stream.forget_cold_part()
+    stream.names_seen = names_seen
+    stream.near, stream.width, stream.empty_bytes = near, width, empty_bytes
+
+
+@lru_cache(maxsize=64)  # most nodes have the names of an earlier one
+def _sizes_of(names: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], int, int, int]:
+    """Return field names, and the ``near``, ``width`` and ``empty_bytes`` of a node with them.
 
     An entry with the node's own names does not repeat them. While all values are below 128 bytes,
     each takes at most one byte more as a listpack element than in msgpack. So the length of the
     entry, less the names and the two bytes that open it, plus one for each value and its head, is
     an upper bound of its bytes. It is close, so that entries are seldom measured.
     """
-    if plain != stream.names:
-        stream.names = plain
-        stream.forget_cold_part()
-    stream.names_seen, stream.empty_bytes = names_seen, 0
-    count = len(plain)
-    overhead = sum(map(len, plain)) + count
-    stream.near = _NEAR_VALUE + overhead if count < _FEW else 0
-    stream.width = _HEAD_NEAR + count - overhead - 2
+    count = len(names)
+    overhead = sum(map(len, names)) + count
+    near = _NEAR_VALUE + overhead if count < _FEW else 0
+    empty_bytes = node_size(elements_size(names)[0], count)
+    return names, near, _HEAD_NEAR + count - overhead - 2, empty_bytes
 
 
 def measure(batch: Batch, stream: StreamMeta) -> None:

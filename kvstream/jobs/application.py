@@ -442,14 +442,21 @@ class Jobs(Public):
 
     # --- jobs -----------------------------------------------------------------------------------
 
-    def put(self, task: Task[..., R], job: Job, *, priority: str | None, **options: Any) -> Any:
-        """Put a job into the queue of its task, and return its handle."""
+    def put(
+        self,
+        task: Task[..., R],
+        job: Job,
+        *,
+        priority: str | None,
+        unique: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Put a job into the queue of its task; return its handle. See ``Queue.put``."""
         self._check_priority(task, priority)
-        queue, unique = self.queue_of(task), options.get("unique")
-        where = queue.put(job.fields(), priority=priority, **options)
+        where = self.queue_of(task).put(job.fields(), priority=priority, unique=unique, **options)
         handle: JobHandle[R] = JobHandle(self, job.id, task, where)
         if unique is not None:
-            handle = self._claim_name(unique, handle, task, options["window"])
+            handle = self._claim_name(unique, handle, task, options.get("window"))
         if self.testing is not None:
             self.testing.run()
         return handle

@@ -545,6 +545,8 @@ class Signature:
             return None
         if not kwargs and len(args) == len(names):
             return dict(zip(names, args, strict=True))
+        if not args and tuple(kwargs) == names:
+            return dict(kwargs)
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         if len(given) < len(args) + len(kwargs) or not self._needed <= given.keys():
             return None

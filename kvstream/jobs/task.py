@@ -67,6 +67,8 @@ OPTIONS = frozenset(Options.__annotations__)
 """Options that may stand among the arguments of ``enqueue``, unless a parameter has the name."""
 WHEN = frozenset({"delay", "at"})
 """Options that take each other's place."""
+_OF_MESSAGE = OPTIONS - {"key", "unique", "priority"}
+"""Options that ``Queue.put`` gets as they are."""
 _NONE: Options = {}
 
 
@@ -188,16 +190,11 @@ class Task(Public, Generic[P, R_co]):
         self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> JobHandle[Any]:
         job = self._job(args, kwargs, options.get("key"))
+        unique = self._unique_name(options.get("unique"), args, kwargs, job)
+        priority = options.get("priority") or self.default_priority
+        of_message = {name: value for name, value in options.items() if name in _OF_MESSAGE}
         handle: JobHandle[Any] = self.jobs.put(
-            self,
-            job,
-            delay=options.get("delay"),
-            at=options.get("at"),
-            ttl=options.get("ttl"),
-            unique=self._unique_name(options.get("unique"), args, kwargs, job),
-            window=options.get("window"),
-            on_conflict=options.get("on_conflict", "skip"),
-            priority=options.get("priority") or self.default_priority,
+            self, job, priority=priority, unique=unique, **of_message
         )
         return handle
 
