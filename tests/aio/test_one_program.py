@@ -11,19 +11,8 @@ import redis.asyncio
 
 import kvstream
 from kvstream import (
-    BadPayload,
-    BusyGroup,
-    DeletedEntry,
-    IDTooSmall,
     InvalidArgument,
-    InvalidID,
-    KeyExists,
-    NoGroup,
-    NoSuchKey,
-    NotText,
-    RequestError,
     StoreClosed,
-    StreamID,
 )
 from kvstream.aio import AsyncStore
 from kvstream.engine import lease_renewal
@@ -76,29 +65,6 @@ def test_a_producer_and_two_workers(place: str) -> None:
     run(place, program)
 
 
-def test_entries_of_a_dead_worker_are_claimed(place: str) -> None:
-    async def program(store: AsyncStore) -> None:
-        jobs = store.stream("jobs")
-        ids = await jobs.add_many({"n": n} for n in range(5))
-        group = await jobs.create_group("g", "0")
-        dead, live = group.consumer("dead"), group.consumer("live")
-        assert [entry.id for entry in await dead.read(3)] == ids[:3]
-        assert await jobs.delete(ids[0]) == 1
-        assert isinstance((await dead.history())[0], DeletedEntry)
-        assert [entry.id for entry in await live.claim(ids[1], force=True)] == [ids[1]]
-        assert [entry.id for entry in await group.claim("live", ids[1], idle=0)] == [ids[1]]
-        taken = await live.autoclaim(count=10)
-        assert [entry.id for entry in taken.entries] == ids[1:3]
-        assert (taken.cursor, taken.deleted) == (StreamID(0, 0), [ids[0]])
-        summary = await group.pending()
-        assert (summary.count, summary.min_id, summary.consumers) == (2, ids[1], {b"live": 2})
-        assert (await live.pending())[0].id == ids[1]
-        assert await group.ack(ids[1], ids[2], ids[2]) == 2
-        assert await group.backlog() == 2
-
-    run(place, program)
-
-
 def test_blocked_reads_are_woken(place: str) -> None:
     async def program(store: AsyncStore) -> None:
         stream = store.stream("s")
@@ -120,31 +86,6 @@ def test_blocked_reads_are_woken(place: str) -> None:
         assert new.fields == {b"a": b"2"}
 
     run(place, program)
-
-
-def test_keys_and_their_expiry(place: str) -> None:
-    async def program(store: AsyncStore) -> None:
-        for key in ("a", "b", "c"):
-            await store.stream(key).add({"k": key}, id="5-1")
-        assert sorted(await store.keys()) == [b"a", b"b", b"c"]
-        assert sorted([key async for key in store.scan_keys("[ab]*")]) == [b"a", b"b"]
-        assert (await store.size(), await store.exists("a"), await store.type("a")) == (
-            *(3, True),
-            "stream",
-        )
-        assert (store.db, await store.select(3).size()) == (2, 0)
-        assert await store.expire("a", 100)
-        assert 90 < (await store.ttl("a") or 0) <= 100
-        assert await store.persist("a")
-        assert await store.rename("a", "z")
-        with pytest.raises(NoSuchKey):
-            await store.rename("none", "z")
-        infos = {each.key: each async for each in store.key_infos()}
-        assert infos[b"z"][1:5] == ("stream", 1, 0, StreamID(5, 1))
-        assert await store.delete("z", "b", "none") == 2
-        assert await store.flush() == 1
-
-    run(place, program, db=2)
 
 
 def test_iterators_yield_entries_that_are_added_later(place: str) -> None:
@@ -180,36 +121,6 @@ def test_listen_ends_when_the_stop_event_is_set(place: str) -> None:
             if entry.id == ids[-1]:
                 asyncio.get_running_loop().call_later(0.02, stop.set)
         assert heard == [ids[0], *ids]
-
-    run(place, program)
-
-
-@pytest.mark.parametrize(
-    ("error", "call"),
-    [
-        (IDTooSmall, lambda store: store.stream("s").add({"a": 1}, id="1-0")),
-        (InvalidID, lambda store: store.stream("s").range("x")),
-        (InvalidArgument, lambda store: store.stream("s").add({"a": None})),
-        (InvalidArgument, lambda store: store.stream("s").read(block=-1)),
-        (InvalidArgument, lambda store: anext(store.stream("s").scan(page=0))),
-        (NoSuchKey, lambda store: store.stream("none").info()),
-        (NoGroup, lambda store: store.stream("s").group("none").consumer("c").read(block=0)),
-        (BusyGroup, lambda store: store.stream("s").create_group("g")),
-        (BadPayload, lambda store: store.restore("t", b"nonsense")),
-        (RequestError, lambda store: store.stream("none").create_group("g", mkstream=False)),
-    ],
-)
-def test_errors_have_the_same_classes(place: str, error: type[Exception], call: Any) -> None:
-    async def program(store: AsyncStore) -> None:
-        await store.stream("s").add({"a": 1}, id="5-0")
-        await store.stream("s").create_group("g")
-        with pytest.raises(error):
-            await call(store)
-        with pytest.raises(KeyExists):
-            await store.restore("s", await store.dump("s") or b"")
-        await store.close()
-        with pytest.raises(StoreClosed):
-            await store.size()
 
     run(place, program)
 
@@ -346,28 +257,3 @@ def test_a_task_started_in_a_transaction_is_refused(place: str) -> None:
         assert await stream.length() == 1
 
     run(place, program)
-
-
-def test_names_and_fields_are_text(place: str) -> None:
-    async def main() -> None:
-        async with kvstream.aio.open(place, decode=True) as store:
-            jobs = store.stream("jobs")
-            group = await jobs.create_group("g", "0")
-            worker = group.consumer("w")
-            await jobs.add({"task": "ö"})
-            assert (jobs.key, group.name, worker.name) == ("jobs", "g", "w")
-            assert (await jobs.range())[0].fields == {"task": "ö"}
-            async for entry in worker.listen():
-                async with store.transaction():
-                    await jobs.add(entry.fields)
-                    await group.ack(entry)
-                break
-            assert (await store.read({"jobs": "0"}))["jobs"][1].fields == {"task": "ö"}
-            assert [key async for key in store.scan_keys()] == ["jobs"]
-            await jobs.add({"raw": b"\xff"})
-            with pytest.raises(NotText, match="the value of field 'raw' is not UTF-8"):
-                await worker.read()
-        async with kvstream.aio.open(place, decode=True, errors="replace") as replaced:
-            assert (await replaced.stream("jobs").range())[-1].fields == {"raw": "�"}
-
-    asyncio.run(main())

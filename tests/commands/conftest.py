@@ -10,8 +10,9 @@ from kvstream.commands.replies import ErrorReply
 from tests.commands.dispatcher import Dispatcher, flatten
 from tests.opening import Stores
 from tests.operations.fixtures import redis_server
+from tests.server.conftest import redis82_port, redis82_process
 
-__all__ = ["redis_server"]
+__all__ = ["redis82_port", "redis82_process", "redis_server"]
 
 Say = Callable[..., Any]
 """``say("XADD s * f v")`` or ``say("XADD", "s", "*", b"f", "")``: the reply in plain Python."""

@@ -6,13 +6,12 @@ from kvstream.commands.command import Command, Flag, every
 from kvstream.commands.table import COMMANDS, find
 from kvstream.errors import RequestError
 from tests.commands.conftest import Say, words
-from tests.operations.implementations import RedisServer
 
 ALL = every(COMMANDS)
-KNOWN_TO_7 = [row for row in ALL if row.since < "8"]
+
+
 LONG = [row for row in ALL if abs(row.arity) > len(row.name.split("|"))]
 """Commands whose name alone is not a valid number of words."""
-COMPARED_FLAGS = {Flag.WRITE, Flag.READONLY, Flag.DENYOOM, Flag.BLOCKING, Flag.MOVABLEKEYS}
 
 
 def name_of(command: Command) -> str:
@@ -111,20 +110,6 @@ def test_find_raises_the_error_that_the_dispatcher_returns() -> None:
     with pytest.raises(RequestError, match="unknown command"):
         find([b"NOPE"])
     assert set(COMMANDS) == {row.name.split("|")[0].encode() for row in ALL}
-
-
-@pytest.mark.parametrize("command", KNOWN_TO_7, ids=name_of)
-def test_number_of_words_keys_and_flags_are_those_of_redis(
-    command: Command, redis_server: RedisServer
-) -> None:
-    _, arity, flags, first, last, step, *_ = redis_server("COMMAND", "INFO", command.name)[0]
-    assert command.arity == arity
-    keys = command.keys
-    expected = (0, 0, 0) if keys is None else (keys.first, keys.last, keys.step)
-    movable = Flag.MOVABLEKEYS in command.flags
-    assert movable or expected == (first, last, step)
-    theirs = {flag if isinstance(flag, str) else flag.decode() for flag in flags}
-    assert {flag.value for flag in COMPARED_FLAGS & command.flags} == theirs & COMPARED_FLAGS
 
 
 @pytest.mark.parametrize("container", ["XGROUP", "XINFO"])

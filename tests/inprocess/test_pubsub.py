@@ -92,15 +92,6 @@ def test_a_thread_of_redis_py_gets_messages(client: Any) -> None:
     assert not thread.is_alive()
 
 
-def test_shard_channels(client: Any) -> None:
-    with client.pubsub() as pubsub:
-        pubsub.ssubscribe("s")
-        until(lambda: client.spublish("s", "m") == 1)
-        while (message := pubsub.get_sharded_message(timeout=PATIENCE_S))["type"] != "smessage":
-            pass
-        assert (message["channel"], message["data"]) == (b"s", b"m")
-
-
 def test_a_subscriber_may_ping_and_comes_back(peer: Peer) -> None:
     client = peer.client(health_check_interval=1)
     with client.pubsub() as pubsub:
@@ -112,24 +103,6 @@ def test_a_subscriber_may_ping_and_comes_back(peer: Peer) -> None:
         assert next_of(pubsub) == ("subscribe", b"c", 1)
         client.publish("c", "m")
         assert next_of(pubsub) == ("message", b"c", b"m")
-
-
-def test_keyspace_notifications(client: Any) -> None:
-    client.config_set("notify-keyspace-events", "KEA")
-    with client.pubsub(ignore_subscribe_messages=True) as pubsub:
-        pubsub.psubscribe("__key*@0__:*")
-        until(lambda: client.pubsub_numpat() == 1)
-        client.xadd("s", {"n": 1})
-        client.set("k", "v", px=10)
-        channels = [next_of(pubsub)[1:] for _ in range(8)]
-    assert channels == [
-        (b"__keyspace@0__:s", b"xadd"),
-        (b"__keyevent@0__:xadd", b"s"),
-        *((b"__keyspace@0__:k", b"set"), (b"__keyevent@0__:set", b"k")),
-        *((b"__keyspace@0__:k", b"expire"), (b"__keyevent@0__:expire", b"k")),
-        *((b"__keyspace@0__:k", b"expired"), (b"__keyevent@0__:expired", b"k")),
-    ]
-    client.config_set("notify-keyspace-events", "")
 
 
 def test_writes_of_the_library_publish_events(store: Store, here: Peer) -> None:

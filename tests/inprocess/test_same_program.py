@@ -41,26 +41,6 @@ def test_entries_are_added_read_trimmed_and_deleted(client: Any) -> None:
     assert client.type("orders") == b"stream"
 
 
-def test_a_group_delivers_claims_and_acknowledges(client: Any) -> None:
-    assert client.xgroup_create("jobs", "workers", id="0", mkstream=True)
-    ids = [client.xadd("jobs", {"n": n}) for n in range(4)]
-    given = client.xreadgroup("workers", "ann", {"jobs": ">"}, count=3)
-    assert news_of(given) == [(b"jobs", [{b"n": b"0"}, {b"n": b"1"}, {b"n": b"2"}])]
-    assert client.xpending("jobs", "workers")["pending"] == 3
-    rows = client.xpending_range("jobs", "workers", min="-", max="+", count=10)
-    assert [row["message_id"] for row in rows] == ids[:3]
-    claimed = client.xclaim("jobs", "workers", "bob", min_idle_time=0, message_ids=ids[:1])
-    assert claimed == [(ids[0], {b"n": b"0"})]
-    assert client.xautoclaim("jobs", "workers", "bob", min_idle_time=0, start_id=ids[2])[1] == [
-        (ids[2], {b"n": b"2"})
-    ]
-    assert client.xack("jobs", "workers", *ids[:2]) == 2
-    names = {row["name"]: row["pending"] for row in client.xinfo_consumers("jobs", "workers")}
-    assert names == {b"ann": 0, b"bob": 1}
-    [group] = client.xinfo_groups("jobs")
-    assert (group["name"], group["pending"], group["lag"]) == (b"workers", 1, 1)
-
-
 def test_replies_are_decoded_on_request(peer: Peer, protocol: int) -> None:
     client = peer.client(decode_responses=True, protocol=protocol)
     eid = client.xadd("täglich", {"größe": "µ"})
@@ -115,22 +95,6 @@ def test_a_watched_key_that_changes_undoes_a_transaction(client: Any) -> None:
     assert client.get("cursor") == b"7"
 
 
-def test_a_transaction_is_tried_again_until_no_other_client_interferes(client: Any) -> None:
-    client.set("n", 1)
-    tries: list[int] = []
-
-    def double(pipe: Any) -> None:
-        seen = int(pipe.get("n"))
-        if not tries:
-            client.set("n", 10)
-        tries.append(seen)
-        pipe.multi()
-        pipe.set("n", 2 * seen)
-
-    assert client.transaction(double, "n") == [True]
-    assert (tries, client.get("n")) == ([1, 10], b"20")
-
-
 # --- blocking -----------------------------------------------------------------------------------
 
 
@@ -152,27 +116,6 @@ def test_a_blocked_read_without_entries_ends_at_its_timeout(peer: Peer) -> None:
     assert not client.xread({"s": "$"}, block=200)
     assert 0.15 < time.monotonic() - begun < 20
     assert client.ping()
-
-
-def test_blocked_consumers_are_served_in_the_order_of_their_arrival(peer: Peer) -> None:
-    client = peer.client(socket_timeout=None)
-    client.xgroup_create("jobs", "g", mkstream=True)
-    served: dict[str, Any] = {}
-
-    def consume(name: str) -> None:
-        served[name] = client.xreadgroup("g", name, {"jobs": ">"}, count=1, block=20_000)
-
-    threads = []
-    for number, name in enumerate(["first", "second", "third"], 1):
-        threads.append(threading.Thread(target=consume, args=[name]))
-        threads[-1].start()
-        _await_blocked(client, number)
-    for n in range(3):
-        client.xadd("jobs", {"n": n})
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    got = {name: news_of(reply)[0][1] for name, reply in served.items()}
-    assert got == {"first": [{b"n": b"0"}], "second": [{b"n": b"1"}], "third": [{b"n": b"2"}]}
 
 
 def test_a_blocked_read_is_ended_by_client_unblock(peer: Peer) -> None:
@@ -216,47 +159,6 @@ def _await_blocked(client: Any, count: int) -> None:
 
 
 # --- keys and strings beside streams ------------------------------------------------------------
-
-
-def test_databases_are_separate(peer: Peer) -> None:
-    zero, five = peer.client(), peer.client(db=5)
-    zero.xadd("s", {"db": 0})
-    five.xadd("t", {"db": 5})
-    assert (zero.keys(), five.keys()) == ([b"s"], [b"t"])
-    assert zero.swapdb(0, 5)
-    assert (zero.keys(), five.keys()) == ([b"t"], [b"s"])
-    assert (zero.dbsize(), five.flushdb(), five.dbsize()) == (1, True, 0)
-
-
-def test_keys_are_found_renamed_copied_and_expire(client: Any) -> None:
-    for n in range(30):
-        client.xadd(f"s:{n}", {"a": 1})
-    assert sorted(client.scan_iter(match="s:1*", count=7)) == sorted(
-        f"s:{n}".encode() for n in [1, *range(10, 20)]
-    )
-    assert client.rename("s:1", "t")
-    assert client.copy("t", "u")
-    assert client.exists("t", "u", "s:1") == 2
-    assert client.expire("t", 100)
-    assert 90 < client.ttl("t") <= 100
-    assert client.persist("t")
-    assert client.pexpire("u", 1)
-    time.sleep(0.02)
-    assert client.get("u") is None
-    assert client.delete("t", "s:2", "none") == 2
-    with pytest.raises(redis.ResponseError, match="no such key"):
-        client.rename("none", "t")
-
-
-def test_strings_are_locks_and_cursors(client: Any) -> None:
-    assert client.set("lock", "me", nx=True, px=60_000)
-    assert client.set("lock", "you", nx=True) is None
-    assert client.set("lock", "you", xx=True, get=True) == b"me"
-    assert (client.incr("n"), client.incrby("n", 41), client.mget("n", "none")) == (
-        *(1, 42),
-        [b"42", None],
-    )
-    assert client.getdel("n") == b"42"
 
 
 # --- connections --------------------------------------------------------------------------------

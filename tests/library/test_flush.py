@@ -177,56 +177,6 @@ def test_a_flush_without_a_free_number_raises_and_can_be_repeated() -> None:
         free_number(40_000, range(32768, 65536))
 
 
-def test_swapped_and_flushed_databases_stay_separate(
-    store: Store, reopen: Callable[..., Store]
-) -> None:
-    for db in (0, 1):
-        fill(store.select(db), 101 + db)
-    store.engine.run(keyspace.swap, 0, 1)
-    assert store.flush() == 102
-    store.stream("new").add({"n": "0"})
-    store.engine.run(keyspace.swap, 0, 1)
-    assert store.size() == 101
-    store = reopen(store)
-    assert store.select(1).keys() == [b"new"]
-    assert store.check() == []
-    while sweep(store):
-        assert (store.size(), store.select(1).size()) == (101, 1)
-    assert store.check() == []
-
-
-def test_a_recreated_key_shares_nothing_with_the_flushed_one(
-    store: Store, reopen: Callable[..., Store]
-) -> None:
-    fill(store)
-    store.flush()
-    for made in (f"s{MANY - 2}", f"s{MANY - 1}", "s5"):
-        store.stream(made).add({"new": "1"}, id="1-1")
-    assert store.rename("s5", "s6")
-    store = reopen(store)
-    keys = [b"s%d" % (MANY - 2), b"s%d" % (MANY - 1), b"s6"]
-    for _ in range(2):
-        assert (store.size(), store.keys()) == (3, keys)
-        for key in keys:
-            assert [entry.fields for entry in store.stream(key).range()] == [{b"new": b"1"}]
-            assert store.stream(key).groups() == []
-            assert store.ttl(key) is None
-        assert store.check() == []
-        while sweep(store):
-            pass
-    assert store.delete(*keys) == 3
-    assert rows(store) == [ALLOCATOR_KEY, key_count_row(32768), NUMBERS_KEY]
-
-
-def test_other_databases_keep_their_keys(store: Store) -> None:
-    for db in (1, 2, 65535 % 16):
-        fill(store.select(db), 200)
-    store.select(2).flush()
-    sweep(store, MANY)
-    assert [store.select(db).size() for db in (1, 2, 15)] == [200, 0, 200]
-    assert len(store.select(1).stream("s198").range()) == 302
-
-
 def test_all_databases_are_flushed_in_one_commit(store: Store, sizes: list[int]) -> None:
     for db in range(3):
         fill(store.select(db), 200)
@@ -235,17 +185,6 @@ def test_all_databases_are_flushed_in_one_commit(store: Store, sizes: list[int])
     assert len(sizes) == 1
     while sweep(store):
         pass
-    assert rows(store) == LEFT
-
-
-def test_a_second_flush_deletes_the_keys_created_since_the_first(store: Store) -> None:
-    fill(store)
-    store.flush()
-    sweep(store)
-    fill(store)
-    assert store.flush() == MANY
-    assert (store.size(), store.keys(), store.check()) == (0, [], [])
-    sweep_all(store)
     assert rows(store) == LEFT
 
 
@@ -292,18 +231,6 @@ def test_the_moved_seen_time_of_a_flushed_consumer_is_not_written(store: Store) 
     sweep_all(store)
     store.sync()
     assert rows(store) == LEFT
-
-
-def test_the_time_of_a_flushed_key_may_come_before_its_rows_are_swept(
-    store: Store, clock: ManualClock
-) -> None:
-    fill(store)
-    store.flush()
-    clock.advance(61_000)
-    assert store.engine.run(keyspace.delete_expired, 10) == 1
-    assert store.engine.run(keyspace.delete_expired, 10) == 0
-    assert store.check() == []
-    sweep_all(store)
 
 
 def test_the_timer_of_a_flushed_stream_may_come_before_its_rows_are_swept(

@@ -44,38 +44,6 @@ def test_keys_are_listed_in_the_order_of_their_creation(store: Store) -> None:
     assert store.size() == 4
 
 
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("*", ["orders:1", "orders:2", "users", "a*b"]),
-        ("orders:*", ["orders:1", "orders:2"]),
-        (b"orders:?", ["orders:1", "orders:2"]),
-        ("orders:[2-9]", ["orders:2"]),
-        ("orders:[^2]", ["orders:1"]),
-        ("a\\*b", ["a*b"]),
-        ("users", ["users"]),
-        ("USERS", []),
-        ("", []),
-    ],
-)
-def test_keys_are_matched_as_redis_matches_them(
-    store: Store, pattern: str | bytes, expected: list[str]
-) -> None:
-    fill(store, "orders:1", "orders:2", "users", "a*b")
-    assert store.keys(pattern) == [key.encode() for key in expected]
-    assert list(store.scan_keys(pattern)) == store.keys(pattern)
-
-
-@pytest.mark.parametrize("key", [b"", b"\x00", b"\xff" * 9, b"a\nb", b"x" * 4096])
-def test_a_key_is_any_bytes(store: Store, key: bytes) -> None:
-    store.stream(key).add({"f": "v"})
-    store.stream(key + b"\x00").add({"f": "other"})
-    assert set(store.keys()) == {key, key + b"\x00"}
-    assert store.stream(key).range()[0].fields == {b"f": b"v"}
-    assert store.delete(key) == 1
-    assert len(store.stream(key + b"\x00")) == 1
-
-
 def test_a_name_that_is_too_long_or_no_name_is_refused(store: Store) -> None:
     with pytest.raises(InvalidArgument, match="the key is longer than 1048576 bytes"):
         store.stream("x" * ((1 << 20) + 1))
@@ -155,15 +123,6 @@ def test_a_transaction_spans_databases(store: Store) -> None:
         fill(store, "s")
         fill(store.select(5), "s")
     assert store.size() == store.select(5).size() == 1
-
-
-def test_a_flush_deletes_any_number_of_keys(store: Store) -> None:
-    with store.transaction():
-        fill(store, *(str(n) for n in range(2100)))
-    with store.transaction() as tx:
-        fill(tx, "one more")
-        assert tx.flush() == 2101
-    assert store.flush() == 0
 
 
 # --- renaming -----------------------------------------------------------------------------------
@@ -280,15 +239,6 @@ def test_a_key_expires_at_its_time(store: Store, clock: ManualClock) -> None:
     assert (store.ttl("s"), store.type("s")) == (None, "none")
 
 
-def test_an_expired_stream_is_created_again(store: Store, clock: ManualClock) -> None:
-    store.stream("s").add({"f": "v"}, id="9999999999999-0")
-    store.stream("s").create_group("g")
-    store.expire("s", 1)
-    clock.advance(1000)
-    assert store.stream("s").add({"f": "v"}) == (START_MS + 1000, 0)
-    assert (store.stream("s").groups(), store.ttl("s"), store.size()) == ([], None, 1)
-
-
 def test_an_expired_key_is_deleted_without_being_read(store: Store, clock: ManualClock) -> None:
     database = store.engine.database
     for n in range(250):  # more than one step of the expiry thread
@@ -315,14 +265,6 @@ def test_an_expiry_can_be_changed_and_removed(store: Store, clock: ManualClock) 
     assert store.exists("s")
 
 
-def test_an_expiry_in_the_past_deletes_at_once(store: Store) -> None:
-    fill(store, "a", "b", "c")
-    assert store.expire("a", 0)
-    assert store.expire("b", -5)
-    assert store.expire_at("c", 0)
-    assert store.keys() == []
-
-
 def test_a_missing_key_has_no_expiry(store: Store) -> None:
     assert not store.expire("s", 5)
     assert not store.expire_at("s", 1 << 40)
@@ -337,15 +279,6 @@ def test_an_invalid_time_is_refused(store: Store, seconds: float) -> None:
         with pytest.raises(InvalidArgument, match="expire time"):
             call("s", seconds)
     assert store.ttl("s") is None
-
-
-def test_changes_to_a_stream_keep_its_expiry(store: Store) -> None:
-    fill(store, "s")
-    store.expire("s", 60)
-    store.stream("s").add({"f": "v"}, maxlen=1)
-    store.stream("s").trim(maxlen=0)
-    store.stream("s").create_group("g")
-    assert store.ttl("s") == 60
 
 
 def test_an_expiry_survives_a_restart(open_store: Stores, clock: ManualClock) -> None:

@@ -81,37 +81,6 @@ def test_a_category_allows_its_commands_and_no_others(served: Served, category: 
             assert (answer == b"OK") == (free or category in categories_of(command)), command.name
 
 
-def test_the_last_rule_wins(served: Served) -> None:
-    with _log_in(served, "~*", "+@all", "-@dangerous", "+info", "-config", "+config|get") as asker:
-        assert asker.ask("KEYS *").startswith("NOPERM")
-        assert asker.ask("INFO server").startswith(b"# Server")
-        assert asker.ask("CONFIG SET maxclients 5").startswith("NOPERM")
-        assert asker.ask("CONFIG GET maxclients") == [b"maxclients", b"10000"]
-
-
-def test_keys_are_read_and_written_by_patterns(served: Served) -> None:
-    refused = Failure("NOPERM No permissions to access a key")
-    with served.asker() as admin:
-        admin.ask("XADD read:s 1-1 f v")
-        admin.ask("SET read:k v")
-    with _log_in(served, "%R~read:*", "%W~write:*", "~both:*", "+@all") as asker:
-        assert asker.ask("GET read:k") == b"v"
-        assert asker.ask("SET read:k w") == refused
-        assert asker.ask("XLEN read:s") == 1
-        assert asker.ask("XADD read:s * f v") == refused
-        assert asker.ask("SET write:k v") == b"OK"
-        assert asker.ask("SET write:k v GET") == refused
-        assert asker.ask("GET write:k") == refused
-        assert asker.ask("XADD write:s 1-1 f v") == b"1-1"
-        assert asker.ask("XRANGE write:s - +") == refused
-        assert asker.ask("COPY read:k both:k") == 1
-        assert asker.ask("COPY both:k read:k") == refused
-        assert asker.ask("MGET read:k other") == refused
-        assert asker.ask("XREAD STREAMS read:s other 0 0") == refused
-        assert asker.ask("XREAD STREAMS read:s 0") == [[b"read:s", [[b"1-1", [b"f", b"v"]]]]]
-        assert asker.ask("RENAME both:k write:k") == b"OK"
-
-
 def test_a_refused_command_inside_multi_makes_exec_fail(served: Served) -> None:
     with _log_in(served, "~a*", "+@all", "-get") as asker:
         asker.ask("MULTI")

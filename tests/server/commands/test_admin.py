@@ -190,35 +190,6 @@ def test_shutdown_ends_the_connection_and_the_server(
 # --- watching -----------------------------------------------------------------------------------
 
 
-def test_monitors_see_commands_as_redis_shows_them(served: Served, redis_port: int) -> None:
-    seen = []
-    for port in (served.port, redis_port):
-        with Asker(port) as monitor, Asker(port) as asker:
-            assert monitor.ask("MONITOR") == b"OK"
-            asker.ask("SET", "k", b'\x00\xff"\\\n\t x')
-            asker.ask("CONFIG GET maxclients")
-            asker.ask("SELECT 2")
-            asker.ask("GET", "k")
-            lines = [monitor.read() for _ in range(3)]
-            assert all(line.split(b".")[0].isdigit() for line in lines)
-            seen.append([line.partition(b"] ")[2] for line in lines])
-            assert b"[2 127.0.0.1:" in lines[2]
-    assert seen[0] == seen[1]
-
-
-def test_monitors_see_how_a_transaction_ends(served: Served, redis_port: int) -> None:
-    seen = []
-    for port in (served.port, redis_port):
-        with Asker(port) as monitor, Asker(port) as asker:
-            assert monitor.ask("MONITOR") == b"OK"
-            for text in ("MULTI", "SET k v", "EXEC", "MULTI", "NONE x", "EXEC", "EXEC", "PING end"):
-                asker.ask(text)
-            lines = [monitor.read().partition(b"] ")[2] for _ in range(7)]
-            assert lines.count(b'"EXEC"') == 3
-            seen.append(lines)
-    assert seen[0] == seen[1]
-
-
 def test_a_monitor_of_redis_py(client: redis.Redis, served: Served) -> None:
     with client.monitor() as monitor, served.asker() as asker:  # type: ignore[no-untyped-call]
         asker.ask("XADD s 1-1 f v")

@@ -89,19 +89,6 @@ def _wait_until_blocked(served: Served, count: int) -> None:
     until(lambda: len(served.executor.blocked) == count)
 
 
-def test_killing_a_client_ends_its_connection_and_its_wait(served: Served) -> None:
-    with served.asker() as asker, served.asker() as waiting:
-        number = waiting.ask("CLIENT ID")
-        asker.ask("XGROUP CREATE s g $ MKSTREAM")
-        waiting.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">")
-        _wait_until_blocked(served, 1)
-        assert asker.ask("CLIENT", "KILL", "ID", str(number)) == 1
-        assert waiting.is_closed()
-        asker.ask("XADD s 1-1 f v")
-        assert asker.ask("XPENDING s g") == [0, None, None, None]
-        assert len(served.executor.blocked) == 0
-
-
 def test_a_client_that_kills_itself_gets_the_reply_first(served: Served) -> None:
     with served.asker() as asker:
         number = asker.ask("CLIENT ID")

@@ -310,42 +310,6 @@ def test_a_conversation_gets_the_replies_of_a_newer_redis(
             assert (line, ours.ask(*words)) == (line, redis.ask(*words))
 
 
-LATER = {"command|getkeys", "command|getkeysandflags", "wait"}
-LATER |= {"subscribe", "psubscribe", "ssubscribe", "cluster|shards", "cluster|slots"}
-"""Commands that Redis 7.0 describes differently from 8: an arity, a flag."""
-SINCE_8_10 = b"script_runner"
-"""A flag that older versions of Redis lack."""
-
-
-def _described(asker: Asker) -> dict[str, object]:
-    rows: dict[str, object] = {}
-
-    def add(row: list[object]) -> None:
-        name, arity, flags, first, last, step, categories, _, specs, subcommands = row
-        assert isinstance(name, bytes)
-        assert isinstance(flags, list)
-        assert isinstance(specs, list)
-        assert isinstance(subcommands, list)
-        plain = [{key: spec[key] for key in spec if key != b"notes"} for spec in specs]
-        flags = [flag for flag in flags if flag != SINCE_8_10]
-        rows[name.decode()] = [arity, flags, first, last, step, categories, plain]
-        for each in subcommands:
-            add(each)
-
-    for row in asker.ask("COMMAND"):
-        add(row)
-    return rows
-
-
-def test_commands_have_the_descriptions_of_redis(served: Served, redis_port: int) -> None:
-    with served.asker(3) as ours, Asker(redis_port, 3) as redis:
-        reply, wanted = _described(ours), _described(redis)
-    both = [name for name in reply if name in wanted and name not in LATER]
-    assert len(both) > 100
-    for name in both:
-        assert (name, reply[name]) == (name, wanted[name])
-
-
 def test_cluster_clients_get_the_address_of_the_server(served: Served) -> None:
     with served.asker() as asker:
         rows = asker.ask("COMMAND INFO del ping xadd xlen slowlog|len xidmprecord")

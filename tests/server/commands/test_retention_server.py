@@ -36,20 +36,6 @@ def test_acknowledged_entries_leave_a_stream_while_it_is_produced(
     assert info(client)[b"length"] == 0
 
 
-def test_run_removes_all_and_returns_their_number(client: redis.Redis) -> None:
-    with client.pipeline() as pipe:
-        for number in range(1, 1001):
-            pipe.xadd("s", {"u": number % 10}, id=f"{number}-0")
-        pipe.execute()
-    ask(client, "KVSTREAM.RETENTION", "SET", "s", "LATEST", "u")
-    until(lambda: client.xlen("s") == 10, "the compaction")
-    ask(client, "KVSTREAM.RETENTION", "SET", "s", "MAXLEN", 3)
-    ask(client, "KVSTREAM.RETENTION", "RUN", "s")
-    entries: Any = client.xrange("s")
-    assert [eid for eid, _ in entries] == [b"998-0", b"999-0", b"1000-0"]
-    assert ask(client, "KVSTREAM.RETENTION", "DEL", "s") == 1
-
-
 def test_metrics_count_what_retention_removed(serve: Serve) -> None:
     served = serve(metrics_port=0)
     client = served.client()

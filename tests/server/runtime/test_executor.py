@@ -135,23 +135,6 @@ def test_a_reader_is_served_right_after_the_append(
     assert bob.heard() == b"$3\r\n1-1\r\n:1\r\n"
 
 
-def test_readers_of_a_group_are_served_in_the_order_of_their_arrival(server: Server) -> None:
-    talkers = [server.client() for _ in range(4)]
-    talkers[3].ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
-    for name, talker in zip("abc", talkers[:3], strict=True):
-        talker.ask(
-            *("XREADGROUP", "GROUP", "g", name, "COUNT", "1", "BLOCK", "0", "STREAMS", "s", ">")
-        )
-    talkers[3].send("XADD", "s", "1-1", "f", "v")
-    talkers[3].send("XADD", "s", "2-1", "f", "v")
-    server.turn()
-    assert b"1-1" in talkers[0].heard()
-    assert b"2-1" in talkers[1].heard()
-    assert talkers[2].heard() == b""
-    assert talkers[2].client.block is not None
-    talkers[2].leave()
-
-
 def test_requests_sent_while_blocked_run_afterwards(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
@@ -189,24 +172,6 @@ def test_a_blocked_claim_gets_entries_that_become_idle(
         time.sleep(0.01)
         server.wait(0.05)
     assert b"1-1" in ann.heard()
-
-
-def test_a_disconnected_client_no_longer_waits(server: Server, ann: Talker, bob: Talker) -> None:
-    bob.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
-    ann.ask("XREADGROUP", "GROUP", "g", "ann", "BLOCK", "0", "STREAMS", "s", ">")
-    ann.leave()
-    assert len(server.engine.waiters) == 0
-    bob.ask("XADD", "s", "1-1", "f", "v")
-    assert bob.ask("XPENDING", "s", "g") == b"*4\r\n:0\r\n$-1\r\n$-1\r\n*-1\r\n"
-
-
-def test_a_destroyed_group_wakes_its_readers_with_an_error(
-    server: Server, ann: Talker, bob: Talker
-) -> None:
-    bob.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
-    ann.ask("XREADGROUP", "GROUP", "g", "ann", "BLOCK", "0", "STREAMS", "s", ">")
-    assert bob.ask("XGROUP", "DESTROY", "s", "g") == b":1\r\n"
-    assert ann.heard().startswith(b"-NOGROUP")
 
 
 def test_waiters_keep_waiting_when_the_turn_that_served_them_fails(

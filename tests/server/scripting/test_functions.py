@@ -200,48 +200,12 @@ def test_two_names_of_a_library_may_differ_only_in_case(serve: Serve) -> None:
         assert ours.ask("FCALL", "g", "0") == 1
 
 
-def test_records_are_those_of_redis(served: Served, redis_port: int) -> None:
-    names = ["fcall", "fcall_ro"]
-    names += [
-        f"function|{word}"
-        for word in ["load", "list", "delete", "flush", "dump", "restore", "stats", "kill"]
-    ]
-    with Asker(redis_port) as theirs, Asker(served.port) as ours:
-        for name in names:
-            reply = theirs.ask("COMMAND", "INFO", name), ours.ask("COMMAND", "INFO", name)
-            if name.startswith("fcall"):
-                reply[1][0][2].remove(b"script_runner")  # since Redis 8.10
-            for row in (row[0] for row in reply):
-                row[2].sort()
-                row[6].sort()
-            assert reply[0][0][:8] == reply[1][0][:8], name
-
-
 def test_a_load_that_takes_too_long_is_refused_and_changes_nothing(served: Served) -> None:
     client = served.client()
     client.function_load(function("return 1"))
     with pytest.raises(redis.ResponseError, match="ERR FUNCTION LOAD timeout"):
         client.function_load(library("while true do end"), replace=True)
     assert client.fcall("f", 0) == 1
-
-
-def test_a_name_of_another_library_is_refused(served: Served) -> None:
-    client = served.client()
-    client.function_load(function("return 1"))
-    taken = library("redis.register_function('F', function() return 2 end)", "other")
-    with pytest.raises(redis.ResponseError, match="Function F already exists"):
-        client.function_load(taken)
-    assert client.fcall("f", 0) == 1
-    assert [each[1] for each in client.function_list()] == [b"lib"]
-
-
-def test_a_replaced_library_loses_its_functions(served: Served) -> None:
-    client = served.client()
-    client.function_load(function("return 1", "one"))
-    client.function_load(function("return 2", "two"), replace=True)
-    assert client.fcall("two", 0) == 2
-    with pytest.raises(redis.ResponseError, match="Function not found"):
-        client.fcall("one", 0)
 
 
 def test_local_variables_of_a_library_are_kept(served: Served) -> None:
@@ -251,14 +215,6 @@ def test_local_variables_of_a_library_are_kept(served: Served) -> None:
     assert [client.fcall("f", 0) for _ in range(3)] == [1, 2, 3]
     client.function_load(function("return 1", "g").replace("name=lib", "name=other"))
     assert client.fcall("f", 0) == 4
-
-
-def test_flushall_keeps_functions(served: Served) -> None:
-    client = served.client()
-    client.function_load(function("return redis.call('exists', 'k')"))
-    client.set("k", "v")
-    client.flushall()
-    assert client.fcall("f", 0) == 0
 
 
 # --- payloads -------------------------------------------------------------------------------------

@@ -215,16 +215,6 @@ def _line(text: str, begin: str) -> str:
     return next(line for line in text.splitlines() if line.startswith(begin))
 
 
-def test_keys_that_a_script_reads_are_tracked(served: Served) -> None:
-    with Asker(served.port, 3) as ann, Asker(served.port) as bob:
-        ann.ask("CLIENT TRACKING ON")
-        ann.ask("EVAL", "return redis.call('get','a')", "1", "b")
-        bob.ask("SET b 1")
-        bob.ask("SET a 1")
-        ann.send("PING")
-        assert [ann.read(), ann.read()] == [[b"invalidate", [b"a"]], b"PONG"]
-
-
 def test_a_paused_server_holds_scripts(server: Server) -> None:
     ann, bob = server.client(), server.client()
     ann.ask("CLIENT", "PAUSE", "10000", "WRITE")
