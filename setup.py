@@ -12,6 +12,7 @@ MODULES = [
     "kvstream.layout._columns",
     "kvstream.layout._compiled",
     "kvstream.layout._packing",
+    "kvstream.layout._plain",
     "kvstream.rdb._compiled",
     "kvstream.resp._wire",
 ]

@@ -185,7 +185,7 @@ def fit_in_python(
         value = values[at]
         if live + dead and size + counters_size(live, dead) + data_size(value) >= limit:
             return at, size
-        size += size_in_python([(StreamID.unpack(ids[at]), value)], names, master)
+        size += size_in_python([(ids[at], value)], names, master)
         live += 1
     return max(start, stop), size
 

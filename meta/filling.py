@@ -62,7 +62,6 @@ def append(txn: Changeset, stream: StreamMeta, eid: StreamID, value: bytes, name
         stream.slack += length + stream.width
     else:
         stream.slack += 2 * length + 16 * len(names) + _HEAD_FAR
-    stream.unmeasured.append((eid, value))  # type: ignore[union-attr]
     stream.open_appended = appended + 1
     stream.open_live += 1
     stream.open_last = stream.last = eid
@@ -70,7 +69,9 @@ def append(txn: Changeset, stream: StreamMeta, eid: StreamID, value: bytes, name
         stream.first = eid
     stream.length += 1
     stream.entries_added += 1
-    txn.batch.puts[_MESSAGES][stream.prefix + PACKED(ms, seq)] = value
+    key = stream.prefix + PACKED(ms, seq)
+    txn.batch.puts[_MESSAGES][key] = value
+    stream.unmeasured.append((key, value))  # type: ignore[union-attr]
     if length > _NOTED_BYTES_MAX:
         measure(txn.batch, stream)
     stream.unrecorded_entries += 1
@@ -135,7 +136,7 @@ def fill_in_python(
     first: StreamID,
     bounds: tuple[int, int, int, int, int],
     prefix: bytes,
-    noted: list[tuple[StreamID, bytes]],
+    noted: list[Row],
     puts: dict[bytes, bytes | None],
 ) -> tuple[int, int]:
     """Append entries while they have the node's names and certainly fit.
@@ -149,7 +150,7 @@ def fill_in_python(
     for at in range(start, stop):
         value, entry_names = entries[at]
         length = len(value)
-        ms, seq = eid = ids[at]
+        ms, seq = ids[at]
         if (
             length >= near
             or slack + length >= room
@@ -159,8 +160,9 @@ def fill_in_python(
         ):
             return at, slack
         slack += length + width
-        noted.append((eid, value))
-        puts[prefix + PACKED(ms, seq)] = value
+        key = prefix + PACKED(ms, seq)
+        puts[key] = value
+        noted.append((key, value))
     return max(start, stop), slack
 
 
@@ -198,7 +200,7 @@ def catch_up(batch: Batch, stream: StreamMeta) -> None:
     if whole and stream.unmeasured is None:
         with suppress(Corruption):  # reported to whoever reads the entry
             decode_checked([value for _, value in rows])
-            stream.unmeasured = [(StreamID.unpack(key[-ID_BYTES:]), value) for key, value in rows]
+            stream.unmeasured = rows
 
 
 def _rows_from(batch: Batch, prefix: bytes, start: StreamID) -> list[Row]:

@@ -40,7 +40,7 @@ from kvstream.meta.changeset import Changeset
 from kvstream.meta.records import Node, StreamMeta, encode_node, lives_in
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.storage.options import LARGE_VALUE
-from kvstream.types.ids import MIN_ID, PACKED, StreamID, new_id
+from kvstream.types.ids import MIN_ID, PACKED, UNPACKED, StreamID, new_id
 from kvstream.types.records import flat_of
 
 _MESSAGES, _TREES = Family.MESSAGES, Family.TREES
@@ -100,30 +100,28 @@ def data_size(value: bytes) -> int:
     return sum(map(len, flat_of(decode_page([value])[0])))
 
 
-def _read_back(batch: Batch, stream: StreamMeta) -> list[tuple[StreamID, bytes]]:
+def _read_back(batch: Batch, stream: StreamMeta) -> list[Row]:
     lower = max(stream.open_first, stream.measured.next())
     upper = stream.prefix + stream.open_last.packed + b"\x00"
     rows = batch.page(_MESSAGES, stream.prefix + lower.packed, upper, _WHOLE_NODE)
     decode_checked([value for _, value in rows])
-    return [(StreamID.unpack(key[-ID_BYTES:]), value) for key, value in rows]
+    return rows
 
 
-def _entries_size(stream: StreamMeta, entries: list[tuple[StreamID, bytes]]) -> int:
-    """Return the listpack bytes of ``entries`` in the open node."""
+def _entries_size(stream: StreamMeta, rows: list[Row]) -> int:
+    """Return the listpack bytes of entries in the open node."""
     if twins is not None:
-        size = twins.entries_size(entries, stream.names, *stream.open_first)
+        size = twins.entries_size(rows, stream.names, *stream.open_first)
         if size is not None:
             return size
-    return size_in_python(entries, stream.names, stream.open_first)
+    return size_in_python(rows, stream.names, stream.open_first)
 
 
-def size_in_python(
-    entries: list[tuple[StreamID, bytes]], names: tuple[bytes, ...], first: StreamID
-) -> int:
-    """Return the listpack bytes of ``entries`` in a node with these names and first ID."""
+def size_in_python(rows: list[Row], names: tuple[bytes, ...], first: StreamID) -> int:
+    """Return the listpack bytes of entries in a node with these names and first ID."""
     count = len(names)
-    fields = decode_page([value for _, value in entries])
-    heads = deltas_size(first, [eid for eid, _ in entries])
+    fields = decode_page([value for _, value in rows])
+    heads = deltas_size(first, [UNPACKED(key[-ID_BYTES:]) for key, _ in rows])
     if list(map(tuple, fields)).count(names) == len(fields) and list(map(type, fields)).count(
         dict
     ) == len(fields):

@@ -22,6 +22,7 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 
 from kvstream.errors import Corruption
+from kvstream.layout import plain
 from kvstream.layout.keys import ID_BYTES
 from kvstream.meta import pel_index
 from kvstream.meta.changeset import Changeset
@@ -365,6 +366,8 @@ def discard_of(txn: Changeset, group: GroupMeta, consumer: ConsumerMeta) -> int:
 
 def discard_one(txn: Changeset, group: GroupMeta, eid: PackedID) -> int:
     """Remove one ID from the PEL; return 1 if it was pending."""
+    if plain is not None and (count := plain.discard(Run, txn, group, eid)) >= 0:
+        return count
     run = run_at(txn, group, eid)
     return 0 if run is None else discard_from(txn, group, run, eid)
 

@@ -62,6 +62,7 @@ from kvstream.meta.policy import GroupPolicy, Progress
 from kvstream.meta.reply_cache import Readahead
 from kvstream.meta.runs import Run, RunIndex, RunWatches, run_tree
 from kvstream.meta.trees import Tree, key_tree
+from kvstream.storage.batch import Row
 from kvstream.types.ids import MIN_ID, StreamID, new_id
 from kvstream.types.images import PackedID
 from kvstream.types.thresholds import DEFAULT, Thresholds
@@ -324,11 +325,9 @@ class StreamMeta:
         A value shorter than ``near`` takes its length plus ``width`` bytes; the node takes
         ``empty_bytes`` without entries.
         """
-        self.unmeasured: list[tuple[StreamID, bytes]] | None = (
-            [] if self.measured == self.open_last else None
-        )
-        """The open node's entries above ``measured``, not in open_bytes; None if to be read
-        back. All of them are live, and no live entry is missing behind the first."""
+        self.unmeasured: list[Row] | None = [] if self.measured == self.open_last else None
+        """The rows of the open node's entries above ``measured``, not in open_bytes; None if to be
+        read back. All of them are live, and no live entry is missing behind the first."""
         self.slack = 0 if self.unmeasured == [] else UNREAD
         """An upper bound of the bytes of the unmeasured entries."""
         self.groups: dict[bytes, GroupMeta] = {}

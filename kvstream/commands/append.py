@@ -61,7 +61,10 @@ def xadd(txn: Txn, session: Session, argv: Argv) -> Reply:
 
     `ms-*` without a free sequence number is refused with the text of Redis 7.2 and later.
     """
-    return _add(txn, session, argv, 2)
+    if argv[2] != b"*":
+        return _add(txn, session, argv, 2)
+    value, names = encode_flat(argv[3:], txn.catalog.limits.entry_max_bytes)
+    return b"%d-%d" % append.add(txn, session.prefix + argv[1], value, names)  # type: ignore[str-format]
 
 
 @COMMANDS.command(

@@ -145,16 +145,12 @@ def _read_short(txn: Txn, session: Session, argv: Argv) -> Streams | NullArray |
     Parsed by position, the row "XREADGROUP COUNT 1, -P 16" of docs/benchmarks.md takes half of the
     time.
     """
-    words, noack = argv[4:-3], False
-    block: bytes | None
     if argv[-3] not in STREAMS or argv[1] not in _GROUP:
         return None
-    if len(words) > 2 and words[-1] in _NOACK:
-        words, noack = words[:-1], True
-    if len(words) == 2 and words[0] in COUNT:
-        raw, block = words[1], None
-    elif (options := count_and_block(words)) is not None:
-        raw, block = options
+    if len(argv) == 9 and argv[4] in COUNT:
+        raw, block, noack = argv[5], None, False
+    elif (options := _short_options(argv[4:-3])) is not None:
+        raw, block, noack = options
     else:
         return None
     count = SHORT_COUNTS.get(raw)
@@ -178,6 +174,17 @@ def _read_short(txn: Txn, session: Session, argv: Argv) -> Streams | NullArray |
 
     key = readgroup.share_key(group, None)
     return Blocked([name], attempt, timeout_ms or None, share_key=key, group=group)
+
+
+def _short_options(words: Argv) -> tuple[bytes, bytes | None, bool] | None:
+    """Return the arguments of COUNT and BLOCK, and whether NOACK is given; None for others."""
+    noack = len(words) > 2 and words[-1] in _NOACK
+    if noack:
+        words = words[:-1]
+    if len(words) == 2 and words[0] in COUNT:
+        return words[1], None, noack
+    options = count_and_block(words)
+    return None if options is None else (*options, noack)
 
 
 def _claimable_at(names: list[bytes], group: bytes, min_idle_ms: int, txn: Txn) -> int | None:

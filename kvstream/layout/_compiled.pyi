@@ -15,7 +15,7 @@ def decode_rows(
     page: list[tuple[bytes, bytes]], prefix: int, entry: type[E], stream_id: type
 ) -> list[E] | None: ...
 def entries_size(
-    entries: Sequence[tuple[tuple[int, int], bytes]],
+    rows: list[tuple[bytes, bytes]],
     names: tuple[bytes, ...],
     first_ms: int,
     first_seq: int,

@@ -12,6 +12,7 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from kvstream.layout._ids cimport PyObject_GC_UnTrack, kvstream_alloc, make_id, put_big_endian
 from kvstream.layout._listpack cimport element_size, integer_size
 from kvstream.layout._msgpack cimport (
     ID_BYTES,
@@ -35,7 +36,6 @@ from kvstream.types.records import EntryFields
 cdef extern from "Python.h":
     int PyGC_Disable()
     int PyGC_Enable()
-    void PyObject_GC_UnTrack(PyObject *)
     bint PyUnicode_IS_COMPACT_ASCII(object)
     void *PyUnicode_DATA(object)
     Py_ssize_t PyUnicode_GET_LENGTH(object)
@@ -43,15 +43,6 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    static inline PyObject *kvstream_alloc(PyTypeObject *type, Py_ssize_t size) {
-        PyObject *made = type->tp_alloc(type, size);
-    #if PY_VERSION_HEX >= 0x030E0000
-        /* From 3.14 on a tuple keeps its hash; zeroed memory would say that it is 0. */
-        if (made != NULL) ((PyTupleObject *)made)->ob_hash = -1;
-    #endif
-        return made;
-    }
-
     static inline PyObject *kvstream_dict(PyObject *type) {
         PyObject *made = PyDict_Type.tp_new((PyTypeObject *)type, NULL, NULL);
         /* As a plain dict: tracked once it holds something that can be part of a cycle. */
@@ -59,7 +50,6 @@ cdef extern from *:
         return made;
     }
     """
-    object kvstream_alloc(PyTypeObject *type, Py_ssize_t size)
     object kvstream_dict(object type)
 
 
@@ -225,13 +215,6 @@ cdef struct Name:
     PyObject *object
 
 
-cdef inline void put_big_endian(unsigned char *at, uint64_t number) noexcept nogil:
-    cdef int i
-    for i in range(7, -1, -1):
-        at[i] = number & 0xFF
-        number >>= 8
-
-
 cdef object decode_fields(bytes value, Name *names, Py_ssize_t *known, list kept):
     """Return the dict of one row value, or None; name objects of earlier rows are reused."""
     cdef Cursor cursor
@@ -282,18 +265,6 @@ def decode_page(values):
             return None
         page.append(fields)
     return page
-
-
-cdef inline object make_id(type stream_id, object ms, uint64_t seq):
-    """Make an ID that the cycle collector does not track: it has two numbers."""
-    cdef object number = seq
-    eid = kvstream_alloc(<PyTypeObject *>stream_id, 2)
-    PyObject_GC_UnTrack(<PyObject *>eid)
-    Py_INCREF(ms)
-    PyTuple_SET_ITEM(eid, 0, ms)
-    Py_INCREF(number)
-    PyTuple_SET_ITEM(eid, 1, number)
-    return eid
 
 
 def ids_from(type stream_id not None, uint64_t ms, uint64_t seq, Py_ssize_t count):
@@ -499,19 +470,19 @@ cdef Py_ssize_t entry_size(bytes value, tuple names) except -2:
     return 2 + integer_size(count) + integer_size(2 * count + 4) + foreign
 
 
-def entries_size(list entries, tuple names, uint64_t first_ms, uint64_t first_seq):
-    """Return the listpack bytes of (ID, row value) pairs in a node with these names, or None."""
+def entries_size(list rows, tuple names, uint64_t first_ms, uint64_t first_seq):
+    """Return the listpack bytes of rows in a node with these names, or None."""
     cdef Py_ssize_t total = 0, one
-    cdef uint64_t ms, seq
-    for eid, value in entries:
-        if type(value) is not bytes:
+    cdef Bytes eid
+    for key, value in rows:
+        if type(value) is not bytes or type(key) is not bytes or len(<bytes>key) < ID_BYTES:
             return None
         one = entry_size(<bytes>value, names)
         if one < 0:
             return None
-        ms, seq = eid
-        total += one + integer_size(<int64_t>(ms - first_ms))
-        total += integer_size(<int64_t>(seq - first_seq))
+        eid = <Bytes>PyBytes_AS_STRING(key) + PyBytes_GET_SIZE(key) - ID_BYTES
+        total += one + integer_size(<int64_t>(big_endian(eid) - first_ms))
+        total += integer_size(<int64_t>(big_endian(eid + 8) - first_seq))
     return total
 
 
@@ -616,7 +587,7 @@ cdef tuple fill_while(
     cdef Py_ssize_t near, width, slack, room, far, at, length
     cdef Py_ssize_t size = PyBytes_GET_SIZE(prefix)
     cdef unsigned char *key_at
-    cdef object eid, entry, value, given, key, same = names, pair
+    cdef object eid, entry, value, given, key, same = names, row
     first_ms, first_seq = first
     near, width, slack, room, far = bounds
     at = start
@@ -641,14 +612,14 @@ cdef tuple fill_while(
             break
         same = given
         slack += length + width
-        pair = (eid, value)
-        PyObject_GC_UnTrack(<PyObject *>pair)
-        noted.append(pair)
         key = PyBytes_FromStringAndSize(NULL, size + 16)
         key_at = <unsigned char *>PyBytes_AS_STRING(key)
         memcpy(key_at, PyBytes_AS_STRING(prefix), size)
         put_big_endian(key_at + size, ms)
         put_big_endian(key_at + size + 8, seq)
         puts[key] = value
+        row = (key, value)
+        PyObject_GC_UnTrack(<PyObject *>row)
+        noted.append(row)
         at += 1
     return at, slack

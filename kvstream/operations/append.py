@@ -15,6 +15,7 @@ from struct import Struct
 import xxhash
 
 from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, quote
+from kvstream.layout import plain
 from kvstream.layout.keys import U64, is_shared, key_of
 from kvstream.layout.listpack import canonical_integer
 from kvstream.layout.rows import ids_from
@@ -95,7 +96,12 @@ def add(
             return _carry_out(txn, once, adding)
         refuse_explicit_id(eid)
         return _add_once(txn, name, once, adding)
+    added = plain.append(txn, name, value, names) if eid is None and plain is not None else None
     stream = txn.stream(name)
+    if added is not None and stream is not None:
+        if trim is not None:
+            trim_stream(txn, stream, trim)
+        return added
     if stream is None:
         if nomkstream:
             return None

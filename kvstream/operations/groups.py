@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError, quote
+from kvstream.layout import plain
 from kvstream.layout.keys import U64, key_of, successor, tree_prefix
 from kvstream.meta import nodes, pel
 from kvstream.meta.key_events import (
@@ -20,6 +21,7 @@ from kvstream.meta.key_events import (
 )
 from kvstream.meta.pel_index import pending_in
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.operations import unique
@@ -94,10 +96,12 @@ def give(
     stream: StreamMeta,
     group: GroupMeta,
     consumer: ConsumerMeta,
-    ids: Sequence[bytes],
+    ids: list[bytes],
     noack: bool,
 ) -> None:
     """Record that the group's next entries were delivered to a consumer."""
+    if not noack and plain is not None and plain.give(Run, txn, stream, group, consumer, ids):
+        return
     advance_over(stream, group, ids)
     if not noack:
         pel.deliver(txn, group, ids, consumer.name, txn.now_ms)

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Sequence
 from operator import itemgetter
 
 from kvstream.errors import InvalidArgument
+from kvstream.layout import plain
 from kvstream.layout.rows import EncodedEntries, Rows
 from kvstream.meta.pel import (
     COUNT_MAX,
@@ -217,6 +218,10 @@ def read_short(
     txn: Txn, name: bytes, group_name: bytes, consumer_name: bytes, count: int, noack: bool
 ) -> Sequence[Entry] | None:
     """Deliver up to SMALL_READ new entries of one stream; None if they may be large."""
+    if plain is not None and not noack:
+        found = plain.read_new(Run, txn, name, group_name, consumer_name, count)
+        if found is not None:
+            return Rows(*found)
     stream, group = group_of_key(txn, name, group_name, WHERE)
     if not is_short(count, stream):
         return None

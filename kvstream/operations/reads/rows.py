@@ -61,41 +61,46 @@ def read_rows(
 
 def read_recent(stream: StreamMeta, start: StreamID, count: int) -> list[Row] | None:
     """Return the first rows from ``start`` on; None if they are not all in memory."""
-    entries = stream.unmeasured
-    if not entries or (start < entries[0][0] and not MIN_ID < stream.measured < start):
+    rows = stream.unmeasured
+    if not rows:
         return None
-    at, prefix = bisect_left(entries, (start, b"")), stream.prefix
-    return [(prefix + PACKED(*eid), value) for eid, value in entries[at : at + count]]
+    lower = stream.prefix + PACKED(*start)
+    if lower < rows[0][0] and not MIN_ID < stream.measured < start:
+        return None
+    at = bisect_left(rows, (lower, b""))
+    return rows[at : at + count]
 
 
 def read_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Rows:
-    """Return the next ``count`` new entries: recent ones, or through the group's readahead.
+    """Return the next ``count`` new entries: through the group's readahead, or recent ones.
 
     A consumer that reads entries one by one would otherwise seek for each. The readahead is valid
     until one of its entries is deleted, and skipped if the group's last ID was moved.
     """
     known = group.readahead
-    if known is None or not stream.keeps(known):
-        known = group.readahead = Readahead(stream.shrinks, count)
-    following, prefix = group.last_delivered, stream.prefix
+    if known is None or not _has_next(stream, group, known, count):
+        start = group.last_delivered.next()
+        found = read_recent(stream, start, count)
+        if found is not None:
+            return Rows(found, len(stream.prefix))
+        if known is None or not stream.keeps(known):
+            known = group.readahead = Readahead(stream.shrinks, count)
+        found = read_rows(txn, stream, start, MAX_ID, max(count, known.pace))
+        known.pace = known.next_pace(found)
+        known.rows = deque(found)
     queue = known.rows
-    if known.after != following:
-        queue.clear()
-    if len(queue) < count and (not queue or queue[-1][0] < prefix + stream.last.packed):
-        start = following.next()
-        found = read_recent(stream, start, FEW)
-        if found is None:
-            found = read_rows(txn, stream, start, MAX_ID, max(count, known.pace))
-            known.pace = known.next_pace(found)
-        elif len(found) <= count:
-            return Rows(found, len(prefix))
-        known.rows = queue = deque(found)
-    taken: list[tuple[bytes, bytes]] = []
-    while queue and len(taken) < count:
-        taken.append(queue.popleft())
+    taken = [queue.popleft() for _ in range(min(count, len(queue)))]
     if taken:
         known.after = StreamID.unpack(taken[-1][0][-ID_BYTES:])
-    return Rows(taken, len(prefix))
+    return Rows(taken, len(stream.prefix))
+
+
+def _has_next(stream: StreamMeta, group: GroupMeta, known: Readahead, count: int) -> bool:
+    """Return whether a readahead has the next ``count`` new entries, or all that there are."""
+    queue = known.rows
+    if not queue or known.after != group.last_delivered or not stream.keeps(known):
+        return False
+    return len(queue) >= count or queue[-1][0] >= stream.prefix + PACKED(*stream.last)
 
 
 def read_until(

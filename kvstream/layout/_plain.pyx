@@ -1,0 +1,372 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""Compiled twins of the plain XADD, XREADGROUP of new entries and XACK.
+
+Each does what is plain, on objects that are in memory: an entry with an automatic ID joins the open
+node; the consumer that was active last gets the next entries of its group; one entry is
+acknowledged. For all else they change nothing and say so: then the Python function does the work.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_SET_ITEM
+from kvstream.layout._ids cimport PyObject_GC_UnTrack, kvstream_alloc, make_id, put_big_endian
+from kvstream.layout._msgpack cimport ID_BYTES, Bytes, big_endian
+from libc.stdint cimport uint64_t
+from libc.string cimport memcmp, memcpy
+
+cdef enum:
+    ANCHOR, PACKED, OWNER, TIME_MS, DELIVERIES, RANK  # the parts of a run
+    PARTS
+
+cdef enum:  # as in meta/filling.py, meta/records.py and operations/reads/limits.py
+    NEAR = 4096
+    COUNTERS_MAX = 20
+    HEAD_FAR = 32
+    NOTED_BYTES_MAX = 4096
+    NODE_BYTES_MAX = 1 << 30
+    UNRECORDED_MAX = 128
+    FIRST_PAGE = 100
+    FIRST_BYTES = 1 << 20
+
+cdef uint64_t U64_MAX = 0xFFFFFFFFFFFFFFFF
+
+
+# --- XADD -----------------------------------------------------------------------------------------
+
+
+def append(txn, bytes name not None, bytes value not None, tuple names not None):
+    """Do ``add`` of operations/append.py; return the ID, None if that is not plain."""
+    cdef uint64_t ms, seq
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(value)
+    cdef object limits = txn.catalog.limits, last, eid, rows
+    cdef object stream = (<dict>txn._known).get(name)
+    if stream is None or stream.expire_at or txn.wanted_events or name in txn.awaited:
+        return None
+    last, rows = stream.last, stream.unmeasured
+    ms, seq = last
+    if <uint64_t>txn.now_ms > ms:
+        ms, seq = txn.now_ms, 0
+    elif seq < U64_MAX:
+        seq += 1
+    else:
+        return None
+    appended, slack, unrecorded = stream.open_appended, stream.slack, stream.unrecorded_entries
+    if (
+        appended == 0
+        or 0 < limits.node_max_entries <= appended
+        or stream.open_bytes + slack + length + COUNTERS_MAX
+        >= (limits.node_max_bytes or NODE_BYTES_MAX)
+        or length > NOTED_BYTES_MAX
+        or unrecorded >= UNRECORDED_MAX
+        or type(rows) is not list
+        or names != stream.names_seen
+    ):
+        return None
+    if length < <Py_ssize_t>stream.near and is_near(ms, seq, stream.open_first):
+        stream.slack = slack + length + stream.width
+    else:
+        stream.slack = slack + 2 * length + 16 * len(names) + HEAD_FAR
+    eid = make_id(type(last), ms, seq)
+    stream.open_appended = appended + 1
+    stream.open_live += 1
+    stream.open_last = stream.last = eid
+    if stream.length == 0:
+        stream.first = eid
+    stream.length += 1
+    stream.entries_added += 1
+    stream.unrecorded_entries = unrecorded + 1
+    key = key_of(stream.prefix, ms, seq)
+    (<dict>(<tuple>txn.batch.puts)[0])[key] = value
+    row = (key, value)
+    PyObject_GC_UnTrack(<PyObject *>row)
+    (<list>rows).append(row)
+    return eid
+
+
+cdef bint is_near(uint64_t ms, uint64_t seq, first) except -1:
+    """Return whether an ID differs little from the first one of its node."""
+    cdef uint64_t first_ms, first_seq
+    first_ms, first_seq = first
+    return ms - first_ms < NEAR and (seq - first_seq if seq > first_seq else first_seq - seq) < NEAR
+
+
+cdef bytes key_of(bytes prefix, uint64_t ms, uint64_t seq):
+    """Return the key of an entry."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(prefix)
+    key = PyBytes_FromStringAndSize(NULL, size + ID_BYTES)
+    to = <unsigned char *>PyBytes_AS_STRING(key)
+    memcpy(to, PyBytes_AS_STRING(prefix), size)
+    put_big_endian(to + size, ms)
+    put_big_endian(to + size + 8, seq)
+    return key
+
+
+# --- XREADGROUP -----------------------------------------------------------------------------------
+
+
+def read_new(
+    type run_type not None,
+    txn,
+    bytes name not None,
+    bytes group_name not None,
+    bytes consumer_name not None,
+    Py_ssize_t count,
+):
+    """Do ``read_short`` of operations/readgroup.py for entries that are not measured yet.
+
+    Return their rows and the length of their prefix; None if that is not plain.
+    """
+    cdef object stream = (<dict>txn._known).get(name), group, consumer, rows, last
+    cdef list page, ids
+    cdef Py_ssize_t at, prefix
+    if stream is None or stream.expire_at or txn.read_only:
+        return None
+    group, rows = (<dict>stream.groups).get(group_name), stream.unmeasured
+    if group is None or group.policy is not None or not rows:
+        return None
+    consumer, last = (<dict>group.consumers).get(consumer_name), group.last_delivered
+    if consumer is None or stream.last <= last or not stream.length:
+        return None
+    if count > 1 and stream.open_bytes * FIRST_PAGE > FIRST_BYTES * stream.open_appended:
+        return None
+    ms, seq = last
+    at = count_rows_to(rows, key_of(stream.prefix, ms, seq))
+    if at == 0 and not (any(stream.measured) and stream.measured <= last):
+        return None  # there may be others before them
+    page = (<list>rows)[at : at + count]
+    prefix = PyBytes_GET_SIZE(stream.prefix)
+    ids = [(<bytes>(<tuple>row)[0])[prefix:] for row in page]
+    return (page, prefix) if give(run_type, txn, stream, group, consumer, ids) else None
+
+
+cdef Py_ssize_t count_rows_to(list rows, bytes key) except -1:
+    """Return how many of the ascending ``rows`` have keys that are not above a key."""
+    cdef Py_ssize_t low = 0, high = PyList_GET_SIZE(rows), middle
+    while low < high:
+        middle = (low + high) // 2
+        if key < <bytes>(<tuple>PyList_GET_ITEM(rows, middle))[0]:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def give(type run_type not None, txn, stream, group, consumer, list ids not None):
+    """Make ``ids`` pending and the last delivered ones; return False if that is not plain."""
+    cdef object memory = group.runs.memory, activity = group.activity, number
+    cdef object now_ms = txn.now_ms
+    if (
+        memory is None
+        or group.indexed
+        or group.watches is not None
+        or activity.name != consumer.name
+        or not counts_further(stream, group)
+        or not are_ids(ids)
+        or not put_last(run_type, txn, group, consumer.name, memory, ids)
+    ):
+        return False
+    eid = <Bytes>PyBytes_AS_STRING(<object>PyList_GET_ITEM(ids, PyList_GET_SIZE(ids) - 1))
+    group.entries_read += PyList_GET_SIZE(ids)
+    group.last_delivered = make_id(type(group.last_delivered), big_endian(eid), big_endian(eid + 8))
+    number = activity.number + 1
+    activity.number = consumer.activity = number
+    activity.at_ms = consumer.seen_ms = consumer.active_ms = now_ms
+    (<dict>txn.catalog.seen).pop(consumer.row, None)
+    (<dict>txn._members)[group.row] = group
+    return True
+
+
+cdef bint counts_further(stream, group) except -1:
+    """Return whether each further entry adds one to those that the group has read."""
+    cdef object last = group.last_delivered, deleted = stream.max_deleted
+    if group.entries_read < 0 or last < stream.first:
+        return False
+    return not stream.length or deleted < last or not any(deleted)
+
+
+cdef bint are_ids(list ids) noexcept:
+    """Return whether there is an ID, and all are 16 bytes."""
+    for eid in ids:
+        if type(eid) is not bytes or PyBytes_GET_SIZE(eid) != ID_BYTES:
+            return False
+    return PyList_GET_SIZE(ids) > 0
+
+
+cdef bint put_last(type run_type, txn, group, owner, memory, list ids) except -1:
+    """Add IDs to the last run, or as a run of their own; return False if that is not plain."""
+    cdef Py_ssize_t count = PyList_GET_SIZE(ids), size = 0
+    cdef dict items = memory.items
+    cdef list chunks = memory.keys._chunks, chunk = None
+    cdef object runs = group.runs, sizes = txn.thresholds, index = group.index
+    cdef object first = <object>PyList_GET_ITEM(ids, 0), anchor = first, run = None, packed = b""
+    if PyList_GET_SIZE(chunks):
+        chunk = <list>PyList_GET_ITEM(chunks, PyList_GET_SIZE(chunks) - 1)
+        anchor = <object>PyList_GET_ITEM(chunk, PyList_GET_SIZE(chunk) - 1)
+        run = items[anchor]
+        packed = <object>PyTuple_GET_ITEM(run, PACKED)
+        size = PyBytes_GET_SIZE(packed)
+        if compare(last_of(packed), first) >= 0:
+            return False
+    most = <Py_ssize_t>sizes.run_ids
+    if run is not None and size // ID_BYTES + count <= most and shares(run, owner, txn.now_ms):
+        items[anchor] = remade(run_type, run, joined(packed, size, ids))
+        defer(runs, txn.batch, anchor, True)
+        if index is not None:
+            index.count(run, count)
+    else:
+        grown = <Py_ssize_t>group.grown + count
+        if (
+            count > most
+            or grown > <Py_ssize_t>sizes.cached_ids
+            or len(items) >= <Py_ssize_t>max(runs.room, sizes.cached_rows)
+            or owner not in group.consumers
+            or (chunk is not None and PyList_GET_SIZE(chunk) + 1 >= 2 * <Py_ssize_t>sizes.chunk_keys)
+        ):
+            return False
+        run = (first, joined(b"", 0, ids), owner, txn.now_ms, 1, 0)
+        run = remade(run_type, run, <object>PyTuple_GET_ITEM(run, PACKED))
+        items[first] = run
+        if chunk is None:
+            chunks.append([first])
+            memory.keys._firsts.append(first)
+        else:
+            chunk.append(first)
+        defer(runs, txn.batch, first, False)
+        if index is not None:
+            index.add(run)
+    group.grown += count
+    return True
+
+
+# --- XACK -----------------------------------------------------------------------------------------
+
+
+def discard(type run_type not None, txn, group, bytes eid not None):
+    """Remove an ID from the pending ones: return 1 if it was there, -1 if that is not plain."""
+    cdef object memory = group.runs.memory, runs = group.runs, index = group.index
+    cdef Py_ssize_t at, place, offset
+    cdef dict items
+    cdef list chunks, firsts, chunk
+    if (
+        memory is None
+        or group.indexed
+        or group.watches is not None
+        or group.keyed is not None
+        or PyBytes_GET_SIZE(eid) != ID_BYTES
+    ):
+        return -1
+    items, chunks, firsts = memory.items, memory.keys._chunks, memory.keys._firsts
+    at = count_to(firsts, eid) - 1
+    if at < 0:
+        return 0
+    chunk = <list>PyList_GET_ITEM(chunks, at)
+    place = count_to(chunk, eid) - 1
+    anchor = <object>PyList_GET_ITEM(chunk, place)
+    run = items[anchor]
+    packed = <object>PyTuple_GET_ITEM(run, PACKED)
+    offset = offset_of(packed, eid)
+    if offset < 0:
+        return 0
+    defer(runs, txn.batch, anchor, True)
+    if PyBytes_GET_SIZE(packed) > ID_BYTES:
+        items[anchor] = remade(run_type, run, without(packed, offset))
+        if index is not None:
+            index.count(run, -1)
+        return 1
+    group.near = None
+    del items[anchor]
+    del chunk[place]
+    if not PyList_GET_SIZE(chunk):
+        del chunks[at]
+        del firsts[at]
+    elif place == 0:
+        firsts[at] = <object>PyList_GET_ITEM(chunk, 0)
+    if index is not None:
+        index.remove(run)
+    return 1
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+cdef inline int compare(const char *one, bytes other) noexcept:
+    return memcmp(one, PyBytes_AS_STRING(other), ID_BYTES)
+
+
+cdef inline const char *last_of(bytes packed) noexcept:
+    return PyBytes_AS_STRING(packed) + PyBytes_GET_SIZE(packed) - ID_BYTES
+
+
+cdef bint shares(run, owner, now_ms) except -1:
+    """Return whether a run has the entries that an owner has got now, for the first time."""
+    return (
+        <object>PyTuple_GET_ITEM(run, TIME_MS) == now_ms
+        and <object>PyTuple_GET_ITEM(run, DELIVERIES) == 1
+        and <object>PyTuple_GET_ITEM(run, RANK) == 0
+        and <object>PyTuple_GET_ITEM(run, OWNER) == owner
+    )
+
+
+cdef object remade(type run_type, run, packed):
+    """Return a run with other IDs."""
+    cdef Py_ssize_t i
+    made = kvstream_alloc(<PyTypeObject *>run_type, PARTS)
+    for i in range(PARTS):
+        part = packed if i == PACKED else <object>PyTuple_GET_ITEM(run, i)
+        Py_INCREF(part)
+        PyTuple_SET_ITEM(made, i, part)
+    return made
+
+
+cdef bytes joined(bytes packed, Py_ssize_t size, list ids):
+    """Return packed IDs with others behind them."""
+    cdef Py_ssize_t i, count = PyList_GET_SIZE(ids)
+    made = PyBytes_FromStringAndSize(NULL, size + count * ID_BYTES)
+    to = PyBytes_AS_STRING(made)
+    memcpy(to, PyBytes_AS_STRING(packed), size)
+    for i in range(count):
+        eid = PyBytes_AS_STRING(<object>PyList_GET_ITEM(ids, i))
+        memcpy(to + size + i * ID_BYTES, eid, ID_BYTES)
+    return made
+
+
+cdef bytes without(bytes packed, Py_ssize_t offset):
+    """Return packed IDs without the one at an offset."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(packed) - ID_BYTES
+    made = PyBytes_FromStringAndSize(NULL, size)
+    to, start = PyBytes_AS_STRING(made), PyBytes_AS_STRING(packed)
+    memcpy(to, start, offset)
+    memcpy(to + offset, start + offset + ID_BYTES, size - offset)
+    return made
+
+
+cdef Py_ssize_t offset_of(bytes packed, bytes eid) noexcept:
+    """Return where an ID begins among packed ones; -1 if it is not there."""
+    cdef Py_ssize_t at
+    for at in range(0, PyBytes_GET_SIZE(packed), ID_BYTES):
+        if compare(PyBytes_AS_STRING(packed) + at, eid) == 0:
+            return at
+    return -1
+
+
+cdef Py_ssize_t count_to(list keys, bytes eid) except -1:
+    """Return how many of the ascending ``keys`` are not above an ID."""
+    cdef Py_ssize_t low = 0, high = PyList_GET_SIZE(keys), middle
+    while low < high:
+        middle = (low + high) // 2
+        if eid < <object>PyList_GET_ITEM(keys, middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+cdef void defer(runs, batch, anchor, exists) except *:
+    """Note a changed row, as ``Tree._defer`` does."""
+    cdef dict changed = runs._changed
+    if not changed:
+        batch.deferred.append(runs._put_changed)
+    if anchor not in changed:
+        changed[anchor] = exists

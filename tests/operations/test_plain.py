@@ -1,0 +1,157 @@
+"""Compiled code for the plain XADD, XREADGROUP and XACK writes the rows that Python writes."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvstream.layout import plain
+from kvstream.layout.values import encode_flat
+from kvstream.meta import pel, pel_index
+from kvstream.meta.runs import Run
+from kvstream.operations import ack, append, claim, delete, groups, readgroup
+from kvstream.operations.trim import Strategy, Trim
+from kvstream.storage.database import Database
+from kvstream.types.ids import StreamID
+from kvstream.types.options import StoreOptions
+from kvstream.types.thresholds import DEFAULT, Thresholds
+from tests.meta.rows import NOW_MS, Metadata
+
+pytestmark = pytest.mark.skipif(plain is None, reason="kvstream is not compiled")
+NAME = b"\x00\x00s"
+USERS: tuple[ModuleType, ...] = (append, groups, readgroup, pel)
+SIZES = Thresholds(cached_rows=4, cached_ids=12, run_ids=3, chunk_keys=2)
+"""A group outgrows memory soon."""
+
+SMALL = st.integers(0, 9)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.sampled_from([b"f", b"g"]), st.sampled_from([1, 200, 5000])),
+        st.tuples(st.just("add"), st.just(b"f"), st.just(1)),
+        st.tuples(st.just("trim"), SMALL),
+        st.tuples(st.just("read"), st.sampled_from([b"c", b"c", b"d"]), st.integers(1, 3)),
+        st.tuples(st.just("read"), st.just(b"c"), st.just(1)),
+        st.tuples(st.just("noack"), st.just(b"c"), st.integers(1, 3)),
+        st.tuples(st.just("ack"), SMALL),
+        st.tuples(st.just("ack"), st.just(0)),
+        st.tuples(st.just("delete"), SMALL),
+        st.tuples(st.just("claim"), SMALL),
+        st.tuples(st.just("count")),
+        st.tuples(st.just("set_id"), SMALL),
+        st.tuples(st.just("wait"), st.integers(1, 5000)),
+        st.tuples(st.just("commit")),
+        st.tuples(st.just("reload")),
+    ),
+    max_size=60,
+)
+
+
+@contextmanager
+def without_twins() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patches:
+        for user in USERS:
+            patches.setattr(user, "plain", None)
+        yield
+
+
+class Side:
+    """A store on which steps run; both sides must have the same results and rows."""
+
+    def __init__(self, database: Database, sizes: Thresholds) -> None:
+        self.metadata = Metadata(database, thresholds=sizes)
+        self.ids: list[StreamID] = []
+        groups.create_group(self.metadata.txn, NAME, b"g", StreamID(0, 0), mkstream=True)
+        self.now_ms = NOW_MS
+
+    def run(self, step: tuple[Any, ...]) -> Any:
+        """Run a step; return its result, and the rows that a commit writes."""
+        kind, *args = step
+        txn = self.metadata.txn
+        txn.now_ms = self.now_ms
+        eid = self.ids[-1 - args[0] % len(self.ids)] if self.ids and kind not in _OTHERS else None
+        if kind == "add":
+            name, size = args
+            added = append.add(txn, NAME, *encode_flat([name, b"v" * size]))
+            assert added is not None
+            self.ids.append(added)
+            return added
+        if kind == "trim":
+            trim = Trim(Strategy.MAXLEN, args[0])
+            added = append.add(txn, NAME, *encode_flat([b"f", b"v"]), trim=trim)
+            assert added is not None
+            self.ids.append(added)
+            return added
+        if kind in ("read", "noack"):
+            consumer, count = args
+            noack = kind == "noack"
+            found = readgroup.read_short(txn, NAME, b"g", consumer, count, noack)
+            return None if found is None else [*found]
+        if kind == "ack" and eid is not None:
+            return ack.acknowledge_packed(txn, NAME, b"g", [eid.packed])
+        if kind == "delete" and eid is not None:
+            return delete.delete(txn, NAME, [eid])
+        if kind == "claim" and eid is not None:
+            return [*claim.claim(txn, NAME, b"g", b"d", 0, [eid])]
+        if kind == "set_id" and eid is not None:
+            return groups.set_group_id(txn, NAME, b"g", eid, None)
+        if kind == "count":
+            return pel_index.pending_in(txn, self.metadata.group(NAME))
+        if kind == "wait":
+            self.now_ms += args[0]
+        if kind in ("commit", "reload"):
+            return self.commit(kind == "reload")
+        return None
+
+    def commit(self, reload: bool) -> Any:
+        """Commit; return the rows."""
+        batch = self.metadata.txn.finish()
+        if batch is None:
+            return None
+        batch.put_deferred()
+        rows = [dict(puts) for puts in batch.puts]
+        self.metadata.reload() if reload else self.metadata.commit()
+        return rows, batch.ranges
+
+
+_OTHERS = ("add", "trim", "read", "noack", "count", "wait", "commit", "reload")
+
+
+@given(STEPS, st.booleans())
+@settings(max_examples=int(os.environ.get("KVSTREAM_EXAMPLES") or 60), deadline=None)
+def test_both_twins_have_the_same_results_and_write_the_same_rows(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]], small: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("twins")
+    one, other = (Database.open(folder / side, StoreOptions()) for side in ("one", "other"))
+    try:
+        compiled, python = (
+            Side(database, SIZES if small else DEFAULT) for database in (one, other)
+        )
+        for step in [*steps, ("commit",)]:
+            found = compiled.run(step)
+            with without_twins():
+                assert python.run(step) == found
+    finally:
+        one.close()
+        other.close()
+
+
+def test_compiled_code_does_the_plain_cycle(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """After the first entry, which makes the consumer and its activity known."""
+    with closing(Database.open(tmp_path_factory.mktemp("cycle") / "s", StoreOptions())) as database:
+        side = Side(database, DEFAULT)
+        for step in (("add", b"f", 1), ("read", b"c", 1), ("ack", 0), ("commit",)):
+            side.run(step)
+        txn = side.metadata.txn
+        group = side.metadata.group(NAME)
+        for _ in range(3):
+            added = plain.append(txn, NAME, *encode_flat([b"f", b"v"]))
+            assert added is not None
+            assert plain.read_new(Run, txn, NAME, b"g", b"c", 1) is not None
+            assert plain.discard(Run, txn, group, added.packed) == 1
+            assert plain.discard(Run, txn, group, added.packed) == 0
