@@ -5,6 +5,6 @@ Rows compare both sides: ``library``, ``server``, ``commands``, ``queue_cycle``,
 ``server_limits``, ``open_loop``, ``wakeups``, ``spark_limits``. ``workload`` has the entries and
 sizes, ``processes`` starts the servers, ``load`` sends what redis-benchmark cannot, ``results`` and
 ``report`` hold and show the figures, ``targets`` has those of processor time over the ``least``
-server. ``calls`` counts calls of Python functions, without a peer:
-``python -m bench calls``.
+server. ``machine`` asks the machine for more than time. ``calls`` counts calls of Python functions
+and allocations, without a peer: ``python -m bench calls``.
 """

@@ -1,22 +1,26 @@
-"""Calls of Python functions on hot paths, and the modules they are in: ``python -m bench calls``.
+"""Calls of Python functions and allocations on hot paths: ``python -m bench calls``.
 
 A count does not depend on the machine's load, so it shows what a change costs before a stopwatch
 can. The counts are those of the compiled twins. ``calls.json`` has the expected ones; a path that
-needs more than SLACK above them fails. Server rows count one turn of the executor without a socket.
+needs more than SLACK above them fails. Server rows count the bytes of a request until those of its
+reply, without a socket; a cycle is a pipeline of XADD and XREADGROUP by turns, then one of XACK.
 """
 
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, NamedTuple
 
 import click
 
+from bench.machine.allocations import AllocationCounter, CompilerMissing
 from bench.processes import framed
 from kvstream import Message, Queue, Store, StreamID
 from kvstream.engine.engine import Engine
@@ -40,6 +44,7 @@ REPEATS = 5
 WARM_UPS = 3
 PIPELINED = 16
 REQUESTS = {
+    "PING": "PING",
     "GET": "GET k",
     "SET": "SET k v",
     "INCR": "INCR n",
@@ -52,8 +57,8 @@ REQUESTS = {
     "XDEL": "XDEL deleted {}-1",
 }
 """The words of requests; ``{}`` is a number that rises by one."""
-ENTRIES = 2 * (WARM_UPS + REPEATS) * (1 + PIPELINED)
-"""As many as all requests of one row need, twice."""
+ENTRIES = 4 * (WARM_UPS + REPEATS) * (1 + PIPELINED)
+"""As many as all requests of one row need, twice: calls and allocations are counted apart."""
 
 
 class Calls(NamedTuple):
@@ -63,7 +68,20 @@ class Calls(NamedTuple):
     modules: int
 
 
-Counts = dict[str, Calls]
+class Cost(NamedTuple):
+    """What one call costs."""
+
+    calls: int
+    modules: int
+    allocations: int
+    """Requests to Python's allocators."""
+    kept: int = 0
+    """Blocks that stay allocated. Not gated: what lists and dicts had left decides over a few."""
+
+
+EXPECTED_FIELDS = Cost._fields[:3]
+NO_COST = Cost(0, 0, 0)
+Counts = dict[str, Cost]
 Step = tuple[str, Callable[[], Any], Callable[[Any], object]]
 """A row's name, what prepares one call, and the call itself, which gets what that returned."""
 
@@ -89,18 +107,30 @@ def count_calls(function: Callable[[], object]) -> Calls:
 
 
 def measure(folder: Path) -> Counts:
-    """Return the smallest count of several calls of each step, a millisecond apart."""
+    """Return the smallest counts of several calls of each step, a millisecond apart.
+
+    Of the blocks that a call has kept the median is returned: some calls free what others kept.
+    """
     clock = ManualClock()
+    allocations = AllocationCounter(folder)
     counts: Counts = {}
     for steps in (_requests, _library, _jobs):
         for name, prepare, call in steps(folder / steps.__name__, clock):
-            found = []
+
+            def prepared(
+                prepare: Callable[[], Any] = prepare, call: Callable[[Any], object] = call
+            ) -> Callable[[], object]:
+                clock.advance(1)
+                argument = prepare()
+                clock.advance(1)
+                return partial(call, argument)
+
+            calls, allocated = [], []
             for _ in range(WARM_UPS + REPEATS):
-                clock.advance(1)
-                prepared = prepare()
-                clock.advance(1)
-                found.append(count_calls(partial(call, prepared)))
-            counts[name] = min(found[WARM_UPS:])
+                calls.append(count_calls(prepared()))
+                allocated.append(allocations.count(prepared()))
+            made, kept = zip(*allocated[WARM_UPS:], strict=True)
+            counts[name] = Cost(*min(calls[WARM_UPS:]), min(made), int(median(kept)))
     return counts
 
 
@@ -118,31 +148,45 @@ def _requests(folder: Path, clock: ManualClock) -> Iterator[Step]:
     """Yield requests of one client, alone and in pipelines."""
     engine = Engine(folder, StoreOptions(), clock)
     executor = Executor(engine, TABLE, ServerOptions(), _Timed(clock))
-    client = Client(executor, 1, RequestReader(), lambda data: None, lambda: None, 0.0)
+    replies: deque[bytes] = deque(maxlen=1)
+    client = Client(executor, 1, RequestReader(), replies.append, lambda: None, 0.0)
     executor.add(client)
     numbers = count(1)
 
-    def send(words: str, size: int = 1) -> None:
-        for _ in range(size):
-            each = words.format(next(numbers)).split()
-            executor.receive(client, framed(*each))
+    def encode(words: str, size: int = 1) -> bytes:
+        return b"".join(framed(*words.format(next(numbers)).split()) for _ in range(size))
 
-    def turn(_: object = None) -> None:
+    def run(requests: bytes) -> None:
+        """Parse what has arrived at once, and run it."""
+        executor.receive(client, requests)
         while executor.run():
             pass
 
     for number in range(1, ENTRIES + 1):
-        send(f"XADD s {number}-1 f v")
-        send(f"XADD deleted {number}-1 f v")
-    turn()
-    send("SET k v")
-    send("XGROUP CREATE s g 0")
-    send(f"XREADGROUP GROUP g c COUNT {ENTRIES // 2} STREAMS s >")
-    turn()
+        run(encode(f"XADD s {number}-1 f v") + encode(f"XADD deleted {number}-1 f v"))
+    run(encode("SET k v") + encode("XGROUP CREATE s g 0") + encode("XGROUP CREATE q g 0 MKSTREAM"))
+    run(encode(f"XREADGROUP GROUP g c COUNT {ENTRIES // 2} STREAMS s >"))
     for name, words in REQUESTS.items():
         numbers = count(1)
-        yield name, partial(send, words), turn
-        yield f"{name}, -P {PIPELINED}", partial(send, words, PIPELINED), turn
+        yield name, partial(encode, words), run
+        yield f"{name}, -P {PIPELINED}", partial(encode, words, PIPELINED), run
+
+    def encode_cycle(size: int) -> tuple[bytes, bytes]:
+        """Encode XADD and XREADGROUP by turns, and the XACKs of what they add and read."""
+        now_ms = clock.now_ms() + 1  # when they run
+        acks = [framed("XACK", "q", "g", f"{now_ms}-{number}") for number in range(size)]
+        read = "XREADGROUP GROUP g c COUNT 1 STREAMS q >"
+        return (encode("XADD q * f v") + encode(read)) * size, b"".join(acks)
+
+    def cycle(requests: tuple[bytes, bytes]) -> None:
+        for each in requests:
+            run(each)
+
+    yield "cycle", partial(encode_cycle, 1), cycle
+    yield f"cycle, -P {PIPELINED}", partial(encode_cycle, PIPELINED), cycle
+    replies.clear()
+    run(encode("XPENDING q g"))
+    assert [*replies] == [b"*4\r\n:0\r\n$-1\r\n$-1\r\n*-1\r\n"], "a cycle has acknowledged nothing"
     engine.close()
 
 
@@ -209,9 +253,9 @@ def _nothing() -> None:
 def excesses(counts: Counts, expected: Counts) -> list[str]:
     """Return a line for each figure that is more than SLACK above the expected one, or unknown."""
     found = []
-    for name, calls in counts.items():
-        known = expected.get(name, Calls(0, 0))
-        for what, value, limit in zip(Calls._fields, calls, known, strict=True):
+    for name, cost in counts.items():
+        known = expected.get(name, NO_COST)
+        for what, value, limit in zip(EXPECTED_FIELDS, cost, known, strict=False):
             if value > limit * (1 + SLACK):
                 found.append(f"{name}: {value} {what}, expected {limit}")
     return found
@@ -219,7 +263,7 @@ def excesses(counts: Counts, expected: Counts) -> list[str]:
 
 def read_expected(file: Path = EXPECTED) -> Counts:
     """Return the expected counts."""
-    return {name: Calls(*each) for name, each in json.loads(file.read_text()).items()}
+    return {name: Cost(*each) for name, each in json.loads(file.read_text()).items()}
 
 
 @click.command()
@@ -228,18 +272,23 @@ def read_expected(file: Path = EXPECTED) -> Counts:
     "--file", default=EXPECTED, type=click.Path(path_type=Path), help="The expected counts."
 )
 def calls(write: bool, file: Path) -> None:
-    """Count the calls of Python functions on hot paths; fail if there are many more than before."""
+    """Count calls and allocations on hot paths; fail if there are many more than before."""
     if twins is None:
         raise click.ClickException("the counts need the compiled twins: set up with a C compiler")
     with TemporaryDirectory(prefix="kvstream-calls-") as folder:
-        counts = measure(Path(folder))
+        try:
+            counts = measure(Path(folder))
+        except CompilerMissing as missing:
+            raise click.ClickException(str(missing)) from None
     if write:
-        lines = [f"  {json.dumps(name)}: {list(each)}" for name, each in counts.items()]
+        lines = [f"  {json.dumps(name)}: {list(each[:-1])}" for name, each in counts.items()]
         file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     expected = read_expected(file)
-    click.echo(f"{'':36} {'calls':>6} {'expected':>9} {'modules':>8} {'expected':>9}")
-    for name, (found, modules) in counts.items():
-        known = expected.get(name, Calls(0, 0))
-        click.echo(f"{name:36} {found:6} {known.calls:9} {modules:8} {known.modules:9}")
+    heads = "".join(f" {what:>12} expected" for what in EXPECTED_FIELDS)
+    click.echo(f"{'':36}{heads}  blocks kept")
+    for name, cost in counts.items():
+        both = zip(cost[:-1], expected.get(name, NO_COST)[:-1], strict=True)
+        shown = "".join(f" {found:12} {known:8}" for found, known in both)
+        click.echo(f"{name:36}{shown} {cost.kept:12}")
     if too_many := excesses(counts, expected):
         raise click.ClickException("\n".join(["more than expected:", *too_many]))

@@ -1,0 +1,1 @@
+"""What is asked of the machine beside times: allocations, a neighbour, the processor's counters."""
