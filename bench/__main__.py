@@ -4,7 +4,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from bench.commands import COMMAND_NAMES, MIXED_ROWS, command_rows
 from bench.jobs import run_jobs
 from bench.library import LIBRARY_ROWS, run_library
 from bench.library_limits import LIBRARY_LIMITS, tasks_beside_redis
+from bench.machine.neighbour import Neighbour, OneCore, neighbour_bytes
 from bench.migrate import MIGRATION_ROWS, run_migration
 from bench.nats import run_nats
 from bench.open_loop import open_loop
@@ -32,7 +34,7 @@ from bench.wakeups import PUBLISH_ROWS, publish_latency, wakeups
 from bench.workload import FULL, LOADED, LOADED_MB, QUICK, Sizes
 
 LOAD_VARIABLE = "KVSTREAM_LOAD"
-WIDTH = 180
+WIDTH = 220
 """Columns of the tables if the output is not a terminal."""
 
 LIMITS = {
@@ -73,10 +75,11 @@ def run_rows(
     sizes: Sizes,
     folder: Path,
     console: Console,
+    neighbour: Neighbour | None = None,
 ) -> None:
     """Measure the chosen rows, and add each to the report at once.
 
-    ``groups`` has the rows of commands.
+    ``groups`` has the rows of commands. Those of the server run beside the neighbour too.
     """
 
     def log(title: str) -> None:
@@ -86,9 +89,9 @@ def run_rows(
     server = [row for row in SERVER_ROWS if row.key in chosen]
     migration = [row for row in MIGRATION_ROWS if row.key in chosen]
     report.library.extend(run_library(library, sizes, folder, log))
-    report.server.extend(run_server(server, sizes, folder, log))
+    report.server.extend(run_server(server, sizes, folder, log, neighbour))
     several = [row for key, rows in groups.items() if key in chosen for row in rows]
-    report.commands.extend(run_server(several, sizes, folder / "commands", log))
+    report.commands.extend(run_server(several, sizes, folder / "commands", log, neighbour))
     for key, (title, measure) in LIMITS.items():
         if key in chosen:
             log(title)
@@ -105,6 +108,20 @@ def run_rows(
             report.scaling.append(row)
         else:
             report.spark.append(row)
+
+
+@contextmanager
+def _neighbour(size: int) -> Iterator[Neighbour | None]:
+    """Run a neighbour that streams through ``size`` bytes, if that is more than none."""
+    if not size:
+        yield None
+        return
+    try:
+        neighbour = Neighbour(size)
+    except OneCore as error:
+        raise click.ClickException(str(error)) from None
+    with closing(neighbour):
+        yield neighbour
 
 
 @click.group(invoke_without_command=True)
@@ -124,8 +141,16 @@ def run_rows(
     type=click.IntRange(1, 10_000),
     help="Send the commands from this number of clients, one by one; repeatable.",
 )
+@click.option(
+    "--neighbour",
+    "beside",
+    is_flag=True,
+    help="Measure the server's rows also beside a process that streams through memory.",
+)
 @click.option("--quick", is_flag=True, help="Small sizes, to check that it runs.")
-@click.option("--write", is_flag=True, help="Write tables, plot and JSON into docs/.")
+@click.option(
+    "--write", is_flag=True, help="Write tables, plot and JSON into docs/; with --neighbour."
+)
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Write JSON to this file."
 )
@@ -146,6 +171,7 @@ def main(
     only: tuple[str, ...],
     commands: tuple[str, ...],
     clients: tuple[int, ...],
+    beside: bool,
     quick: bool,
     write: bool,
     json_path: Path | None,
@@ -173,11 +199,13 @@ def main(
         sizes = replace(sizes, sparked_mb=LOADED_MB, loaded=LOADED)
     given = {"sparked": sparked, "sparked_mb": sparked_mb}
     sizes = replace(sizes, **{name: size for name, size in given.items() if size is not None})
-    report = Report(os.getloadavg()[0], peer_version())
+    streamed = neighbour_bytes() if beside or write else 0
+    report = Report(os.getloadavg()[0], peer_version(), neighbour=streamed)
     try:
         chosen = only or (QUICK_ROWS if quick else ROWS)
         groups = {**COMMAND_GROUPS, "commands": command_rows(commands, clients)}
-        run_rows(report, chosen, groups, sizes, work, console)
+        with _neighbour(streamed) as neighbour:
+            run_rows(report, chosen, groups, sizes, work, console, neighbour)
     finally:
         shutil.rmtree(work)
         print_report(report, console)  # of a failed run too, what was measured

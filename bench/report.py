@@ -15,6 +15,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from bench.machine.counters import EVENTS, countable
 from bench.results import Comparison, Limit, Scaling
 from bench.targets import LEAST, REDIS
 from kvstream.layout import twins
@@ -36,8 +37,10 @@ _OF = {LEAST: "", REDIS: " Redis"}
 
 Figures = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """The names of the columns, and the rows."""
-Column = tuple[str, Callable[[Comparison], str | None]]
-"""The name of a column, and its cell of a row; None where the row has no such figure."""
+Cell = Callable[[Comparison], str | None]
+"""Returns a cell of a row; None if the row has no such figure."""
+Column = tuple[str, Cell]
+"""The name of a column, and its cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class Report:
     """Spark jobs, beside redis-py in their tasks."""
     scaling: list[Scaling] = field(default_factory=list)
     """The same jobs on one core and on two."""
+    neighbour: int = 0
+    """The bytes through which a neighbour streamed; 0: there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,8 @@ def setting(report: Report) -> dict[str, str]:
         "Python": platform.python_version(),
         "compiled twins": "no" if twins is None else "yes",
         "redis-server": report.peer_version,
+        "instructions and cache misses": "counted" if countable() else "perf stat counts none here",
+        **({"neighbour": f"{report.neighbour >> 20:,} MB"} if report.neighbour else {}),
         "redis-py": version("redis"),
         **{name: version(name) for name in ("hiredis", "kvstream", "rocksdict")},
     }
@@ -117,12 +124,16 @@ def _columns(table: Compared) -> list[Column]:
     columns: list[Column] = [
         (table.title, lambda row: row.title),
         ("CPU over least", _processor_times),
+        ("beside a neighbour", _beside(_processor_times)),
         ("target", _processor_target),
         ("result", _processor_result),
         (f"CPU us: kvstream, least, {peer}", _processor_us),
+        ("beside a neighbour", _beside(_processor_us)),
+        *((f"{event}: kvstream, least, {peer}", partial(_counts, event)) for event in EVENTS),
         ("kvstream/s", lambda row: f"{row.rate:,.0f}"),
         (f"{peer}/s", lambda row: f"{row.peer_rate:,.0f}"),
         ("ratio", lambda row: _ratio(row.ratio)),
+        ("beside a neighbour", _beside(lambda row: _ratio(row.ratio))),
         ("rounds", _rounds),
         ("target", lambda row: f"{row.target:g}x" if row.target else "none"),
         ("result", lambda row: _mark(row.met) if row.target else ""),
@@ -143,6 +154,15 @@ def _figures(table: Compared) -> Figures:
     return tuple(head for head, _ in shown), [*zip(*(cells for _, cells in shown), strict=True)]
 
 
+def _beside(cell: Cell) -> Cell:
+    """Return the same cell of the row beside a neighbour."""
+    return lambda row: cell(row.beside[0]) if row.beside else None
+
+
+def _counts(event: str, row: Comparison) -> str | None:
+    return ", ".join(_three_digits(number) for number in row.per_entry(event)) or None
+
+
 def _processor_times(row: Comparison) -> str | None:
     target = row.processor_target
     return None if target is None else f"{row.processor_times:.2f}x{_OF[target.of]}"
@@ -159,7 +179,7 @@ def _processor_result(row: Comparison) -> str | None:
     target = row.processor_target
     if target is None:
         return None
-    return _mark(row.processor_times <= target.times) if target.times else ""
+    return _mark(row.worst_times <= target.times) if target.times else ""
 
 
 def _processor_us(row: Comparison) -> str | None:
@@ -218,8 +238,9 @@ def _promised_processor(rows: Iterable[Comparison]) -> Iterator[Promised]:
     for row in rows:
         target = row.processor_target
         if target is not None and target.times:
-            share = target.times / row.processor_times
-            shown = (_processor_times(row), _processor_target(row), _processor_us(row))
+            share = target.times / row.worst_times
+            measured = ", ".join(f"{each.processor_times:.2f}x" for each in (row, *row.beside))
+            shown = (measured + _OF[target.of], _processor_target(row), _processor_us(row))
             yield Promised(share, row.title, *(cell or "" for cell in shown))
 
 
@@ -261,7 +282,9 @@ def _limits(report: Report) -> list[Figures]:
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print the tables."""
+    """Print the conditions and the tables."""
+    if report.server or report.commands:
+        console.print(", ".join(f"{name}: {value}" for name, value in setting(report).items()))
     for head, rows in (*_tables(report), *_limits(report)):
         table = Table(*head)
         for row in rows:

@@ -1,10 +1,11 @@
 """The figures of one run: rates and ratios, as medians of rounds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from bench.targets import LEAST, TARGETS, Target
 from bench.workload import Sizes
@@ -13,6 +14,20 @@ Log = Callable[[str], None]
 """Receives the title of what is measured next."""
 Limits = dict[str, tuple[str, Callable[[Path, Sizes], "list[Limit]"]]]
 """Titles, and the functions that measure: some give several limits."""
+
+
+OWN, PEER = "kvstream", "Redis"
+COMPARED = (OWN, LEAST, PEER)
+"""The servers whose processor time is shown; all others have their rates shown."""
+
+
+class Used(NamedTuple):
+    """What one round took of a server."""
+
+    seconds: float
+    processor: float
+    counts: Mapping[str, float] = {}
+    """Numbers of the processor's events, if they can be counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +49,37 @@ class Comparison:
     peer_processor: list[float] = field(default_factory=list)
     least_processor: list[float] = field(default_factory=list)
     """Of the least server; empty if it does not run the row."""
+    counts: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """Of each of the processor's events that was counted: the numbers of each server's rounds."""
+    beside: list["Comparison"] = field(default_factory=list)
+    """The same row beside a neighbour, if it was measured there."""
+
+    def add(self, server: str, used: Used) -> None:
+        """Add a round of a server."""
+        lists = {
+            OWN: (self.seconds, self.processor),
+            PEER: (self.peer_seconds, self.peer_processor),
+            LEAST: ([], self.least_processor),
+        }
+        if server not in lists:
+            self.further_seconds[server].append(used.seconds)
+            return
+        seconds, processor = lists[server]
+        seconds.append(used.seconds)
+        processor.append(used.processor)
+        for event, number in used.counts.items():
+            self.counts.setdefault(event, {}).setdefault(server, []).append(number)
+
+    def add_beside(self, server: str, used: Used) -> None:
+        """Add a round of a server beside a neighbour."""
+        if not self.beside:
+            self.beside.append(Comparison(self.key, self.title, self.target, self.count))
+        self.beside[0].add(server, used)
+
+    def per_entry(self, event: str) -> list[float]:
+        """Return the number of an event for one entry in the median round, of each server."""
+        found = self.counts.get(event, {})
+        return [median(found[server]) / self.count for server in COMPARED if server in found]
 
     @property
     def _ratios(self) -> list[float]:
@@ -91,6 +137,11 @@ class Comparison:
         return median(own / other for own, other in pairs)
 
     @property
+    def worst_times(self) -> float:
+        """The processor time over the other server's, quiet or beside a neighbour."""
+        return max(row.processor_times for row in (self, *self.beside))
+
+    @property
     def met(self) -> bool:
         return self.ratio >= self.target
 
@@ -111,6 +162,10 @@ class Comparison:
         if target := self.processor_target:
             processor["processor_times"] = round(self.processor_times, 2)
             processor["processor_target"] = {"of": target.of, "times": target.times}
+        for event in self.counts:
+            processor[event] = [round(each, 2) for each in self.per_entry(event)]
+        for same in self.beside:
+            processor["beside_neighbour"] = same.as_json()
         return {
             "key": self.key,
             "title": self.title,

@@ -24,6 +24,8 @@ from bench.load import (
     fill_numbered,
     run_scripts,
 )
+from bench.machine.counters import counted
+from bench.machine.neighbour import Neighbour
 from bench.processes import (
     CLIENTS,
     both,
@@ -35,8 +37,8 @@ from bench.processes import (
     process_id,
     process_seconds,
 )
-from bench.results import Comparison, Log
-from bench.targets import runs_least
+from bench.results import COMPARED, OWN, PEER, Comparison, Log, Used
+from bench.targets import LEAST, runs_least
 from bench.workload import Sizes
 
 KEY = "orders"
@@ -190,76 +192,74 @@ SERVER_ROWS = (
 )
 
 
-def run_round(row: ServerRow, client: Redis, count: int) -> tuple[float, float]:
-    """Run one round on one server; return the seconds, and those of the server's processor."""
+def run_round(row: ServerRow, client: Redis, count: int) -> Used:
+    """Run one round on one server; return what it took."""
     client.flushall()
     row.prepare(client, count)
     pid = process_id(client)
-    before = process_seconds(pid)
-    took = row.load(client, count)
-    used = process_seconds(pid) - before
+    with counted(pid) as counts:
+        before = process_seconds(pid)
+        took = row.load(client, count)
+        processor = process_seconds(pid) - before
     row.check(client, count)
-    return took, used
-
-
-Side = tuple[Redis, list[float], list[float]]
-"""A client of a server, and the seconds of its rounds: of the clock, and of its processor."""
+    return Used(took, processor, counts)
 
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The servers of one durability; the least one if a row is measured beside it."""
+    """The servers of one durability, by name, and the neighbour beside them if there is one."""
 
-    own: Redis
-    peer: Redis
-    least: Redis | None
-    further: dict[str, Redis]
+    clients: dict[str, Redis]
+    neighbour: Neighbour | None
 
-    def sides(self, result: Comparison) -> list[Side]:
-        """Return the servers that run a row, with the lists of its result."""
-        sides: list[Side] = [
-            (self.own, result.seconds, result.processor),
-            (self.peer, result.peer_seconds, result.peer_processor),
-        ]
-        if self.least is not None and runs_least(result.key):
-            sides.append((self.least, [], result.least_processor))
-        for name, client in self.further.items():
-            sides.append((client, result.further_seconds.setdefault(name, []), []))
-        return sides
+    def of(self, key: str) -> dict[str, Redis]:
+        """Return the servers that run a row: the least one if the row has a place beside it."""
+        left_out = () if runs_least(key) else (LEAST,)
+        return {name: each for name, each in self.clients.items() if name not in left_out}
 
-
-def _compare(row: ServerRow, servers: Servers, sizes: Sizes) -> Comparison:
-    result = Comparison(row.key, row.title, row.target, row.count(sizes))
-    sides = servers.sides(result)
-    rounds = row.rounds(sizes)
-    for number in range(-1 if rounds > 1 else 0, rounds):
-        for client, seconds, processor in sides if number % 2 else reversed(sides):
-            if number < 0:  # the first round warms up
+    def measure(self, row: ServerRow, sizes: Sizes) -> Comparison:
+        """Run the rounds of a row, the servers by turns, each also beside the neighbour."""
+        further = {name: list[float]() for name in self.clients if name not in COMPARED}
+        result = Comparison(row.key, row.title, row.target, row.count(sizes), [], [], further)
+        rounds = row.rounds(sizes)
+        if rounds > 1:
+            for client in self.of(row.key).values():  # warms up
                 run_round(row, client, max(result.count // 10, 100))
-            else:
-                took, used = run_round(row, client, result.count)
-                seconds.append(took)
-                processor.append(used)
-    return result
+        for number in range(rounds):
+            self._run(row, result, number)
+        return result
+
+    def _run(self, row: ServerRow, result: Comparison, number: int) -> None:
+        """Run one round on each server."""
+        sides = [*self.of(row.key).items()]
+        for name, client in sides if number % 2 else reversed(sides):
+            result.add(name, run_round(row, client, result.count))
+            if self.neighbour is not None and name in COMPARED:
+                with self.neighbour.running([process_id(client)]):
+                    result.add_beside(name, run_round(row, client, result.count))
 
 
 @contextmanager
-def _running(durability: str, rows: Sequence[ServerRow], folder: Path) -> Iterator[Servers]:
+def _running(
+    durability: str, rows: Sequence[ServerRow], folder: Path, neighbour: Neighbour | None
+) -> Iterator[Servers]:
     """Run the servers that some rows of one durability need."""
     with ExitStack() as stack:
         own, peer = stack.enter_context(both(folder, durability))
-        least = None
+        clients = {OWN: own, PEER: peer}
         if any(runs_least(row.key) for row in rows):
-            least = stack.enter_context(least_server(folder / "least"))
+            clients[LEAST] = stack.enter_context(least_server(folder / "least"))
         further = stack.enter_context(further_servers(folder / f"further-{durability}", durability))
-        yield Servers(own, peer, least, further)
+        yield Servers(clients | further, neighbour)
 
 
-def run_server(rows: list[ServerRow], sizes: Sizes, folder: Path, log: Log) -> Iterator[Comparison]:
+def run_server(
+    rows: list[ServerRow], sizes: Sizes, folder: Path, log: Log, neighbour: Neighbour | None = None
+) -> Iterator[Comparison]:
     """Run rows one by one, with one server of each kind for each durability."""
     for durability, group in groupby(rows, key=lambda row: row.durability):
         same = list(group)
-        with _running(durability, same, folder) as servers:
+        with _running(durability, same, folder, neighbour) as servers:
             for row in same:
                 log(f"server: {row.title}")
-                yield _compare(row, servers, sizes)
+                yield servers.measure(row, sizes)

@@ -1,6 +1,7 @@
 """`make bench` runs, and says what it has measured."""
 
 import json
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from bench.library import LIBRARY_ROWS
 from bench.migrate import MIGRATION_ROWS
 from bench.nats import nats_program
 from bench.report import PAGE, Report, as_json, markdown, processor_promises, promises
-from bench.results import Comparison, Limit, Scaling
+from bench.results import Comparison, Limit, Scaling, Used
 from bench.server import SERVER_ROWS
 from bench.workload import QUICK, entries
 from tests.forking import start
@@ -112,6 +113,22 @@ def test_a_run_of_one_command_reports_its_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("peer")
+def test_a_run_beside_a_neighbour_reports_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("there is one core only")
+    monkeypatch.setattr("bench.__main__.neighbour_bytes", lambda: 1 << 20)
+    asked = ["--neighbour", "--command", "xack", "--clients", "2"]
+    found = _figures(tmp_path, *asked)
+    (row,) = found["commands"]
+    beside = row["beside_neighbour"]
+    assert isinstance(beside, dict)
+    assert beside["processor_us"] > 0
+    assert found["setting"]["neighbour"] == "1 MB"  # type: ignore[call-overload]
+
+
+@pytest.mark.usefixtures("peer")
 def test_any_number_of_clients_sends_a_command(tmp_path: Path) -> None:
     asked = ["--command", "xack", "--command", "ping", "--clients", "1", "--clients", "3"]
     rows = _figures(tmp_path, *asked)["commands"]
@@ -183,6 +200,26 @@ def test_the_processor_time_over_the_least_server_leads(beside_least: Report) ->
     found = json.loads(as_json(beside_least))["commands"][0]
     assert (found["least_processor_us"], found["processor_times"]) == (10, 2)
     assert found["processor_target"] == {"of": "least", "times": 1.25}
+
+
+def test_quiet_and_neighbour_stand_side_by_side(report: Report) -> None:
+    row = Comparison("ping-p1", "PING", 0.8, 1000)
+    for server, processor in (("kvstream", 0.012), ("least", 0.01), ("Redis", 0.005)):
+        counts = {"instructions": 1e6 * processor, "cache-misses": 1e4 * processor}
+        row.add(server, Used(1.0, processor, counts))
+        row.add_beside(server, Used(2.0 if server == "Redis" else 1.0, processor**2))
+    report.commands.append(row)
+    text = markdown(report, plotted=False)
+    head = "| command | CPU over least | beside a neighbour | target | result |"
+    assert f"{head} CPU us: kvstream, least, Redis | beside a neighbour | instructions:" in text
+    first = (
+        "| PING | 1.20x | 1.44x | 1.25x | missed | 12.0, 10.0, 5.0 | 0.1, 0.1, 0.0 | 12, 10, 5.00 |"
+    )
+    assert f"{first} 0.120, 0.100, 0.050 | 1,000 | 1,000 | 1.0x | 2.0x |" in text
+    assert "| PING | 1.20x, 1.44x | 1.25x | 0.87 | 12.0, 10.0, 5.0 |" in text
+    found = json.loads(as_json(report))["commands"][0]
+    assert found["instructions"] == [12, 10, 5]
+    assert found["beside_neighbour"]["processor_times"] == 1.44
 
 
 def test_the_report_begins_with_the_worst_processor_times(beside_least: Report) -> None:

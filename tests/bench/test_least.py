@@ -171,9 +171,9 @@ def test_it_says_what_a_stream_and_its_groups_have(running: Redis) -> None:
 @pytest.mark.usefixtures("peer")
 @pytest.mark.parametrize("row", LEAST_ROWS, ids=lambda row: row.key)
 def test_it_runs_the_rows_that_stand_beside_it(row: ServerRow, running: Redis) -> None:
-    seconds, processor = run_round(row, running, COUNT)
-    assert seconds > 0
-    assert processor > 0
+    used = run_round(row, running, COUNT)
+    assert used.seconds > 0
+    assert used.processor > 0
 
 
 def test_the_targets_are_those_of_rows() -> None:
