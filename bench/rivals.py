@@ -9,19 +9,23 @@ message is acknowledged by itself. A column has the same one message at a time, 
 plain group without leases, one entry at a time.
 """
 
+import itertools
 import random
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
+from rocksdict import Options, Rdict
+
+from bench.jobs import done, sides
 from bench.results import Comparison, Limit, Limits, Log
-from bench.workload import Sizes
+from bench.workload import Sizes, entry
 from kvstream import Consumer, Durability, Message, Store
 from kvstream import Queue as LeasedQueue
 
@@ -36,6 +40,10 @@ RATIOS = {"everysec": 2.0, "always": 1.2}
 """The promised ratios to SQLite."""
 IDLE_S = 0.0005
 """The pause of a consumer that has found nothing."""
+ROW = b"x" * 120
+"""A row of the size of an entry's."""
+PREPARED = 12_000
+"""Entries that wait to be read where processor time is measured."""
 BUSY_S = 60.0
 """How long a connection waits for another one's lock."""
 TURNS = 5
@@ -397,7 +405,106 @@ def threads_beside_one(folder: Path, sizes: Sizes) -> list[Limit]:
     return [Limit("embedded-threads", title, several / one, 0, "x", note)]
 
 
+Timed = Callable[[int], object]
+"""Does a number of operations."""
+
+
+def _repeated(operation: Callable[[], object]) -> Timed:
+    def run(count: int) -> None:
+        for _ in range(count):
+            operation()
+
+    return run
+
+
+@contextmanager
+def _puts(path: Path) -> Iterator[Timed]:
+    """Put rows as large as an entry's, without kvstream: what RocksDB's binding takes."""
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    rows, numbers = Rdict(str(path), options), itertools.count()
+    with closing(rows):
+        yield _repeated(lambda: rows.put(b"%032d" % next(numbers), ROW))
+
+
+@contextmanager
+def _adds(path: Path) -> Iterator[Timed]:
+    fields = entry(0)
+    with Store.open(path) as store:
+        stream = store.stream("orders")
+        yield _repeated(lambda: stream.add(fields))
+
+
+@contextmanager
+def _reads(path: Path) -> Iterator[Timed]:
+    with Store.open(path) as store:
+        stream = store.stream("orders")
+        stream.add_many([entry(number) for number in range(PREPARED)])
+        group = stream.create_group("workers", start="0")
+        consumer = group.consumer("worker")
+        yield _repeated(lambda: group.ack(consumer.read(count=1)[0].id))
+
+
+@contextmanager
+def _gets(path: Path) -> Iterator[Timed]:
+    with Store.open(path) as store:
+        queue = LeasedQueue(store, "queue", lease=BUSY_S)
+        for number in range(PREPARED):
+            queue.put(entry(number))
+        yield _repeated(lambda: queue.get(1)[0].ack())
+
+
+@contextmanager
+def _worked(path: Path) -> Iterator[Timed]:
+    with sides()["kvstream"](path) as side:
+
+        def run(count: int) -> None:
+            done.clear()
+            for number in range(count):
+                side.enqueue(number)
+            side.run(count)
+
+        yield run
+
+
+_PROCESSOR: dict[str, tuple[str, float, Callable[[Path], AbstractContextManager[Timed]]]] = {
+    "add": ("add", 3.5, _adds),
+    "read-ack": ("a consumer reads 1 and acknowledges it", 14.3, _reads),
+    "queue": ("Queue.get of 1 and ack", 20.7, _gets),
+    "job": ("a job from enqueue to done", 60, _worked),
+}
+"""What is measured, and the highest promised multiple of the processor time of RocksDB's put.
+
+On 2026-11-29 the multiples were 6, 31, 41 and 120.
+"""
+
+
+def processor_beside_put(folder: Path, sizes: Sizes) -> list[Limit]:
+    """Compare the processor time of embedded operations with that of RocksDB's put alone."""
+    share = min(sizes.queued, PREPARED) // (TURNS + 1)
+    used: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        works = {"put": stack.enter_context(_puts(folder / "processor-put"))}
+        for key, (_, _, opened) in _PROCESSOR.items():
+            works[key] = stack.enter_context(opened(folder / f"processor-{key}"))
+        for work in works.values():
+            work(share)  # warms up
+        for _ in range(TURNS):
+            for key, work in works.items():
+                begun = time.process_time()
+                work(share)
+                used.setdefault(key, []).append(1e6 * (time.process_time() - begun) / share)
+    limits = []
+    for key, (title, limit, _) in _PROCESSOR.items():
+        times = median(own / put for own, put in zip(used[key], used["put"], strict=True))
+        note = f"{median(used[key]):.1f} us against {median(used['put']):.1f} us"
+        title = f"{title}: processor time, beside RocksDB's put"
+        limits.append(Limit(f"embedded-{key}", title, times, limit, "x", note))
+    return limits
+
+
 EMBEDDED_LIMITS: Limits = {
+    "embedded-processor": ("processor time of embedded operations", processor_beside_put),
     "embedded-streams": ("add to many streams", many_streams),
     "embedded-threads": ("threads of one process", threads_beside_one),
 }

@@ -52,6 +52,7 @@ SMALLEST = replace(
 CLAIMED = {
     *("bulk", "head", "open", "memory", "gaps", "pending", "serve-memory", "serve-del"),
     *("serve-info", "open-loop-20k", "wakeup", "fan-out", "embedded-streams", "embedded-threads"),
+    *("embedded-add", "embedded-read-ack", "embedded-queue", "embedded-job"),
 }
 """Claims that each of the functions must have made."""
 
