@@ -5,22 +5,22 @@ Memory has the IDs, in order, and the pending entries; the fields of an entry ar
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
+from struct import Struct
 
 import msgpack
 
 from bench.least.rows import EMPTY, NIL, Handler, Rows, Words, array, bulk, integer
 
-LAST = (1 << 128) - 1
-"""The highest ID, as one number."""
-_SEQUENCE = (1 << 64) - 1
+ID = tuple[int, int]
+_HIGHEST = (1 << 64) - 1
+_PACK = Struct(">QQ").pack
 
 
-def number_of(word: bytes, sequence: int) -> int:
-    """Return an ID as one number; ``sequence`` stands for a missing second part."""
+def parse_id(word: bytes, sequence: int) -> ID:
+    """Return the two numbers of an ID; ``sequence`` stands for a missing second one."""
     ms, _, found = word.partition(b"-")
-    return int(ms) << 64 | (int(found) if found else sequence)
+    return int(ms), int(found) if found else sequence
 
 
 class Group:
@@ -40,14 +40,18 @@ class Stream:
     __slots__ = ("groups", "ids", "numbers", "rows")
 
     def __init__(self) -> None:
-        self.numbers: list[int] = []
+        self.numbers: list[ID] = []
         self.ids: list[bytes] = []
         self.rows: dict[bytes, bytes] = {}
         self.groups: dict[bytes, Group] = {}
 
-    def existing(self, first: int, end: int) -> Iterator[bytes]:
-        """Yield the IDs of entries between two positions that are not deleted."""
-        return (entry_id for entry_id in self.ids[first:end] if entry_id in self.rows)
+    def existing(self, first: int, end: int, count: int) -> list[bytes]:
+        """Return the first IDs of entries between two positions that are not deleted."""
+        rows, wanted = self.rows, min(first + count, end)
+        found = [entry_id for entry_id in self.ids[first:wanted] if entry_id in rows]
+        if wanted < end and len(found) < count:  # some are deleted
+            found = [entry_id for entry_id in self.ids[first:end] if entry_id in rows][:count]
+        return found
 
 
 class Streams:
@@ -80,11 +84,18 @@ class Streams:
 
     def _entry(self, stream: Stream, entry_id: bytes) -> bytes:
         """Read an entry and encode it."""
-        fields = msgpack.unpackb(self._rows.get(stream.rows[entry_id]))
-        return b"*2\r\n%b%b" % (bulk(entry_id), array(*map(bulk, fields)))
+        words = msgpack.unpackb(self._rows.get(stream.rows[entry_id]))
+        # One operator for all that is known: each costs as much as three calls.
+        body = b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+        parts = (len(entry_id), entry_id, len(words), body)
+        return b"*2\r\n$%d\r\n%b\r\n*%d\r\n%b" % parts
 
-    def _entries(self, stream: Stream, ids: Iterable[bytes]) -> bytes:
-        return array(*[self._entry(stream, entry_id) for entry_id in ids])
+    def _read(self, key: bytes, stream: Stream, ids: Sequence[bytes]) -> bytes:
+        """Encode what was read from one stream."""
+        if not ids:
+            return EMPTY
+        entries = b"".join([self._entry(stream, entry_id) for entry_id in ids])
+        return b"*1\r\n*2\r\n$%d\r\n%b\r\n*%d\r\n%b" % (len(key), key, len(ids), entries)
 
     def _xadd(self, words: Words) -> bytes:
         """Run XADD key id field value ..., with any number of fields."""
@@ -92,14 +103,15 @@ class Streams:
         stream = self._stream(key)
         numbers = stream.numbers
         if words[2] == b"*":
-            number = time.time_ns() // 1_000_000 << 64
-            if numbers and number <= numbers[-1]:
-                number = numbers[-1] + 1
+            ms, seq = time.time_ns() // 1_000_000, 0
+            if numbers and ms <= numbers[-1][0]:
+                ms, last = numbers[-1]
+                seq = last + 1
         else:
-            number = number_of(words[2], 0)
-        entry_id = b"%d-%d" % (number >> 64, number & _SEQUENCE)
-        row = b"\0m%b%b" % (key, number.to_bytes(16))
-        numbers.append(number)
+            ms, seq = parse_id(words[2], 0)
+        entry_id = b"%d-%d" % (ms, seq)
+        row = b"\0m%b%b" % (key, _PACK(ms, seq))
+        numbers.append((ms, seq))
         stream.ids.append(entry_id)
         stream.rows[entry_id] = row
         changed[row] = msgpack.packb(words[3:])
@@ -118,28 +130,18 @@ class Streams:
     def _xrange(self, words: Words) -> bytes:
         """Run XRANGE key start end, with COUNT n or without."""
         stream = self._stream(words[1])
-        low = 0 if words[2] == b"-" else number_of(words[2], 0)
-        high = LAST if words[3] == b"+" else number_of(words[3], _SEQUENCE)
+        low = (0, 0) if words[2] == b"-" else parse_id(words[2], 0)
+        high = (_HIGHEST, _HIGHEST) if words[3] == b"+" else parse_id(words[3], _HIGHEST)
         first, end = bisect_left(stream.numbers, low), bisect_right(stream.numbers, high)
-        return self._entries(stream, self._found(stream, first, end, words[5:6]))
+        ids = stream.existing(first, end, int(words[5]) if len(words) > 4 else end - first)
+        return array(*[self._entry(stream, entry_id) for entry_id in ids])
 
     def _xread(self, words: Words) -> bytes:
         """Run XREAD COUNT n STREAMS key id."""
         key = words[4]
         stream = self._stream(key)
-        first = bisect_right(stream.numbers, number_of(words[5], 0))
-        found = self._found(stream, first, len(stream.ids), words[2:3])
-        return _read(key, self._entries(stream, found)) if found else EMPTY
-
-    def _found(self, stream: Stream, first: int, end: int, count: Words) -> Sequence[bytes]:
-        """Return the IDs of the first existing entries between two positions."""
-        if not count:
-            return list(stream.existing(first, end))
-        wanted = int(count[0])
-        found = list(stream.existing(first, min(first + wanted, end)))
-        if len(found) < wanted and first + wanted < end:  # some are deleted
-            found = list(islice(stream.existing(first, end), wanted))
-        return found
+        first = bisect_right(stream.numbers, parse_id(words[5], 0))
+        return self._read(key, stream, stream.existing(first, len(stream.ids), int(words[2])))
 
     def _xgroup(self, words: Words) -> bytes:
         """Run XGROUP CREATE key group 0."""
@@ -151,19 +153,20 @@ class Streams:
         consumer, key, changed = words[3], words[7], self._rows.changed
         stream = self._stream(key)
         group = stream.groups[words[2]]
-        ids = self._found(stream, group.read, len(stream.ids), words[5:6])
+        read = group.read
+        ids = stream.existing(read, len(stream.ids), int(words[5]))
         if not ids:
             return EMPTY
         for entry_id in ids:
             group.pending[entry_id] = consumer
             changed[b"\0p" + key + entry_id] = consumer
-        if ids[-1] == stream.ids[group.read + len(ids) - 1]:
-            group.read += len(ids)
-        else:
-            group.read = bisect_right(stream.numbers, number_of(ids[-1], 0))
+        read += len(ids)
+        if ids[-1] != stream.ids[read - 1]:  # some are deleted
+            read = bisect_right(stream.numbers, parse_id(ids[-1], 0))
+        group.read = read
         group.consumers[consumer] = group.consumers.get(consumer, 0) + len(ids)
         changed[b"\0g" + key] = ids[-1]
-        return _read(key, self._entries(stream, ids))
+        return self._read(key, stream, ids)
 
     def _xack(self, words: Words) -> bytes:
         """Run XACK key group id ..."""
@@ -199,11 +202,6 @@ class Streams:
             (b"first-entry", self._entry(stream, next(iter(ids))) if ids else NIL),
             (b"last-entry", self._entry(stream, next(reversed(ids))) if ids else NIL),
         )
-
-
-def _read(key: bytes, entries: bytes) -> bytes:
-    """Encode what was read from one stream."""
-    return b"*1\r\n*2\r\n%b%b" % (bulk(key), entries)
 
 
 def _pairs(*fields: tuple[bytes, bytes]) -> bytes:
