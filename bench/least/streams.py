@@ -130,9 +130,9 @@ class Streams:
     def _xrange(self, words: Words) -> bytes:
         """Run XRANGE key start end, with COUNT n or without."""
         stream = self._stream(words[1])
-        low = (0, 0) if words[2] == b"-" else parse_id(words[2], 0)
-        high = (_HIGHEST, _HIGHEST) if words[3] == b"+" else parse_id(words[3], _HIGHEST)
-        first, end = bisect_left(stream.numbers, low), bisect_right(stream.numbers, high)
+        low, high, numbers = words[2], words[3], stream.numbers
+        first = 0 if low == b"-" else bisect_left(numbers, parse_id(low, 0))
+        end = len(numbers) if high == b"+" else bisect_right(numbers, parse_id(high, _HIGHEST))
         ids = stream.existing(first, end, int(words[5]) if len(words) > 4 else end - first)
         return array(*[self._entry(stream, entry_id) for entry_id in ids])
 

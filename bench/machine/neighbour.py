@@ -5,6 +5,7 @@ have the other cores. What they then fetch is seldom in a cache that they share 
 ``python -m bench.machine.neighbour BYTES CORE`` runs it.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+PR_SET_PDEATHSIG = 1
 UNKNOWN = 32 << 20
 """The size of a last cache of which the system tells nothing."""
 TIMES = 2
@@ -99,13 +101,14 @@ def _move(pid: int, cores: Iterable[int]) -> None:
 
 
 def stream(size: int, core: int) -> None:
-    """Copy one half of the memory onto the other, until the parent has ended."""
+    """Copy one half of the memory onto the other until the process that started this ends."""
     os.sched_setaffinity(0, [core])
-    parent = os.getppid()
+    # A stopped process cannot see that its parent has ended: the kernel has to kill it.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     memory = memoryview(bytearray(b"x") * size)  # written: unwritten pages share one page
     half = size // 2
     print(flush=True)
-    while os.getppid() == parent:
+    while True:
         memory[:half] = memory[half : 2 * half]
 
 

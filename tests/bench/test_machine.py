@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -44,6 +46,27 @@ def test_servers_leave_its_core_and_come_back(beside: Neighbour) -> None:
         assert os.sched_getaffinity(own) == {first}
         assert os.sched_getaffinity(beside.process.pid) == {last}
     assert os.sched_getaffinity(own) == before
+
+
+STARTED = """
+import sys
+from bench.machine.neighbour import Neighbour
+print(Neighbour(1 << 20).process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_it_ends_with_the_benchmark_even_if_it_is_stopped() -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("there is one core only")
+    command = [sys.executable, "-c", STARTED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as benchmark:
+        assert benchmark.stdout is not None
+        pid = int(benchmark.stdout.readline())
+        state = Path(f"/proc/{pid}/stat")
+        assert state.exists()
+        benchmark.kill()
+    until(lambda: not state.exists() or ") Z " in state.read_text())
 
 
 def test_one_core_is_too_few() -> None:
