@@ -409,6 +409,9 @@ class Jobs(Public):
         return list(dict.fromkeys([f"{self.name}:dead", *own]))
 
     def _queue(self, name: str) -> Queue:
+        known = self._queues.get(name)
+        if known is not None:
+            return known
         with self._lock:
             queue = self._queues.get(name)
             if queue is None:

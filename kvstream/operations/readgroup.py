@@ -139,6 +139,10 @@ def read_new(
     """
     refuse_min_idle(claim_min_idle_ms)
     stream, group = group_of_key(txn, name, group_name, WHERE)
+    if count is not None and claim_min_idle_ms is None and budget is None and not group.nack_rank:
+        found = read_short(txn, name, group_name, consumer_name, count, noack)
+        if found is not None:
+            return found
     consumer, limits = consumer_of(txn, name, group, consumer_name), budget or UNLIMITED
     marks_new = claim_min_idle_ms is not None
     reader = Reader(name, stream, group, consumer, noack, claim_min_idle_ms, marks_new, limits)
@@ -163,6 +167,8 @@ def lease(
     reply: Reply = []
     for name, (stream, group) in zip(names, groups, strict=True):
         consumer = consumer_of(txn, name, group, consumer_name)
+        if _has_nothing(stream, group):  # as most priorities of a queue
+            continue
         leased = _deliver(txn, Reader(name, stream, group, consumer, idle_ms=lease_ms), count)
         if taken := len(leased):
             reply.append((name, leased))
@@ -170,6 +176,14 @@ def lease(
             if count <= 0:
                 break
     return reply
+
+
+def _has_nothing(stream: StreamMeta, group: GroupMeta) -> bool:
+    """Return whether a group certainly has no entry to deliver: none is new or pending."""
+    memory = group.runs.memory
+    if memory is None or memory.items:
+        return False
+    return group.last_delivered >= stream.last or stream.length == 0
 
 
 def _deliver(
