@@ -274,16 +274,9 @@ class Task(Public, Generic[P, R_co]):
 
     def _job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: str | None) -> Job:
         now = self.jobs.now_ms()
-        job = Job(
-            id=new_id(now),
-            task_name=self.name,
-            packed=pack(self.signature.dump(args, kwargs), self.jobs.format),
-            form=self.jobs.format,
-            version=self.signature.version,
-            key=key,
-            enqueued_ms=now,
-            task=self,
-        )
+        form, signature = self.jobs.format, self.signature
+        packed = pack(signature.dump(args, kwargs), form)
+        job = Job(new_id(now), self.name, packed, form, signature.version, key, {}, now, task=self)
         for middleware in self.jobs.middleware:
             middleware.enqueued(job)
         return job

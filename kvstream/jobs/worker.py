@@ -535,6 +535,8 @@ class Threads:
         self._wake()
 
     def _wake(self) -> None:
+        if self._waking or not self._calls:  # most calls end here, and need no lock
+            return
         with self._lock:
             if self._waking or not self._calls:
                 return
@@ -556,8 +558,10 @@ class Threads:
         while is_on:
             self._waking = False
             while (call := self._next()) is not None:
-                with suppress(RuntimeError):  # this thread runs the other calls later
+                try:  # noqa: SIM105 - a context takes a microsecond
                     self._wake()
+                except RuntimeError:  # this thread runs the other calls later
+                    pass
                 call()
             is_on = self._wake_ups.get()
 
