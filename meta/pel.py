@@ -372,6 +372,25 @@ def discard_one(txn: Changeset, group: GroupMeta, eid: PackedID) -> int:
     return 0 if run is None else discard_from(txn, group, run, eid)
 
 
+def discard_leased(
+    txn: Changeset, group: GroupMeta, eid: PackedID, owner: bytes, deliveries: int
+) -> int:
+    """Remove one ID that its owner has got for the given time; return 1.
+
+    Return 0 if it is not pending, -1 if it was delivered again or given back.
+    """
+    if plain is not None:
+        outcome = plain.discard(Run, txn, group, eid, owner, deliveries)
+        if outcome >= -1:
+            return outcome
+    run = run_at(txn, group, eid)
+    if run is None or not run.has(eid):
+        return 0
+    if not run.owned or run.owner != owner or run.deliveries != deliveries:
+        return -1
+    return discard_from(txn, group, run, eid)
+
+
 def discard_from(txn: Changeset, group: GroupMeta, run: Run, eid: PackedID) -> int:
     """Remove one ID from the run that reaches over it; return 1 if it was pending."""
     packed = run.packed

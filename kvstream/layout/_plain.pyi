@@ -11,4 +11,11 @@ def read_new(
 def give(
     run_type: type, txn: Any, stream: Any, group: Any, consumer: Any, ids: list[bytes]
 ) -> bool: ...
-def discard(run_type: type, txn: Any, group: Any, eid: bytes) -> int: ...
+def discard(
+    run_type: type,
+    txn: Any,
+    group: Any,
+    eid: bytes,
+    owner: bytes | None = ...,
+    deliveries: int | None = ...,
+) -> int: ...

@@ -243,8 +243,10 @@ cdef bint put_last(type run_type, txn, group, owner, memory, list ids) except -1
 # --- XACK -----------------------------------------------------------------------------------------
 
 
-def discard(type run_type not None, txn, group, bytes eid not None):
-    """Remove an ID from the pending ones: return 1 if it was there, -1 if that is not plain."""
+def discard(
+    type run_type not None, txn, group, bytes eid not None, bytes owner=None, deliveries=None
+):
+    """Do ``discard_one`` of meta/pel.py, or with an owner ``discard_leased``; -2 if not plain."""
     cdef object memory = group.runs.memory, runs = group.runs, index = group.index
     cdef Py_ssize_t at, place, offset
     cdef dict items
@@ -256,7 +258,7 @@ def discard(type run_type not None, txn, group, bytes eid not None):
         or group.keyed is not None
         or PyBytes_GET_SIZE(eid) != ID_BYTES
     ):
-        return -1
+        return -2
     items, chunks, firsts = memory.items, memory.keys._chunks, memory.keys._firsts
     at = count_to(firsts, eid) - 1
     if at < 0:
@@ -269,6 +271,8 @@ def discard(type run_type not None, txn, group, bytes eid not None):
     offset = offset_of(packed, eid)
     if offset < 0:
         return 0
+    if owner is not None and not is_leased(run, owner, deliveries):
+        return -1
     defer(runs, txn.batch, anchor, True)
     if PyBytes_GET_SIZE(packed) > ID_BYTES:
         items[anchor] = remade(run_type, run, without(packed, offset))
@@ -306,6 +310,15 @@ cdef bint shares(run, owner, now_ms) except -1:
         and <object>PyTuple_GET_ITEM(run, DELIVERIES) == 1
         and <object>PyTuple_GET_ITEM(run, RANK) == 0
         and <object>PyTuple_GET_ITEM(run, OWNER) == owner
+    )
+
+
+cdef bint is_leased(run, owner, deliveries) except -1:
+    """Return whether a run has a delivery to an owner."""
+    return (
+        <object>PyTuple_GET_ITEM(run, RANK) == 0
+        and <object>PyTuple_GET_ITEM(run, OWNER) == owner
+        and <object>PyTuple_GET_ITEM(run, DELIVERIES) == deliveries
     )
 
 

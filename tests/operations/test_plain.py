@@ -15,6 +15,7 @@ from kvstream.layout.values import encode_flat
 from kvstream.meta import pel, pel_index
 from kvstream.meta.runs import Run
 from kvstream.operations import ack, append, claim, delete, groups, readgroup
+from kvstream.operations.queues import leases
 from kvstream.operations.trim import Strategy, Trim
 from kvstream.storage.database import Database
 from kvstream.types.ids import StreamID
@@ -39,6 +40,7 @@ STEPS = st.lists(
         st.tuples(st.just("noack"), st.just(b"c"), st.integers(1, 3)),
         st.tuples(st.just("ack"), SMALL),
         st.tuples(st.just("ack"), st.just(0)),
+        st.tuples(st.just("settle"), SMALL, st.sampled_from([b"c", b"c", b"d"]), st.integers(1, 2)),
         st.tuples(st.just("delete"), SMALL),
         st.tuples(st.just("claim"), SMALL),
         st.tuples(st.just("count")),
@@ -93,6 +95,8 @@ class Side:
             return None if found is None else [*found]
         if kind == "ack" and eid is not None:
             return ack.acknowledge_packed(txn, NAME, b"g", [eid.packed])
+        if kind == "settle" and eid is not None:
+            return leases.ack(txn, NAME, b"g", args[1], [(eid, args[2])])
         if kind == "delete" and eid is not None:
             return delete.delete(txn, NAME, [eid])
         if kind == "claim" and eid is not None:
@@ -153,5 +157,8 @@ def test_compiled_code_does_the_plain_cycle(tmp_path_factory: pytest.TempPathFac
             added = plain.append(txn, NAME, *encode_flat([b"f", b"v"]))
             assert added is not None
             assert plain.read_new(Run, txn, NAME, b"g", b"c", 1) is not None
-            assert plain.discard(Run, txn, group, added.packed) == 1
+            assert plain.discard(Run, txn, group, added.packed, b"d", 1) == -1
+            assert plain.discard(Run, txn, group, added.packed, b"c", 2) == -1
+            assert plain.discard(Run, txn, group, added.packed, b"c", 1) == 1
+            assert plain.discard(Run, txn, group, added.packed, b"c", 1) == 0
             assert plain.discard(Run, txn, group, added.packed) == 0

@@ -15,11 +15,10 @@ from kvstream.layout.values import Names
 from kvstream.meta.pel import (
     Targets,
     discard,
-    discard_from,
+    discard_leased,
     note_renewal,
     pending_of,
     plan,
-    run_at,
     runs_at,
     signal_freed,
 )
@@ -135,27 +134,16 @@ def ack(txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[T
     _, of_group = group_of_key(txn, name, group)
     txn.frees = True
     if len(tokens) == 1:
-        return [_ack_one(txn, name, of_group, consumer, *tokens[0])]
+        eid, deliveries = tokens[0]
+        outcome = discard_leased(txn, of_group, PACKED(*eid), consumer, deliveries)
+        if outcome == _DONE:
+            signal_freed(txn, name, of_group)
+        return [outcome]
     outcomes, parts = check_tokens(txn, of_group, consumer, tokens, _NOT_PENDING)
     if parts:
         discard(txn, of_group, [eid for _, ids in parts for eid in ids])
         signal_freed(txn, name, of_group)
     return outcomes
-
-
-def _ack_one(
-    txn: Txn, name: bytes, group: GroupMeta, consumer: bytes, eid: StreamID, deliveries: int
-) -> int:
-    """Acknowledge one delivery, and return its outcome."""
-    packed = PACKED(*eid)
-    run = run_at(txn, group, packed)
-    if run is None or not run.has(packed):
-        return _NOT_PENDING
-    if not run.owned or run.owner != consumer or run.deliveries != deliveries:
-        return _LOST
-    discard_from(txn, group, run, packed)
-    signal_freed(txn, name, group)
-    return _DONE
 
 
 def extend(
