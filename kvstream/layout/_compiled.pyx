@@ -20,6 +20,7 @@ from kvstream.layout._msgpack cimport (
     Bytes,
     Cursor,
     big_endian,
+    is_sound,
     map_head_size,
     pack_map_head,
     pack_string,
@@ -329,22 +330,6 @@ def pack_ids(list words not None):
         put_big_endian(packed + 8, seq)
         ids.append(PyBytes_FromStringAndSize(<char *>packed, ID_BYTES))
     return ids
-
-
-cdef bint is_sound(bytes value) noexcept:
-    """Tell whether a row value has exactly the strings that its head announces."""
-    cdef Cursor cursor
-    cdef Bytes data = NULL
-    cdef Py_ssize_t size = 0, count, i
-    cursor.at = <Bytes>PyBytes_AS_STRING(value)
-    cursor.end = cursor.at + PyBytes_GET_SIZE(value)
-    count = take_count(&cursor)
-    if count <= 0:
-        return False
-    for i in range(2 * count):
-        if not take_string(&cursor, &data, &size):
-            return False
-    return cursor.at == cursor.end
 
 
 def packed_ids(list page not None, Py_ssize_t prefix):

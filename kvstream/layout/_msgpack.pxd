@@ -3,7 +3,7 @@
 The grammar is in values.py.
 """
 
-from cpython.bytes cimport PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
@@ -144,6 +144,22 @@ cdef inline uint64_t big_endian(Bytes at) noexcept nogil:
     for i in range(8):
         number = (number << 8) | at[i]
     return number
+
+
+cdef inline bint is_sound(bytes value) noexcept:
+    """Tell whether a row value has exactly the strings that its head announces."""
+    cdef Cursor cursor
+    cdef Bytes data = NULL
+    cdef Py_ssize_t size = 0, count, i
+    cursor.at = <Bytes>PyBytes_AS_STRING(value)
+    cursor.end = cursor.at + PyBytes_GET_SIZE(value)
+    count = take_count(&cursor)
+    if count <= 0:
+        return False
+    for i in range(2 * count):
+        if not take_string(&cursor, &data, &size):
+            return False
+    return cursor.at == cursor.end
 
 
 cdef inline bint take_row(

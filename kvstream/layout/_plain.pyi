@@ -6,11 +6,17 @@ def append(
     txn: Any, name: bytes, value: bytes, names: tuple[str, ...] | tuple[bytes, ...]
 ) -> StreamID | None: ...
 def read_new(
-    run_type: type, txn: Any, name: bytes, group_name: bytes, consumer_name: bytes, count: int
+    run_type: type,
+    txn: Any,
+    name: bytes,
+    group_name: bytes,
+    consumer_name: bytes,
+    count: int,
 ) -> tuple[list[tuple[bytes, bytes]], int] | None: ...
 def give(
     run_type: type, txn: Any, stream: Any, group: Any, consumer: Any, ids: list[bytes]
 ) -> bool: ...
+def acknowledge(run_type: type, txn: Any, name: bytes, group_name: bytes, eid: bytes) -> int: ...
 def discard(
     run_type: type,
     txn: Any,

@@ -12,7 +12,7 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_SET_ITEM
 from kvstream.layout._ids cimport PyObject_GC_UnTrack, kvstream_alloc, make_id, put_big_endian
-from kvstream.layout._msgpack cimport ID_BYTES, Bytes, big_endian
+from kvstream.layout._msgpack cimport ID_BYTES, Bytes, big_endian, is_sound, take_row
 from libc.stdint cimport uint64_t
 from libc.string cimport memcmp, memcpy
 
@@ -20,7 +20,7 @@ cdef enum:
     ANCHOR, PACKED, OWNER, TIME_MS, DELIVERIES, RANK  # the parts of a run
     PARTS
 
-cdef enum:  # as in meta/filling.py, meta/records.py and operations/reads/limits.py
+cdef enum:  # as in meta/filling.py, meta/records.py, and reads/limits.py and reads/rows.py
     NEAR = 4096
     COUNTERS_MAX = 20
     HEAD_FAR = 32
@@ -29,6 +29,7 @@ cdef enum:  # as in meta/filling.py, meta/records.py and operations/reads/limits
     UNRECORDED_MAX = 128
     FIRST_PAGE = 100
     FIRST_BYTES = 1 << 20
+    SHORT = 16
 
 cdef uint64_t U64_MAX = 0xFFFFFFFFFFFFFFFF
 
@@ -114,31 +115,67 @@ def read_new(
     bytes consumer_name not None,
     Py_ssize_t count,
 ):
-    """Do ``read_short`` of operations/readgroup.py for entries that are not measured yet.
+    """Do ``read_short`` of operations/readgroup.py for entries of the readahead or the open node.
 
     Return their rows and the length of their prefix; None if that is not plain.
     """
-    cdef object stream = (<dict>txn._known).get(name), group, consumer, rows, last
+    cdef object stream = (<dict>txn._known).get(name), group, consumer, last, known
     cdef list page, ids
-    cdef Py_ssize_t at, prefix
-    if stream is None or stream.expire_at or txn.read_only:
+    cdef Py_ssize_t prefix
+    if not 0 < count <= SHORT or stream is None or stream.expire_at or txn.read_only:
         return None
-    group, rows = (<dict>stream.groups).get(group_name), stream.unmeasured
-    if group is None or group.policy is not None or not rows:
+    group = (<dict>stream.groups).get(group_name)
+    if group is None or group.policy is not None:
         return None
     consumer, last = (<dict>group.consumers).get(consumer_name), group.last_delivered
     if consumer is None or stream.last <= last or not stream.length:
         return None
     if count > 1 and stream.open_bytes * FIRST_PAGE > FIRST_BYTES * stream.open_appended:
         return None
+    prefix, known = PyBytes_GET_SIZE(stream.prefix), group.readahead
+    if known is not None and known.rows and known.after == last:
+        page = read_ahead(stream, known, prefix, count)
+    else:
+        page, known = read_recent(stream, last, count), None
+    if page is None:
+        return None
+    ids = [(<bytes>(<tuple>row)[0])[prefix:] for row in page]
+    if not give(run_type, txn, stream, group, consumer, ids):
+        return None
+    if known is not None:
+        for _ in range(count):
+            known.rows.popleft()
+        known.after = group.last_delivered
+    return page, prefix
+
+
+cdef list read_ahead(stream, known, Py_ssize_t prefix, Py_ssize_t count):
+    """Return the first rows of a readahead; None if they are too few, or may be damaged or dead."""
+    cdef list page
+    cdef PyObject *key = NULL
+    cdef PyObject *value = NULL
+    cdef Py_ssize_t i
+    rows = known.rows
+    if known.shrinks != stream.shrinks or len(rows) < count:
+        return None
+    page = [rows[i] for i in range(count)]
+    for i in range(count):
+        if not take_row(page, i, prefix, &key, &value) or not is_sound(<bytes>value):
+            return None
+    return page
+
+
+cdef list read_recent(stream, last, Py_ssize_t count):
+    """Return the rows after an ID; None if they are not all in memory."""
+    cdef Py_ssize_t at
+    cdef object rows = stream.unmeasured
+    if not rows:
+        return None
     ms, seq = last
     at = count_rows_to(rows, key_of(stream.prefix, ms, seq))
     if at == 0 and not (any(stream.measured) and stream.measured <= last):
         return None  # there may be others before them
-    page = (<list>rows)[at : at + count]
-    prefix = PyBytes_GET_SIZE(stream.prefix)
-    ids = [(<bytes>(<tuple>row)[0])[prefix:] for row in page]
-    return (page, prefix) if give(run_type, txn, stream, group, consumer, ids) else None
+    return (<list>rows)[at : at + count]
 
 
 cdef Py_ssize_t count_rows_to(list rows, bytes key) except -1:
@@ -241,6 +278,24 @@ cdef bint put_last(type run_type, txn, group, owner, memory, list ids) except -1
 
 
 # --- XACK -----------------------------------------------------------------------------------------
+
+
+def acknowledge(
+    type run_type not None,
+    txn,
+    bytes name not None,
+    bytes group_name not None,
+    bytes eid not None,
+):
+    """Acknowledge an entry: return 1 if it was pending, -2 if that is not plain."""
+    cdef object stream = (<dict>txn._known).get(name), group
+    if stream is None or stream.expire_at:
+        return -2
+    group = (<dict>stream.groups).get(group_name)
+    if group is None or group.policy is not None:
+        return -2
+    txn.frees = True
+    return discard(run_type, txn, group, eid)
 
 
 def discard(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from kvstream.layout import plain
 from kvstream.meta import pel
 from kvstream.meta.pel import (
     COUNT_MAX,
@@ -57,6 +58,10 @@ def acknowledge(txn: Txn, name: bytes, group_name: bytes, ids: Sequence[StreamID
 
 def acknowledge_packed(txn: Txn, name: bytes, group_name: bytes, ids: Sequence[PackedID]) -> int:
     """Acknowledge entries by packed IDs, in any order; return how many were pending."""
+    if len(ids) == 1 and plain is not None:
+        count = plain.acknowledge(Run, txn, name, group_name, ids[0])
+        if count >= 0:
+            return count
     found = stream_and_group(txn, name, group_name)
     if found is None:
         return 0

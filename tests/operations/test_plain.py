@@ -15,17 +15,18 @@ from kvstream.layout.values import encode_flat
 from kvstream.meta import pel, pel_index
 from kvstream.meta.runs import Run
 from kvstream.operations import ack, append, claim, delete, groups, readgroup
+from kvstream.operations.ack import Nack
 from kvstream.operations.queues import leases
 from kvstream.operations.trim import Strategy, Trim
 from kvstream.storage.database import Database
 from kvstream.types.ids import StreamID
-from kvstream.types.options import StoreOptions
+from kvstream.types.options import NackMode, StoreOptions
 from kvstream.types.thresholds import DEFAULT, Thresholds
 from tests.meta.rows import NOW_MS, Metadata
 
 pytestmark = pytest.mark.skipif(plain is None, reason="kvstream is not compiled")
 NAME = b"\x00\x00s"
-USERS: tuple[ModuleType, ...] = (append, groups, readgroup, pel)
+USERS: tuple[ModuleType, ...] = (ack, append, groups, readgroup, pel)
 SIZES = Thresholds(cached_rows=4, cached_ids=12, run_ids=3, chunk_keys=2)
 """A group outgrows memory soon."""
 
@@ -37,6 +38,8 @@ STEPS = st.lists(
         st.tuples(st.just("trim"), SMALL),
         st.tuples(st.just("read"), st.sampled_from([b"c", b"c", b"d"]), st.integers(1, 3)),
         st.tuples(st.just("read"), st.just(b"c"), st.just(1)),
+        st.tuples(st.just("next"), st.sampled_from([b"c", b"d"]), st.sampled_from([None, 1, 2])),
+        st.tuples(st.just("nack"), SMALL),
         st.tuples(st.just("noack"), st.just(b"c"), st.integers(1, 3)),
         st.tuples(st.just("ack"), SMALL),
         st.tuples(st.just("ack"), st.just(0)),
@@ -93,6 +96,11 @@ class Side:
             noack = kind == "noack"
             found = readgroup.read_short(txn, NAME, b"g", consumer, count, noack)
             return None if found is None else [*found]
+        if kind == "next":
+            consumer, count = args
+            return [*readgroup.read_new(txn, NAME, b"g", consumer, count)]
+        if kind == "nack" and eid is not None:
+            return ack.negative_acknowledge(txn, NAME, b"g", [eid], Nack(NackMode.FAIL))
         if kind == "ack" and eid is not None:
             return ack.acknowledge_packed(txn, NAME, b"g", [eid.packed])
         if kind == "settle" and eid is not None:
@@ -122,7 +130,7 @@ class Side:
         return rows, batch.ranges
 
 
-_OTHERS = ("add", "trim", "read", "noack", "count", "wait", "commit", "reload")
+_OTHERS = ("add", "trim", "read", "next", "noack", "count", "wait", "commit", "reload")
 
 
 @given(STEPS, st.booleans())
