@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from kvstream.stream import Stream
 
 _BLOCK = 64 * 1024
+_MODE = 0o666
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def _open(path: Path, resume: bool, overwrite: bool) -> BinaryIO:
         raise RequestError(
             f"{path} exists: continue it with --resume, or replace it with --overwrite"
         )
-    return open_named(os.open(path, os.O_RDWR | how, 0o666), path)
+    return open_named(os.open(path, os.O_RDWR | how, _MODE), path)
 
 
 def _json_resume_point(file: BinaryIO) -> ResumePoint:
@@ -313,6 +314,8 @@ def _export_table(
     session: Session, stream: bytes, file: Path, kind: str, options: dict[str, Any]
 ) -> None:
     """Write a table, and say how many rows it has."""
+    from kvstream.storage.files import replacing
+
     if str(file) == "-":
         raise click.UsageError(f"{kind} needs a FILE: it is not written to stdout")
     optional_package("pyarrow")
@@ -324,27 +327,10 @@ def _export_table(
         batches = selection.batches(_columns(options), options["meta_prefix"])
         with (
             progress_bar(f"export {file.name}", selection.total, options["quiet"]) as advance,
-            _whole_file(file) as target,
+            replacing(file, _MODE) as target,
         ):
             written = _write_table(batches, target, kind, advance)
     click.echo(f"{plural(written, 'entry')} written", err=True)
-
-
-@contextmanager
-def _whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file that takes its name once it is whole and synced."""
-    from kvstream.storage.files import naming, open_named
-
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open_named(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), path) as file:
-            yield file
-            file.flush()
-            with naming(path):
-                os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _write_table(

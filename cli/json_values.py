@@ -67,11 +67,14 @@ def bytes_json(value: bytes) -> str | dict[str, str]:
 
 def fields_json(pairs: Sequence[tuple[bytes, bytes]]) -> Any:
     """Encode the fields of an entry."""
-    names = [bytes_json(name) for name, _ in pairs]
-    values = [bytes_json(value) for _, value in pairs]
-    if all(isinstance(name, str) for name in names) and len({*map(str, names)}) == len(names):
-        return dict(zip(map(str, names), values, strict=True))
-    return [list(pair) for pair in zip(names, values, strict=True)]
+    return _pairs_json([(bytes_json(name), bytes_json(value)) for name, value in pairs])
+
+
+def _pairs_json(pairs: Sequence[tuple[Any, Any]]) -> Any:
+    """Return encoded pairs as an object, or as a list if a name is no text or repeats."""
+    if all(isinstance(name, str) for name, _ in pairs) and len(dict(pairs)) == len(pairs):
+        return dict(pairs)
+    return [list(pair) for pair in pairs]
 
 
 def entry_json(entry: AnyEntry) -> dict[str, Any]:
@@ -112,20 +115,12 @@ def jsonable(value: Any) -> Any:
             field.name: jsonable(getattr(value, field.name)) for field in dataclass_fields(value)
         }
     if isinstance(value, Mapping):
-        return _mapping(value)
+        return _pairs_json([(jsonable(name), jsonable(item)) for name, item in value.items()])
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return jsonable(value._asdict())
     if isinstance(value, list | tuple):
         return [jsonable(item) for item in value]
     return value
-
-
-def _mapping(value: Mapping[Any, Any]) -> Any:
-    names = [jsonable(name) for name in value]
-    values = [jsonable(item) for item in value.values()]
-    if all(isinstance(name, str) for name in names):
-        return dict(zip(names, values, strict=True))
-    return [list(pair) for pair in zip(names, values, strict=True)]
 
 
 def dumps(value: Any, ascii_only: bool = False) -> str:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _FIGURES_WIDTH = 45
 """Width of the numbers after the title of a progress bar."""
 _POLL_S, _LINE_S = 0.1, 2.0
-"""Pauses between two looks at work that another thread does, and between two lines about it."""
+"""Seconds between two polls of the work, and between two lines about it."""
 
 
 class Progress(Protocol):

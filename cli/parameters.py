@@ -175,7 +175,7 @@ class Parsed(Type):
     """The form of the text, for the error."""
 
     def parse(self, text: Any) -> Any:
-        """Return the value of a text, or of a default that is one already."""
+        """Return the value of a text; a default may be such a value already."""
         raise NotImplementedError
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -27,7 +27,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial, wraps
 from importlib import import_module
-from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -352,12 +351,7 @@ class AsyncStore(_AsyncProxy[Store[S]], Generic[S]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Close the store; after an error, remove a new directory without any write."""
         await self._engine.task_close(discard=error is not None)
 
@@ -559,12 +553,7 @@ class Opening(Generic[S]):
         self._store = await self
         return self._store
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         assert self._store is not None
         await self._store.__aexit__(kind, error, traceback)
 

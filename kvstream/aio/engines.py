@@ -32,9 +32,7 @@ from kvstream.engine.waiters import Signal, Waiter
 from kvstream.errors import InvalidArgument, StoreClosed, UnknownOutcome
 from kvstream.meta.wakeups import Wake
 from kvstream.remote.connection import (
-    CONNECT_S,
     NAME_CLASSES,
-    REPLY_S,
     Connection,
     Link,
     ignore_unknown_command,
@@ -645,13 +643,4 @@ class LoopRemoteEngine(RemoteCalls, RemoteEngine):
 
     connection_type = LoopConnection
     sleep = staticmethod(pause)
-
-    def __init__(
-        self,
-        url: str,
-        db: int | None = None,
-        connect_s: float = CONNECT_S,
-        reply_s: float = REPLY_S,
-    ) -> None:
-        super().__init__(url, db, connect_s, reply_s)
-        self._local: Any = OfTask()
+    _new_local: Callable[[], Any] = OfTask

@@ -7,7 +7,6 @@ owner take long, and are done in a thread.
 
 import asyncio
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from kvstream.aio.engines import (
@@ -52,12 +51,7 @@ class TaskLock:
             self._holder = task
         self._depth += 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not suspends():
             return
         self._depth -= 1

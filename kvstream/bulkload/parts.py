@@ -21,7 +21,8 @@ Streams stand in the order of their prefixes, and the IDs of each ascend.
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from hashlib import file_digest
 from itertools import groupby, pairwise
 from operator import itemgetter, lt
 from pathlib import Path
@@ -58,7 +59,6 @@ _PAGE_BYTES = 4 * MEGABYTE
 _PAGE_BYTES_MAX = ENTRY_BYTES_MAX + 2 * MEGABYTE
 _ANY_TREE = 1
 """The tree of a piece's nodes until the piece is joined to a stream."""
-_READ_BYTES = 1 * MEGABYTE
 
 
 @dataclass(frozen=True)
@@ -86,18 +86,8 @@ class BulkTicket:
 
 def pack_ticket(ticket: BulkTicket) -> bytes:
     """Return a ticket as bytes."""
-    packed: bytes = msgpack.packb(
-        (
-            ticket.db,
-            ticket.stored_db,
-            ticket.shared,
-            ticket.base_ms,
-            ticket.node_max_entries,
-            ticket.node_max_bytes,
-            ticket.prefixes,
-            sorted(ticket.fresh),
-        )
-    )
+    *values, fresh = astuple(ticket)
+    packed: bytes = msgpack.packb((*values, sorted(fresh)))
     return packed
 
 
@@ -400,11 +390,8 @@ def _refuse_changed(path: Path, digest: str) -> None:
 
 def digest_of(path: Path) -> str:
     """Return a checksum of a file."""
-    summed = xxhash.xxh3_128()
     with open(path, "rb") as file:
-        while chunk := file.read(_READ_BYTES):
-            summed.update(chunk)
-    return summed.hexdigest()
+        return file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def part_of_rows(rows: RowsFile, ticket: BulkTicket, folder: Path, guard: Guard) -> Part:

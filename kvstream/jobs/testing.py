@@ -13,7 +13,6 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 
 from kvstream.engine import timer_thread
@@ -83,12 +82,7 @@ class Testing:
         self.jobs.declare()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.jobs.use(None)
         finally:

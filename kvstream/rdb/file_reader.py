@@ -4,10 +4,10 @@ The grammar of records is in versions.py. Streams and plain strings can be read;
 skipped and named. An unknown record is an error: nothing tells where it ends.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, assert_never
 
 from kvstream.errors import BadPayload
 from kvstream.rdb import skipping
@@ -164,9 +164,7 @@ class FileReader:
             opcode = self._opcodes.get(number)
             if opcode is None:
                 yield self._key(number, at)
-            elif opcode is Opcode.EOF:
-                self._finish()
-            elif (record := _READ[opcode](self)) is not None:
+            elif (record := self._read(opcode)) is not None:
                 yield record
 
     def _skip_open(self) -> None:
@@ -188,11 +186,43 @@ class FileReader:
 
     # --- records that are not keys --------------------------------------------------------------
 
-    def _aux(self) -> AuxRecord:
-        return AuxRecord(self._reader.string(), self._reader.string())
-
-    def _function(self) -> FunctionRecord:
-        return FunctionRecord(self._reader.string())
+    def _read(self, opcode: Opcode) -> Record | None:
+        """Read a record that is not a key; None if it only changes the keys that follow."""
+        reader = self._reader
+        match opcode:
+            case Opcode.AUX:
+                return AuxRecord(reader.string(), reader.string())
+            case Opcode.FUNCTION:
+                return FunctionRecord(reader.string())
+            case Opcode.FUNCTION_PRE_RELEASE:
+                return self._function_pre_release()
+            case Opcode.MODULE_AUX:
+                return ModuleAuxRecord(skipping.skip_module(reader))
+            case Opcode.SELECTDB:
+                self._db = reader.length(DATABASES_MAX - 1)
+            case Opcode.RESIZEDB:
+                skipping.skip_lengths(reader, 2)
+            case Opcode.SLOT_INFO:
+                skipping.skip_lengths(reader, 3)
+            case Opcode.SLOT_IMPORT:
+                skipping.skip_slot_import(reader)
+            case Opcode.HASH_TEMPLATE:
+                self._templates.learn(reader)
+            case Opcode.EXPIRE_MS:
+                self._expire(reader.time(), 1)
+            case Opcode.EXPIRE_S:
+                self._expire(reader.little(4, signed=True), _MS)
+            case Opcode.IDLE:
+                self._idle_s = reader.length()
+            case Opcode.FREQ:
+                self._freq = reader.byte()
+            case Opcode.KEY_META:
+                skipping.skip_key_metadata(reader)
+            case Opcode.EOF:
+                self._finish()
+            case _:
+                assert_never(opcode)
+        return None
 
     def _function_pre_release(self) -> FunctionRecord:
         """Read a library of release candidates of Redis 7.0, which had its name beside it."""
@@ -201,44 +231,9 @@ class FileReader:
             self._reader.skip_string()  # a description
         return FunctionRecord(b"#!%b name=%b\n%b" % (engine, name, self._reader.string()))
 
-    def _module_aux(self) -> ModuleAuxRecord:
-        return ModuleAuxRecord(skipping.skip_module(self._reader))
-
-    def _selectdb(self) -> None:
-        self._db = self._reader.length(DATABASES_MAX - 1)
-
-    def _resizedb(self) -> None:
-        skipping.skip_lengths(self._reader, 2)
-
-    def _slot_info(self) -> None:
-        skipping.skip_lengths(self._reader, 3)
-
-    def _slot_import(self) -> None:
-        skipping.skip_slot_import(self._reader)
-
-    def _hash_template(self) -> None:
-        self._templates.learn(self._reader)
-
-    # --- fields of the next key -----------------------------------------------------------------
-
-    def _expire_ms(self) -> None:
-        self._expire(self._reader.time(), 1)
-
-    def _expire_s(self) -> None:
-        self._expire(self._reader.little(4, signed=True), _MS)
-
     def _expire(self, at: int, unit_ms: int) -> None:
         # In a file a time of 0 is long ago; in kvstream 0 means never.
         self._expire_at_ms = None if at == _NO_EXPIRY else max(at * unit_ms, _LONG_AGO_MS)
-
-    def _idle(self) -> None:
-        self._idle_s = self._reader.length()
-
-    def _frequency(self) -> None:
-        self._freq = self._reader.byte()
-
-    def _key_meta(self) -> None:
-        skipping.skip_key_metadata(self._reader)
 
     # --- keys -----------------------------------------------------------------------------------
 
@@ -284,23 +279,6 @@ class FileReader:
 
 _SHOWN_KEY_MAX = 1 << 16
 """Longest key that an error names."""
-
-_READ: dict[Opcode, Callable[[FileReader], Record | None]] = {
-    Opcode.AUX: FileReader._aux,
-    Opcode.FUNCTION: FileReader._function,
-    Opcode.FUNCTION_PRE_RELEASE: FileReader._function_pre_release,
-    Opcode.MODULE_AUX: FileReader._module_aux,
-    Opcode.SELECTDB: FileReader._selectdb,
-    Opcode.RESIZEDB: FileReader._resizedb,
-    Opcode.SLOT_INFO: FileReader._slot_info,
-    Opcode.SLOT_IMPORT: FileReader._slot_import,
-    Opcode.HASH_TEMPLATE: FileReader._hash_template,
-    Opcode.EXPIRE_MS: FileReader._expire_ms,
-    Opcode.EXPIRE_S: FileReader._expire_s,
-    Opcode.IDLE: FileReader._idle,
-    Opcode.FREQ: FileReader._frequency,
-    Opcode.KEY_META: FileReader._key_meta,
-}
 
 
 def _header(reader: Reader) -> tuple[Header, Dialect]:

@@ -88,6 +88,7 @@ class RemoteEngine:
 
     connection_type = Connection
     sleep: Callable[[float], None] = staticmethod(time.sleep)
+    _new_local: Callable[[], Any] = _Local
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class RemoteEngine:
         """The database that ``db`` or the URL names."""
         self._connections = {first.db: first}
         self._lock = threading.RLock()  # a signal handler may make a call within this one
-        self._local = _Local()
+        self._local = self._new_local()
         self._closed = False
         self.given_back = GivenBack(self.run, self.call)
         self.clock: Clock = ServerClock(first)

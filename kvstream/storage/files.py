@@ -181,15 +181,15 @@ def open_named(descriptor: int, path: Path) -> BinaryIO:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a private file that durably replaces ``path`` at the end of the block.
+def replacing(path: Path, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
+    """Open a file, by default a private one, that durably replaces ``path`` after the block.
 
     If the block raises, ``path`` stays as it was; power loss may leave a partial file beside it,
     which the next writer replaces.
     """
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
     try:
-        with open_named(os.open(partial, os.O_RDWR | _REPLACES, FILE_MODE), path) as file:
+        with open_named(os.open(partial, os.O_RDWR | _REPLACES, mode), path) as file:
             yield file
             file.flush()
             with naming(path):

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from kvstream.errors import InvalidArgument, KVStreamError, RequestError, StoreLocked
@@ -222,12 +221,7 @@ class Paused:
         with suppress(KVStreamError):  # the pause ends by itself soon
             self._connection.do("CLIENT", "UNPAUSE")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None:
             self.end()
         else:

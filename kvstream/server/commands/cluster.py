@@ -98,42 +98,35 @@ _PARTS = (
 )
 
 
-def _refusal(part: _Part) -> Callable[[Txn, Session, Argv], Reply]:
-    def run(txn: Txn, session: Session, argv: Argv) -> Reply:
-        raise NoCluster
+def _refuse_with(
+    error: type[RequestError], summary: str, options: str = ""
+) -> Callable[[Txn, Session, Argv], Reply]:
+    """Return a handler that raises an error; ``summary`` and ``options`` document it."""
 
-    run.__doc__ = f"Return an error: the server is in no cluster.\n\n{part.options}".rstrip()
+    def run(txn: Txn, session: Session, argv: Argv) -> Reply:
+        raise error
+
+    run.__doc__ = f"{summary}\n\n{options}".rstrip()
     return run
 
 
+_IN_NO_CLUSTER = "Return an error: the server is in no cluster."
 for _part in _PARTS:
     COMMANDS.command(
         *(f"cluster|{_part.name}", _part.syntax, flags(_part.flags)),
         since=_part.since,
         tips=_part.tips,
         arity=_part.arity,
-    )(_refusal(_part))
+    )(_refuse_with(NoCluster, _IN_NO_CLUSTER, _part.options))
 
-
-_CONNECTION = flags("loading stale fast local")
-
-
-@COMMANDS.command("asking", "", flags("fast local"), since="3.0.0", categories="connection")
-def asking(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Return an error: the server is in no cluster."""
-    raise NoCluster
-
-
-@COMMANDS.command("readonly", "", _CONNECTION, since="3.0.0", categories="connection")
-def readonly(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Return an error: the server is in no cluster."""
-    raise NoCluster
-
-
-@COMMANDS.command("readwrite", "", _CONNECTION, since="3.0.0", categories="connection")
-def readwrite(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Return an error: the server is in no cluster."""
-    raise NoCluster
+for _name, _flags in (
+    ("asking", "fast local"),
+    ("readonly", "loading stale fast local"),
+    ("readwrite", "loading stale fast local"),
+):
+    COMMANDS.command(_name, "", flags(_flags), since="3.0.0", categories="connection")(
+        _refuse_with(NoCluster, _IN_NO_CLUSTER)
+    )
 
 
 # --- modules ------------------------------------------------------------------------------------
@@ -152,28 +145,15 @@ def module_list(txn: Txn, session: Session, argv: Argv) -> Reply:
     return []
 
 
-@MODULES.command("module|load", "path [arg [arg ...]]", _LOAD, since="4.0.0")
-def module_load(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Return an error: kvstream loads no modules."""
-    raise NoModules
-
-
-@MODULES.command(
-    "module|loadex",
-    "path [CONFIG name value [CONFIG name value ...]] [ARGS args [args ...]]",
-    _LOAD,
-    since="7.0.0",
-)
-def module_loadex(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Return an error: kvstream loads no modules.
-
-    CONFIG: Settings of the module.
-    ARGS: Its arguments.
-    """
-    raise NoModules
-
-
-@MODULES.command("module|unload", "name", _LOAD, since="4.0.0")
-def module_unload(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Return an error: kvstream loads no modules."""
-    raise NoModules
+_LOADS_NONE = "Return an error: kvstream loads no modules."
+for _name, _syntax, _since, _options in (
+    ("load", "path [arg [arg ...]]", "4.0.0", ""),
+    (
+        *("loadex", "path [CONFIG name value [CONFIG name value ...]] [ARGS args [args ...]]"),
+        *("7.0.0", "CONFIG: Settings of the module.\nARGS: Its arguments."),
+    ),
+    ("unload", "name", "4.0.0", ""),
+):
+    MODULES.command(f"module|{_name}", _syntax, _LOAD, since=_since)(
+        _refuse_with(NoModules, _LOADS_NONE, _options)
+    )

@@ -77,7 +77,7 @@ ABSENT: Mapping[str, tuple[tuple[str, object], ...]] = {
 
 Fields: TypeAlias = Iterable[tuple[str, object]]
 EXPIRES_COUNTED = 10_000
-"""Keys that expire which one INFO counts, so that it never takes long; the count is kept."""
+"""Most expiring keys that one INFO counts, so that it stays quick; the next one counts on."""
 _DAY_S = 86400
 _US = 1_000_000
 _UNITS = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))

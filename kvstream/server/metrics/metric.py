@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeAlias
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from xxhash import xxh3_64_hexdigest
 
@@ -170,6 +171,15 @@ class Metric:
     histogram: Callable[[View], Histogram] | None = None
 
 
+Source: TypeAlias = Callable[[Any], float | None] | str
+"""A function of a value's owner, or the path of the attribute in it."""
+
+
+def getter(source: Source) -> Callable[[Any], Any]:
+    """Return the function that reads a value."""
+    return attrgetter(source) if isinstance(source, str) else source
+
+
 def counter(
     name: str, meaning: str, values: Callable[[View], Values], labels: tuple[str, ...]
 ) -> Metric:
@@ -184,16 +194,18 @@ def gauge(
     return Metric(name, Kind.GAUGE, meaning, labels, values)
 
 
-def count(name: str, meaning: str, value: Callable[[View], float]) -> Metric:
-    """Return a counter without labels."""
+def count(name: str, meaning: str, source: Source) -> Metric:
+    """Return a counter without labels, of a value of a View."""
+    value = getter(source)
     return counter(name, meaning, lambda view: [((), value(view))], ())
 
 
-def level(name: str, meaning: str, value: Callable[[View], float]) -> Metric:
-    """Return a gauge without labels."""
+def level(name: str, meaning: str, source: Source) -> Metric:
+    """Return a gauge without labels, of a value of a View."""
+    value = getter(source)
     return gauge(name, meaning, lambda view: [((), value(view))], ())
 
 
-def histogram(name: str, meaning: str, value: Callable[[View], Histogram]) -> Metric:
-    """Return a metric with the distribution of a value."""
-    return Metric(name, Kind.HISTOGRAM, meaning, (), lambda view: (), value)
+def histogram(name: str, meaning: str, path: str) -> Metric:
+    """Return a metric with the distribution of a value; ``path`` leads to it from a View."""
+    return Metric(name, Kind.HISTOGRAM, meaning, (), lambda view: (), attrgetter(path))

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from kvstream.errors import StoreError, StoreFull
 from kvstream.layout.keys import database_of, key_of
 from kvstream.meta.queue_events import MEANINGS, QueueEvents
-from kvstream.operations.info import GroupFigures, StreamFigures
 from kvstream.server.metrics.metric import (
     Metric,
+    Source,
     Values,
     View,
     count,
     counter,
     gauge,
+    getter,
     histogram,
     label,
     level,
 )
 from kvstream.server.runtime.client import ChannelKind
-from kvstream.server.stats import CommandStatistics
 from kvstream.types.ids import StreamID
 from kvstream.version import VERSION
 
@@ -36,7 +36,9 @@ def state_of(refusal: StoreError | None) -> str:
 # --- metrics by source of values ----------------------------------------------------------------
 
 
-def _of_command(name: str, meaning: str, value: Callable[[CommandStatistics], float]) -> Metric:
+def _of_command(name: str, meaning: str, source: Source) -> Metric:
+    value = getter(source)
+
     def values(view: View) -> Values:
         return [((command,), value(row)) for command, row in view.commands]
 
@@ -46,9 +48,11 @@ def _of_command(name: str, meaning: str, value: Callable[[CommandStatistics], fl
 def _of_stream(
     name: str,
     meaning: str,
-    value: Callable[[StreamFigures], float | None],
+    source: Source,
     kind: Callable[..., Metric] = gauge,
 ) -> Metric:
+    value = getter(source)
+
     def values(view: View) -> Values:
         for stream, figures in view.sample.streams:
             number = value(figures)
@@ -61,9 +65,11 @@ def _of_stream(
 def _of_group(
     name: str,
     meaning: str,
-    value: Callable[[GroupFigures], float | None],
+    source: Source,
     kind: Callable[..., Metric] = gauge,
 ) -> Metric:
+    value = getter(source)
+
     def values(view: View) -> Values:
         for stream, group, figures in view.sample.groups:
             number = value(figures)
@@ -107,12 +113,10 @@ def _states(view: View) -> Values:
 # --- the table ----------------------------------------------------------------------------------
 
 _COMMANDS = (
-    _of_command("calls", "Commands that ran.", lambda row: row.calls),
-    _of_command("seconds", "Time in which they ran, without the commit.", lambda row: row.seconds),
-    _of_command("failures", "Commands that ran and returned an error.", lambda row: row.failed),
-    _of_command(
-        "rejections", "Commands that were refused before they ran.", lambda row: row.rejected
-    ),
+    _of_command("calls", "Commands that ran.", "calls"),
+    _of_command("seconds", "Time in which they ran, without the commit.", "seconds"),
+    _of_command("failures", "Commands that ran and returned an error.", "failed"),
+    _of_command("rejections", "Commands that were refused before they ran.", "rejected"),
     counter(
         "kvstream_errors_total",
         "Error replies by their first word, such as WRONGTYPE.",
@@ -123,11 +127,7 @@ _COMMANDS = (
 
 _CLIENTS = (
     level("kvstream_clients", "Connected clients.", lambda view: len(view.executor.clients)),
-    level(
-        "kvstream_clients_max",
-        "Maximum number of clients.",
-        lambda view: view.executor.options.maxclients,
-    ),
+    level("kvstream_clients_max", "Maximum number of clients.", "executor.options.maxclients"),
     level(
         "kvstream_blocked_clients",
         "Clients that are blocked in a command.",
@@ -154,22 +154,18 @@ _CLIENTS = (
     count(
         "kvstream_messages_total",
         "Messages published to channels, by clients or by the server itself.",
-        lambda view: view.executor.pubsub.published,
+        "executor.pubsub.published",
     ),
-    count(
-        "kvstream_connections_total",
-        "Accepted connections.",
-        lambda view: view.executor.statistics.connections,
-    ),
+    count("kvstream_connections_total", "Accepted connections.", "executor.statistics.connections"),
     count(
         "kvstream_rejected_connections_total",
         "Refused connections: too many clients, or protected mode.",
-        lambda view: view.executor.statistics.rejected_connections,
+        "executor.statistics.rejected_connections",
     ),
     count(
         "kvstream_output_disconnections_total",
         "Clients disconnected because they left too many replies unread.",
-        lambda view: view.executor.statistics.output_disconnections,
+        "executor.statistics.output_disconnections",
     ),
     counter(
         "kvstream_denials_total",
@@ -180,20 +176,16 @@ _CLIENTS = (
     count(
         "kvstream_received_bytes_total",
         "Bytes received from clients.",
-        lambda view: view.executor.statistics.bytes_in,
+        "executor.statistics.bytes_in",
     ),
-    count(
-        "kvstream_sent_bytes_total",
-        "Bytes sent to clients.",
-        lambda view: view.executor.statistics.bytes_out,
-    ),
+    count("kvstream_sent_bytes_total", "Bytes sent to clients.", "executor.statistics.bytes_out"),
 )
 
 _LOOP = (
     histogram(
         "kvstream_loop_gap_seconds",
         "Delay of a timer of 50 ms: how long a request waits for the event loop.",
-        lambda view: view.histograms.loop_gap_seconds,
+        "histograms.loop_gap_seconds",
     ),
     level(
         "kvstream_loop_silence_seconds",
@@ -203,12 +195,12 @@ _LOOP = (
     histogram(
         "kvstream_turn_seconds",
         "Time of a turn of the event loop, from its first request to its commit.",
-        lambda view: view.histograms.turn_seconds,
+        "histograms.turn_seconds",
     ),
     histogram(
         "kvstream_turn_requests",
         "Requests in one turn, which share its commit.",
-        lambda view: view.histograms.turn_requests,
+        "histograms.turn_requests",
     ),
 )
 
@@ -216,12 +208,12 @@ _STORE = (
     histogram(
         "kvstream_commit_seconds",
         "Time to write one batch to RocksDB, without the fsync.",
-        lambda view: view.histograms.commit_seconds,
+        "histograms.commit_seconds",
     ),
     histogram(
         "kvstream_fsync_seconds",
         "Time of an fsync of the write-ahead log.",
-        lambda view: view.histograms.fsync_seconds,
+        "histograms.fsync_seconds",
     ),
     gauge(
         "kvstream_store_state",
@@ -229,16 +221,8 @@ _STORE = (
         _states,
         ("state",),
     ),
-    level(
-        "kvstream_store_bytes",
-        "Bytes of all files of the store.",
-        lambda view: view.sample.store_bytes,
-    ),
-    level(
-        "kvstream_wal_bytes",
-        "Bytes of the write-ahead log.",
-        lambda view: view.sample.log_bytes,
-    ),
+    level("kvstream_store_bytes", "Bytes of all files of the store.", "sample.store_bytes"),
+    level("kvstream_wal_bytes", "Bytes of the write-ahead log.", "sample.log_bytes"),
     gauge(
         "kvstream_keys",
         "Keys in a database.",
@@ -248,12 +232,12 @@ _STORE = (
     level(
         "kvstream_last_save_timestamp_seconds",
         "Unix time of the last checkpoint by SAVE or BGSAVE, or of the start.",
-        lambda view: view.executor.checkpoints.last_save,
+        "executor.checkpoints.last_save",
     ),
     level(
         "kvstream_last_save_failed",
         "1 if the last checkpoint failed.",
-        lambda view: view.executor.checkpoints.last_failed,
+        "executor.checkpoints.last_failed",
     ),
     level(
         "kvstream_changes_since_save",
@@ -263,11 +247,7 @@ _STORE = (
 )
 
 _STREAMS = (
-    level(
-        "kvstream_streams",
-        "Streams found by the scans of the keys.",
-        lambda view: view.sample.streams_found,
-    ),
+    level("kvstream_streams", "Streams found by the scans of the keys.", "sample.streams_found"),
     level(
         "kvstream_streams_left_out",
         "Of those, not shown: beyond `--metrics-streams`.",
@@ -276,24 +256,17 @@ _STREAMS = (
     level(
         "kvstream_groups_left_out",
         "Groups without metrics: more than 100 of one stream.",
-        lambda view: view.sample.groups_left_out,
+        "sample.groups_left_out",
     ),
     level(
         "kvstream_unreadable",
         "Damaged streams and groups, which have no metrics: see `kvstream check`.",
-        lambda view: view.sample.unreadable,
+        "sample.unreadable",
     ),
-    _of_stream("length", "Entries in a stream.", lambda row: row.length),
-    _of_stream(
-        "entries_added_total",
-        "Entries ever added to a stream.",
-        lambda row: row.entries_added,
-        counter,
-    ),
-    _of_stream("groups", "Groups of a stream.", lambda row: row.groups),
-    _of_stream(
-        "delayed", "Delayed messages, which are not in the stream yet.", lambda row: row.delayed
-    ),
+    _of_stream("length", "Entries in a stream.", "length"),
+    _of_stream("entries_added_total", "Entries ever added to a stream.", "entries_added", counter),
+    _of_stream("groups", "Groups of a stream.", "groups"),
+    _of_stream("delayed", "Delayed messages, which are not in the stream yet.", "delayed"),
     _of_stream(
         "first_id_timestamp_seconds",
         "Time of the ID of the first entry; none if the stream is empty.",
@@ -304,31 +277,27 @@ _STREAMS = (
         "Time of the last ID.",
         lambda row: _seconds(row.last),
     ),
-    _of_stream("last_id_sequence", "Sequence of the last ID.", lambda row: row.last.seq),
+    _of_stream("last_id_sequence", "Sequence of the last ID.", "last.seq"),
 )
 
 _GROUPS = (
     _of_group(
         "lag",
         "Entries not yet delivered to a group; none if it is unknown by Redis's rules.",
-        lambda row: row.lag,
+        "lag",
     ),
-    _of_group(
-        "pending", "Entries delivered to a group and not acknowledged.", lambda row: row.pending
-    ),
-    _of_group(
-        "nacked", "Pending entries without a consumer, returned by XNACK.", lambda row: row.nacked
-    ),
+    _of_group("pending", "Entries delivered to a group and not acknowledged.", "pending"),
+    _of_group("nacked", "Pending entries without a consumer, returned by XNACK.", "nacked"),
     _of_group(
         "waiting",
         "Of these, entries that wait for a time or for another entry of their key.",
-        lambda row: row.waiting,
+        "waiting",
     ),
-    _of_group("consumers", "Consumers of a group.", lambda row: row.consumers),
+    _of_group("consumers", "Consumers of a group.", "consumers"),
     _of_group(
         "entries_read_total",
         "Entries delivered to a group; none if it is unknown by Redis's rules.",
-        lambda row: row.entries_read,
+        "entries_read",
         counter,
     ),
     _of_group(
@@ -418,18 +387,14 @@ _SELF = (
     level(
         "kvstream_sample_age_seconds",
         "Age of the sample of streams, groups and RocksDB.",
-        lambda view: view.sample_age,
+        "sample_age",
     ),
     level(
         "kvstream_sample_duration_seconds",
         "Time to take the sample, including pauses.",
-        lambda view: view.sample.seconds,
+        "sample.seconds",
     ),
-    count(
-        "kvstream_sample_failures_total",
-        "Samples that failed.",
-        lambda view: view.sample_failures,
-    ),
+    count("kvstream_sample_failures_total", "Samples that failed.", "sample_failures"),
 )
 
 SECTIONS: dict[str, tuple[Metric, ...]] = {
