@@ -24,7 +24,7 @@ from kvstream.cli.parameters import (
     example,
     group_argument,
     ids_argument,
-    ids_given,
+    parse_ids,
     stream_argument,
 )
 from kvstream.cli.session import Session, existing_group, last_id
@@ -190,7 +190,7 @@ def ack(
     """
     if ref_policy is not None and not delete:
         raise click.UsageError("--ref-policy needs --delete")
-    wanted = ids_given(ids)
+    wanted = parse_ids(ids)
     with session.writing() as store:
         stored = existing_group(store, stream, group)
         if delete:
@@ -237,7 +237,7 @@ def nack(
     The next `read --group` delivers them first. An ID of - reads IDs from stdin, one per line. The
     exit code is 1 if none of them was pending.
     """
-    wanted = ids_given(ids)
+    wanted = parse_ids(ids)
     with session.writing() as store:
         released = existing_group(store, stream, group).nack(wanted, **options)
     out.result(f"{plural(released, 'entry')} returned to the group", released=released)
@@ -354,7 +354,7 @@ def claim(
 
     An ID of - reads IDs from stdin, one per line. The exit code is 1 if none could be claimed.
     """
-    wanted = ids_given(ids)
+    wanted = parse_ids(ids)
     with session.writing() as store:
         entries = existing_group(store, stream, group).claim(consumer, wanted, **options)
     _show(out, entries, options["justid"])

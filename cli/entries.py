@@ -30,9 +30,9 @@ from kvstream.cli.parameters import (
     destroying_options,
     example,
     ids_argument,
-    ids_given,
     must_ask,
     option_group,
+    parse_ids,
     stream_argument,
 )
 from kvstream.cli.session import Session, existing_stream, last_id
@@ -172,7 +172,7 @@ def get(session: Session, out: Output, /, stream: bytes, ids: tuple[str, ...]) -
         found = existing_stream(store, stream)
 
         def entries() -> Iterator[Entry]:
-            for eid in ids_given(ids):
+            for eid in parse_ids(ids):
                 if (entry := found.get(eid)) is None:
                     missing.append(eid)
                 else:
@@ -382,7 +382,7 @@ def del_(
     An ID of - reads IDs from stdin, one per line. With --ref-policy the outcome is shown for each
     ID. The exit code is 1 if none was deleted.
     """
-    wanted = ids_given(ids)
+    wanted = parse_ids(ids)
     with session.writing() as store:
         found = existing_stream(store, stream)
         if ref_policy is None:

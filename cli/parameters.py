@@ -332,7 +332,7 @@ dry_run_option = click.option(
 destroying_options = option_group(dry_run_option, yes_option)
 
 
-def ids_given(texts: Iterable[str]) -> list[StreamID]:
+def parse_ids(texts: Iterable[str]) -> list[StreamID]:
     """Return the IDs of the command line; ``-`` reads IDs from stdin, one per line."""
     convert = ID().convert
     ids: list[StreamID] = []

@@ -384,7 +384,7 @@ class SourceChanged(RequestError):
 
 
 @contextmanager
-def interrupt_deferred() -> Iterator[None]:
+def defer_interrupt() -> Iterator[None]:
     """Raise KeyboardInterrupt for Ctrl-C after the block; a second Ctrl-C raises it at once."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # such as under nohup
         yield
@@ -497,7 +497,7 @@ class Import:
             # What is read in the transaction must not change until its end.
             depends = self._row_ids.depend_on_stream(batch)
             end = None if depends else StreamEnd.of(self._store, self._target)
-            with interrupt_deferred():
+            with defer_interrupt():
                 self.in_doubt = True
                 done = atomically(self._store, partial(self._add, batch, end))
                 self._position = done.position

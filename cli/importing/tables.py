@@ -34,14 +34,14 @@ def table_lines(file: BinaryIO, kind: str, label: str, prefix: str) -> BinaryIO:
     ``kind`` is parquet or arrow, and ``prefix`` precedes the names id and timestamp. Opening and
     reading raise RequestError for a damaged file, and for a column that has no text.
     """
-    with _damage_reported(label, kind):
+    with _report_damage(label, kind):
         schema, batches = _parquet(file) if kind == "parquet" else _arrow(file)
     pages = _pages(_Columns(schema, label, prefix), batches, label, kind)
     return io.BufferedReader(_Pages(pages), CHUNK)
 
 
 @contextmanager
-def _damage_reported(label: str, kind: str) -> Iterator[None]:
+def _report_damage(label: str, kind: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -68,7 +68,7 @@ def _arrow(file: BinaryIO) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
 def _pages(
     columns: "_Columns", batches: Iterator[pa.RecordBatch], label: str, kind: str
 ) -> Iterator[bytes]:
-    with _damage_reported(label, kind):
+    with _report_damage(label, kind):
         for batch in batches:
             for at in range(0, len(batch), ROWS):
                 yield columns.lines(batch.slice(at, ROWS))

@@ -18,7 +18,7 @@ from kvstream.cli.parameters import (
     Name,
     example,
     ids_argument,
-    ids_given,
+    parse_ids,
     stream_argument,
 )
 from kvstream.cli.queues.delayed import fields_text
@@ -211,7 +211,7 @@ def show(
     missing, is_first = [], True
     with session.reading() as store:
         letters = store.stream(_dead_key(store, stream, group))
-        for eid in ids_given(ids):
+        for eid in parse_ids(ids):
             entry = letters.get(eid)
             row = None if entry is None else _row(entry)
             if row is None:
@@ -284,7 +284,7 @@ def redrive(
         raise click.UsageError("--all moves all: it goes with no ID and no --where")
     unnamed = not (ids or options["where"] or everything)
     given = {name: value for name, value in options.items() if value is not None}
-    wanted = ids_given(ids)
+    wanted = parse_ids(ids)
     dry_run = dry_run or unnamed
     with session.reading() if dry_run else session.writing() as store:
         queue = _queue_of(store, stream, group)

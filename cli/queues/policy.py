@@ -130,7 +130,7 @@ rule_options = option_group(
 """The rules of a policy, named as in the library."""
 
 
-def rules_given(options: dict[str, Any]) -> dict[str, Any]:
+def collect_rules(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``Group.set_policy``; a usage error if one needs another."""
     from kvstream.engine.queue_arguments import Backoff  # a policy that is only shown needs none
 
@@ -243,7 +243,7 @@ def policy(
     again when they start. Without --dead-letter, dead letters go to the stream of that name with
     :dead.
     """
-    rules = rules_given(options)
+    rules = collect_rules(options)
     if drop and (rules or create):
         raise click.UsageError("--drop removes all rules: it goes with no other option")
     if not (rules or drop or create):

@@ -11,7 +11,7 @@ from os import PathLike
 from kvstream.engine.coerce import Name, name_bytes, path_of
 from kvstream.errors import InvalidArgument
 from kvstream.migration.copy import CopyOptions, parse_losses
-from kvstream.migration.items import PlannedTarget, Selection, Source, Target, Watch, unwatched
+from kvstream.migration.items import PlannedTarget, Selection, Source, Target, Watch, watch_nothing
 from kvstream.migration.journal import Journal, default_folder, identity_of
 from kvstream.migration.places import Place, PlaceKind, parse_place
 from kvstream.migration.replication.cutover import (
@@ -212,7 +212,7 @@ def run(
     target_version: str | None = None,
     target_databases: int | None = None,
     state: str | PathLike[str] | None = None,
-    watch: Watch = unwatched,
+    watch: Watch = watch_nothing,
     progress: Progress | None = None,
 ) -> Report:
     """Copy the keys of a source to a target, and return what became of them.
@@ -253,7 +253,7 @@ def verify(
     databases: Iterable[int] | None = None,
     without: Iterable[tuple[int, bytes]] = (),
     tolerance_ms: int = 0,
-    watch: Watch = unwatched,
+    watch: Watch = watch_nothing,
 ) -> Verification:
     """Compare two places, and return every difference between them.
 

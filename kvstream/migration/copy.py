@@ -18,7 +18,7 @@ from kvstream.migration.items import (
     Target,
     Watch,
     keep_value,
-    unwatched,
+    watch_nothing,
 )
 from kvstream.migration.verification import GONE, differing, examine, outside_entries, pages_in
 from kvstream.rdb.versions import LOSSES, Loss
@@ -131,7 +131,7 @@ class CopyOptions:
     """Names of losses that are allowed."""
     identity: bytes = b""
     """Identifies the migration: a run resumes what an earlier one with it has left."""
-    watch: Watch = unwatched
+    watch: Watch = watch_nothing
 
     def select_refused(self, losses: Iterable[Loss]) -> list[Loss]:
         """Return the losses that are not allowed."""
@@ -243,7 +243,7 @@ def _compare(
         return
     outside = [each for each in outside_entries(mine, theirs, 0) if not each.may_move]
     windows = differing(mine, theirs) if mine.kind == theirs.kind else []
-    if windows and item.between is not None:
+    if windows and item.read_range is not None:
         outside += differences.entries(pages_in(item, windows), pages_in(existing, windows))
     else:
         outside += map(_window_mismatch, windows)

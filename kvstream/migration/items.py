@@ -108,7 +108,7 @@ Watch = Callable[[int, int], None]
 """Is called with the entries and bytes of each node that was read."""
 
 
-def unwatched(entries: int, size: int) -> None:
+def watch_nothing(entries: int, size: int) -> None:
     """Ignore what was read."""
 
 
@@ -127,7 +127,7 @@ class Content(ABC):
         """Error bound of delivery times; known after ``state``."""
         self.entries = self.bytes = 0
         """What was read so far."""
-        self.watch: Watch = unwatched
+        self.watch: Watch = watch_nothing
 
     def nodes(self) -> Iterator[NodeImage]:
         """Yield the nodes, and count their entries and bytes."""
@@ -173,7 +173,7 @@ class Item:
     """Starts reading the stream."""
     value: Callable[[], bytes | None] | None = None
     """Reads the string; returns None if it was deleted meanwhile."""
-    between: Callable[[PackedID, PackedID], Iterator[Page]] | None = None
+    read_range: Callable[[PackedID, PackedID], Iterator[Page]] | None = None
     """Reads the entries from one ID to another; ranged sources only."""
     outline: Callable[[], Outline] | None = None
     """Returns the outline of the stream, if the source has it without reading all."""
@@ -183,7 +183,7 @@ class Item:
         """Whether the key has expired; a file may still contain it."""
         return bool(self.expire_at_ms and self.expire_at_ms <= now_ms())
 
-    def content(self, watch: Watch = unwatched) -> Content:
+    def content(self, watch: Watch = watch_nothing) -> Content:
         """Start to read the stream; NotRead if it is none."""
         if self.stream is None:
             raise NotRead(f"{self.key!r} is not a stream")
@@ -210,7 +210,7 @@ class Source(Protocol):
     """A place that is read."""
 
     ranged: bool
-    """Whether ``item`` and ``Item.between`` work."""
+    """Whether ``item`` and ``Item.read_range`` work."""
     may_lose: bool
     """Whether reading may lose a part of a stream."""
     has_queues: bool

@@ -28,7 +28,7 @@ from kvstream.migration.items import (
     Source,
     Target,
     Watch,
-    unwatched,
+    watch_nothing,
 )
 from kvstream.migration.journal import Journal
 from kvstream.migration.libraries import (
@@ -106,7 +106,7 @@ def plan(
     source: Source,
     target: PlannedTarget | None,
     selection: Selection,
-    watch: Watch = unwatched,
+    watch: Watch = watch_nothing,
 ) -> Iterator[Planned]:
     """Yield each key and each library with what ``run`` would do; nothing is written.
 
@@ -151,7 +151,7 @@ class _Lost(NamedTuple):
 def _losses(
     item: Item,
     target: PlannedTarget | None,
-    watch: Watch = unwatched,
+    watch: Watch = watch_nothing,
     *,
     looks_inside: bool = True,
 ) -> _Lost:
@@ -195,7 +195,7 @@ def _libraries(
     return [] if selection.match else plan_functions(source, target)
 
 
-def _outline(item: Item, watch: Watch = unwatched) -> tuple[Outline, list[str]]:
+def _outline(item: Item, watch: Watch = watch_nothing) -> tuple[Outline, list[str]]:
     """Return the outline of a stream, from the source or by reading the stream."""
     if item.outline is not None:
         return item.outline(), []

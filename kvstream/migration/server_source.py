@@ -289,7 +289,9 @@ def outline(connection: Connection, key: bytes, has_queues: bool = False) -> Out
     return Outline(state.length, partial(memory_of, connection, key), state, stream.notes)
 
 
-def between(connection: Connection, key: bytes, first: PackedID, last: PackedID) -> Iterator[Page]:
+def read_range(
+    connection: Connection, key: bytes, first: PackedID, last: PackedID
+) -> Iterator[Page]:
     """Yield the pages of entries from one ID to another."""
     start: bytes | None = id_text(first)
     count = PAGE_MIN
@@ -463,7 +465,7 @@ class ServerSource:
         item = Item(db, key, kind, expire_at_ms, inexact_ms, rereadable=True)
         if kind == STREAM:
             item.stream = partial(self._stream, connection, key)
-            item.between = partial(between, connection, key)
+            item.read_range = partial(read_range, connection, key)
             item.outline = partial(self._outline, connection, key)
         elif kind == STRING:
             item.value = partial(connection.ask, "GET", key)

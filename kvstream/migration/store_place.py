@@ -102,7 +102,7 @@ class StoreSource:
         item = Item(db, key, kind, expire_at_ms, rereadable=True)
         if kind == STREAM:
             item.stream = partial(_content, store, key, self.has_queues)
-            item.between = partial(_between, store, key)
+            item.read_range = partial(_read_range, store, key)
             item.outline = partial(_outline, store, key, self.has_queues)
         elif kind == STRING:
             item.value = partial(self._string, db, key)
@@ -140,7 +140,7 @@ def _image(store: Store, key: bytes, has_queues: bool) -> StreamImage:
     return image
 
 
-def _between(store: Store, key: bytes, first: PackedID, last: PackedID) -> Iterator[Page]:
+def _read_range(store: Store, key: bytes, first: PackedID, last: PackedID) -> Iterator[Page]:
     lower, upper = StreamID.unpack(first), StreamID.unpack(last)
     while page := store.rows(key, lower, upper, ROWS):
         yield [eid for eid, _ in page], [value for _, value in page]

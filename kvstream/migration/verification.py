@@ -34,7 +34,7 @@ from kvstream.migration.items import (
     Selection,
     Source,
     Watch,
-    unwatched,
+    watch_nothing,
 )
 from kvstream.operations.functions import by_name
 from kvstream.types.images import PackedID, StreamState
@@ -60,7 +60,7 @@ class Examined:
         return self.digest.entries
 
 
-def examine(item: Item, watch: Watch = unwatched) -> Examined:
+def examine(item: Item, watch: Watch = watch_nothing) -> Examined:
     """Read a key once, from the first entry to the last."""
     examined = Examined(item.kind, item.expire_at_ms, item.inexact_ms)
     if item.kind == STREAM:
@@ -106,9 +106,9 @@ def differing(source: Examined, target: Examined) -> list[Window]:
 
 def pages_in(item: Item, wanted: list[Window]) -> Iterator[Page]:
     """Yield the entries of a key in the windows; a source without ranges is read as a whole."""
-    if item.between is not None:
-        between = item.between
-        yield from chain.from_iterable(between(each.first, each.last) for each in wanted)
+    if item.read_range is not None:
+        read = item.read_range
+        yield from chain.from_iterable(read(each.first, each.last) for each in wanted)
         return
     content = item.content()
     for node in content.nodes():
@@ -171,7 +171,7 @@ class VerifyOptions:
     selection: Selection = field(default_factory=Selection)
     tolerance_ms: int = 0
     """Largest difference of times that counts as equal."""
-    watch: Watch = unwatched
+    watch: Watch = watch_nothing
     keep_digests: bool = False
     allowed: PlannedTarget | None = None
     """Keys and libraries that this target cannot hold are not compared: their loss is allowed."""

@@ -31,7 +31,7 @@ from kvstream.logs import NOTICE, logging_to
 from kvstream.server import startup
 from kvstream.server.commands import TABLE
 from kvstream.server.commands.info import run_id
-from kvstream.server.metrics.endpoint import metered
+from kvstream.server.metrics.endpoint import serve_metrics
 from kvstream.server.net import tls as certificates
 from kvstream.server.net.asyncio_server import Listener, listen, listen_unix, listening
 from kvstream.server.net.tls import SecuredServer, listen_secured
@@ -192,7 +192,7 @@ async def serve(
     executor = listener.executor
     _apply_settings(executor, options)
     asyncio.get_running_loop().set_exception_handler(_log_error)
-    with _handle_signals(listener, stop), metered(listener) as metrics_url:
+    with _handle_signals(listener, stop), serve_metrics(listener) as metrics_url:
         servers = await _listen(listener)
         socket_status = None if options.unixsocket is None else options.unixsocket.stat()
         name = servers[0].sockets[0].getsockname()

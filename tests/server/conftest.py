@@ -17,7 +17,7 @@ import redis
 from kvstream.engine.engine import Engine
 from kvstream.operations.checks import check
 from kvstream.server.commands import TABLE
-from kvstream.server.metrics.endpoint import metered
+from kvstream.server.metrics.endpoint import serve_metrics
 from kvstream.server.metrics.sample import LIMITS
 from kvstream.server.net.asyncio_server import Listener, listen
 from kvstream.server.net.tls import SecuredServer, listen_secured, load
@@ -69,7 +69,7 @@ class Served:
         self.listener = listener = Listener(self.engine, TABLE, self._options, tls, self._over.set)
         self.executor = listener.executor
         measuring = ExitStack()
-        self.metrics_url = measuring.enter_context(metered(listener, self._limits))
+        self.metrics_url = measuring.enter_context(serve_metrics(listener, self._limits))
         server = await listen(listener, "127.0.0.1", 0)
         self.port = self.executor.options.port = server.sockets[0].getsockname()[1]
         servers: list[asyncio.Server | SecuredServer] = [server]

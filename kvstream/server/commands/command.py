@@ -252,7 +252,7 @@ _CHOICES: dict[bytes, Callable[[Client, bytes], Iterable[str]]] = {
 
 def _request(client: Client, argv: Argv) -> Command:
     """Return the command of the request in the arguments."""
-    row = _row_named(client, argv)
+    row = _find_row(client, argv)
     if row is None:
         raise RequestError("Invalid command specified")
     if isinstance(row, Container) or row.keys is None:
@@ -263,7 +263,7 @@ def _request(client: Client, argv: Argv) -> Command:
         raise RequestError("Invalid number of arguments specified for command") from None
 
 
-def _row_named(client: Client, argv: Argv) -> Row | None:
+def _find_row(client: Client, argv: Argv) -> Row | None:
     """Return the command or container that a request names."""
     row = server_of(client).commands.get(argv[0].lower())
     if not isinstance(row, Container) or len(argv) == 1:

@@ -247,7 +247,7 @@ _NOT_INSTALLED = "metrics need prometheus-client: pip install 'kvstream[server]'
 
 
 @contextmanager
-def metered(listener: Listener, limits: Limits = LIMITS) -> Iterator[str | None]:
+def serve_metrics(listener: Listener, limits: Limits = LIMITS) -> Iterator[str | None]:
     """Serve metrics and health inside the block; yield the URL, None if metrics are off.
 
     Call it in the thread of the loop. Raises InvalidArgument without prometheus-client, OSError if

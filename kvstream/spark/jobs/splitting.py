@@ -348,7 +348,7 @@ def make_parts(work: Range) -> Iterator[Part | RowsFile]:
     """Run in a task: write the entries of a range."""
     stream, bounds = work.stream, (work.first.packed, work.last.packed)
     with closing(stream.source_connection()) as connection:
-        pages = server_source.between(connection, stream.key, *bounds)
+        pages = server_source.read_range(connection, stream.key, *bounds)
         yield from work.maker.make(stream, work.partition, pages)
 
 
