@@ -300,9 +300,9 @@ class Catalog:
         """Create a string under a name that is free; ``is_new``: it was free before the command."""
         stored = self.databases.stored_name(txn, name)
         self.drop_gone(txn, stored)
-        string = StringMeta(stored, stream_row(stored), txn.allocate(), b"", expire_at)
-        string.put(txn, value)
-        txn.batch.puts[_METADATA][string.row] = string.encode()
+        generation = self.numbers.reserve(txn)
+        string = StringMeta(stored, stream_row(stored), generation, b"", expire_at)
+        txn.batch.puts[_METADATA][string.row] = string.put(txn, value)
         self.index.add(txn, string)
         self._keep(name, string)
         if is_new and txn.wanted_events:
@@ -316,11 +316,12 @@ class Catalog:
         else:
             txn.batch.puts[_METADATA][key.row] = key.encode()
 
-    def rewrite(self, txn: Changeset, string: StringMeta) -> None:
-        """Write a string with a new value; a long one is not kept in memory."""
+    def rewrite(self, txn: Changeset, string: StringMeta, value: bytes | None = None) -> None:
+        """Write a string whose value has changed, or with a new one; keep no long one in memory."""
         if self.index.watches:
             self.index.report_change(string)
-        txn.batch.puts[_METADATA][string.row] = string.encode()
+        record = string.encode() if value is None else string.put(txn, value)
+        txn.batch.puts[_METADATA][string.row] = record
         if len(string.value) > self.thresholds.string_bytes_cached:
             self.strings.pop(self.databases.shown_name(txn, string.name), None)
 

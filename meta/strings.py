@@ -17,7 +17,7 @@ another length is damage and raises Corruption. A new value overwrites the rows 
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from struct import Struct
 from struct import error as StructError
@@ -209,6 +209,8 @@ class StringMeta:
     pieces: Pieces | None = None
     in_parts: bool = False
     """Part of it was overwritten or appended, which Redis shows as OBJECT ENCODING raw."""
+    _head: bytes = field(default=b"", init=False, repr=False, compare=False)
+    """How its record begins if it is whole and never expires; empty: not packed yet."""
 
     @property
     def length(self) -> int:
@@ -230,17 +232,18 @@ class StringMeta:
         """Return the value as it is now, to be read in steps."""
         return iter((self.value,)) if self.pieces is None else steps(batch, self.pieces)
 
-    def put(self, txn: Writing, value: bytes) -> None:
-        """Set the value; the caller writes the record."""
+    def put(self, txn: Writing, value: bytes) -> bytes:
+        """Set the value; return the record, which the caller writes."""
         self.in_parts = False
         if len(value) <= WHOLE_BYTES_MAX:
             if self.pieces is not None:
                 self.drop_pieces(txn.batch)
             self.value = value
-            return
+            return self._head + value if self._head and not self.expire_at else self.encode()
         old, number = self.pieces, txn.allocate()
         prefix = old.prefix if old else message_prefix(self.name, self.generation)
         self.value, self.pieces = b"", write(txn.batch, prefix, value, number, old)
+        return self.encode()
 
     def overwrite(self, txn: Writing, offset: int, part: bytes) -> None:
         """Overwrite from an offset on, with zeros between; the caller writes the record."""
@@ -263,7 +266,10 @@ class StringMeta:
         at = self.pieces
         if at is None:
             version = PARTS_VERSION if self.in_parts else WHOLE_VERSION
-            return _HEAD.pack(STRING_KIND, version, self.expire_at, self.generation) + self.value
+            head = _HEAD.pack(STRING_KIND, version, self.expire_at, self.generation)
+            if not (self.in_parts or self.expire_at):
+                self._head = head
+            return head + self.value
         head = _HEAD.pack(STRING_KIND, PIECES_VERSION, self.expire_at, self.generation)
         return head + _PIECES.pack(at.length, at.size, at.written) + at.prefix
 

@@ -63,6 +63,9 @@ def backlen_size(body: int) -> int:
     return 4 if body < 268435455 else 5
 
 
+_ZERO = ord("0")
+
+
 def element_size(value: bytes) -> int:
     """Return the bytes of an element; a canonical decimal of 64 bits is stored as an integer."""
     number = canonical_integer(value)
@@ -71,6 +74,8 @@ def element_size(value: bytes) -> int:
 
 def canonical_integer(value: bytes) -> int | None:
     """Return the number of a canonical decimal of 64 bits; None for any other bytes."""
+    if value.isdigit() and len(value) < 19 and value[0] != _ZERO:  # most often
+        return int(value)
     if len(value) <= 20 and _CANONICAL_INTEGER.fullmatch(value):
         number = int(value)
         if _INT64_MIN <= number <= _INT64_MAX:

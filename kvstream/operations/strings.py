@@ -92,7 +92,11 @@ def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0, event: E
     """
     if len(value) > txn.thresholds.string_bytes_max:
         refuse_longer(txn, len(value))
-    _put_over(txn, name, txn.catalog.key(txn, name), value, expire_at, event)
+    known = txn.catalog.strings.get(name)
+    if known is None or known.expire_at or expire_at or txn.wanted_events:
+        _put_over(txn, name, txn.catalog.key(txn, name), value, expire_at, event)
+    else:  # most often
+        txn.catalog.rewrite(txn, known, value)
 
 
 def _put_over(
@@ -105,11 +109,11 @@ def _put_over(
         _put_expired(txn, name, key, event)
         return
     if isinstance(key, StringMeta):
-        key.put(txn, value)
         if expire_at is not None and (expire_at or key.expire_at):
+            key.put(txn, value)
             txn.catalog.set_expiry(txn, key, expire_at)
         else:
-            txn.catalog.rewrite(txn, key)
+            txn.catalog.rewrite(txn, key, value)
     else:
         at_ms = expire_at or 0
         if key is not None:
@@ -156,10 +160,15 @@ def take(txn: Txn, name: bytes) -> bytes | None:
 def add(txn: Txn, name: bytes, number: int) -> int:
     """Add to the integer of a string, 0 if there is no key, and return the sum."""
     string = txn.string(name)
-    total = number if string is None else _integer(string.read(txn.batch)) + number
+    total = number
+    if string is not None:
+        total += _integer(string.value if string.pieces is None else string.read(txn.batch))
     if not I64_MIN <= total <= I64_MAX:
         raise InvalidArgument("increment or decrement would overflow")
-    _put_over(txn, name, string, b"%d" % total, None, INCRBY)
+    if string is None or txn.wanted_events:
+        _put_over(txn, name, string, b"%d" % total, None, INCRBY)
+    else:
+        txn.catalog.rewrite(txn, string, b"%d" % total)
     return total
 
 
