@@ -27,10 +27,12 @@ from kvstream.layout._msgpack cimport (
     take_string,
 )
 from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
-from kvstream.commands.replies import Entries, Map, Simple, Streams
+from kvstream.commands.replies import Entries, ErrorReply, Map, Simple, Streams
+from kvstream.errors import RequestError
 from kvstream.layout.rows import Rows, EncodedEntries
+from kvstream.types.clock import perf_counter
 from kvstream.types.records import RepeatedFields
 
 
@@ -74,13 +76,8 @@ cdef inline int64_t take_number(Bytes data, Py_ssize_t *at, Py_ssize_t size) noe
     return number
 
 
-def take_plain(
-    bytes data not None,
-    Py_ssize_t at,
-    list requests not None,
-    list args not None,
-    int64_t left,
-    int64_t bulk_max,
+cpdef tuple take_plain(
+    bytes data, Py_ssize_t at, list requests, list args, int64_t left, int64_t bulk_max
 ):
     """Do the same as ``take_plain`` of requests.py; each has its own limits of a plain request."""
     cdef Bytes start = <Bytes>PyBytes_AS_STRING(data)
@@ -263,7 +260,7 @@ cdef class XaddBatch:
         self.replies = error.encoded(self.client.protocol) * len(self.entries)
 
 
-def take_batch(object client, bytes data not None, Py_ssize_t limit, object read_trim):
+cpdef XaddBatch take_batch(object client, bytes data, Py_ssize_t limit, object read_trim):
     """Return a batch of plain XADDs: ``XADD key [trim] * field value ...``.
 
     None unless the bytes are whole such requests, all to one key, with few and different fields, and
@@ -291,10 +288,8 @@ def take_batch(object client, bytes data not None, Py_ssize_t limit, object read
             return None
         for i in range(number):
             at = take_bulk(start, at, size, &words[i])
-            if at < 0:
+            if at < 0 or (i == 0 and not is_append(words)):
                 return None
-        if not is_append(words):
-            return None
         if key.size < 0:
             key = words[1]
         elif not same(&key, &words[1]):
@@ -394,6 +389,98 @@ def answer(list batches not None, list ids not None, object now):
         client.last_used = now
         client.commands_run += stop - at
         at = stop
+
+
+# --- arrivals -----------------------------------------------------------------------------------
+
+
+cdef class Arrivals:
+    """Does what ``PythonArrivals`` of arrivals.py does, and makes XADD batches."""
+
+    cdef object statistics, limits, clock, receive_unusual, read_trim
+    cdef dict ready
+    cdef list xadd_batches
+    cdef Py_ssize_t piece, batch_max, entry_max
+
+    def __init__(self, piece, batch_max, entry_max, read_trim, server):
+        """``piece``, ``batch_max`` and ``entry_max`` are bytes: of requests, batches and entries."""
+        self.piece, self.batch_max, self.entry_max = piece, batch_max, entry_max
+        self.read_trim, self.receive_unusual = read_trim, server.receive_unusual
+        self.statistics, self.limits, self.clock = server.statistics, server.limits, server.clock
+        self.ready, self.xadd_batches = server.ready, server.xadd_batches
+
+    def __call__(self, client, bytes data not None):
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        self.statistics.bytes_in += size
+        arrived = client.bytes_in + size
+        client.bytes_in = arrived
+        if arrived > client.look_at:
+            self.limits.pause_if_ahead(client)
+        if not (client.on_short_path and not client.requests and self.take(client, data, size)):
+            self.receive_unusual(client, data)
+
+    cdef bint take(self, object client, bytes data, Py_ssize_t size) except -1:
+        """Take a batch or whole requests; return False for anything else."""
+        cdef XaddBatch batch = None
+        cdef list requests = []
+        cdef tuple end
+        if size <= self.batch_max:
+            batch = take_batch(client, data, self.entry_max, self.read_trim)
+        if batch is not None:
+            self.xadd_batches.append(batch)
+            return True
+        reader = client.reader
+        if size > self.piece or not reader.trusted:
+            return False
+        end = take_plain(data, 0, requests, [], 0, reader.bulk_max)
+        if end[0] != size or end[2] or not requests:
+            return False
+        client.last_used = self.clock()
+        client.requests.extend(requests)
+        self.ready[client] = None
+        return True
+
+
+# --- call times ---------------------------------------------------------------------------------
+
+
+cdef enum:
+    BUCKET_SHIFT = 45  # a bucket has the exponent and the first seven bits of a double
+    BUCKETS = 5376  # from 2^-30 to 2^12 seconds
+
+
+cdef union Bits:
+    double number
+    int64_t bits
+
+
+cdef int add_count(dict counts, int64_t bucket, int count) except -1:
+    cdef Bits low
+    low.bits = bucket << BUCKET_SHIFT
+    counts[low.number] = counts.get(low.number, 0) + count
+    return 0
+
+
+def count_times(list times not None, dict counts not None):
+    """Do what ``count_in_python`` of stats.py does."""
+    cdef int[BUCKETS] found
+    cdef Bits time
+    cdef int64_t first, bucket, least = BUCKETS, most = -1
+    cdef double seconds
+    time.number = 2.0**-30
+    first = time.bits >> BUCKET_SHIFT
+    memset(found, 0, sizeof(found))
+    for seconds in times:
+        time.number = max(seconds, 1e-9)
+        bucket = (time.bits >> BUCKET_SHIFT) - first
+        if bucket >= BUCKETS:
+            add_count(counts, bucket + first, 1)
+            continue
+        found[bucket] += 1
+        least, most = min(least, bucket), max(most, bucket)
+    for bucket in range(least, most + 1):
+        if found[bucket]:
+            add_count(counts, bucket + first, found[bucket])
 
 
 # --- connections --------------------------------------------------------------------------------
@@ -521,7 +608,9 @@ cdef class Channel:
     def send(self, bytes data not None):
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data), sent = 0
         transport, client = self.transport, self.client
-        if transport is None or client is None or transport.is_closing():
+        if transport is None or client is None:
+            return
+        if self.socket < 0 and transport.is_closing():
             return
         self.statistics.bytes_out += size
         client.bytes_out += size
@@ -530,7 +619,10 @@ cdef class Channel:
                 self.buffered = False
                 sent = kvstream_send(self.socket, PyBytes_AS_STRING(data), size)
                 if sent == size:
-                    client.output_over_since = None
+                    if client.output_over_since is not None:
+                        client.output_over_since = None
+                    return
+                if transport.is_closing():
                     return
         transport.write(data if sent <= 0 else data[sent:])
         self.buffered = True
@@ -656,12 +748,246 @@ cdef class ReplyWait:
         self.waits.note(found)
 
 
+# --- plain requests -----------------------------------------------------------------------------
+
+
+cdef class Answered:
+    """Does what ``PythonAnswered`` of pipelines.py does."""
+
+    cdef readonly object client, db, protocol
+    cdef readonly list requests, replies
+
+    def __init__(self, client):
+        self.client = client
+        self.db, self.protocol = client.db, client.protocol
+        self.requests, self.replies = [], []
+
+
+cdef inline bint is_common(object reply) noexcept:
+    """Tell whether a handler's answer is a reply of one of the most frequent types."""
+    cdef object kind = type(reply)
+    return kind is Simple or kind is int or kind is bytes or kind is list or reply is None
+
+
+cdef class PlainRun:
+    """The state of the loops of ``run_in_python`` and ``run_ready_in_python`` of pipelines.py."""
+
+    cdef object pipelines, turn, dispatcher, recorder, txn, clock, pipeline_type, command_type
+    cdef object held_types
+    cdef dict by_word, unchecked, readers, signals
+    cdef list pending, times, names, lookups
+    cdef set missing
+    cdef object unanswered
+    cdef double noted_s, until
+    # The last command and what is asked of it at each request.
+    cdef object last, handler
+    cdef Py_ssize_t arity, key_at
+    cdef bint touches, counts, collects, writes, shows_change
+
+    def __init__(self, pipelines, turn, double until, list pending not None):
+        dispatcher, recorder, txn = pipelines.dispatcher, pipelines.recorder, turn.txn
+        self.pipelines, self.turn, self.dispatcher = pipelines, turn, dispatcher
+        self.recorder, self.txn = recorder, txn
+        self.pipeline_type, self.command_type = pipelines.pipeline_type, pipelines.command_type
+        self.held_types, self.readers = pipelines.held_types, pipelines.readers
+        self.clock = None if dispatcher.clock is perf_counter else dispatcher.clock
+        self.by_word, self.unchecked = pipelines.by_word, pipelines.unchecked
+        self.signals, self.missing = txn.signals, txn.missing
+        self.times, self.names, self.lookups = recorder.times, recorder.names, recorder.lookups
+        self.noted_s, self.until, self.pending = recorder.noted_s, until, pending
+        self.last = recorder.command
+        if self.last is not None:
+            self.note(self.last)
+
+    cdef int note(self, object plain) except -1:
+        """Note the command of the next requests."""
+        self.last, self.handler = plain, plain.run
+        self.arity, self.key_at = plain.arity, plain.key_at
+        self.touches, self.counts = plain.touches_keys, plain.counted_keys
+        self.collects = not self.key_at and plain.keys is not None
+        self.writes, self.shows_change = plain.writes, plain.shows_change
+        return 0
+
+    cdef int begin(self, object plain) except -1:
+        """Begin a run of requests of one command."""
+        if self.times:
+            self.recorder.record_times()
+        self.recorder.command = plain
+        self.note(plain)
+        if plain.grows:
+            self.turn.grows = True
+        return 0
+
+    cdef inline double now(self) except? -1:
+        return kvstream_now_ns() * 1e-9 if self.clock is None else self.clock()
+
+    cdef object answer(self, object client, object argv):
+        """Call the handler; return its answer, or an error that it has raised."""
+        try:
+            reply = self.handler(self.txn, client, argv)
+            if not is_common(reply):
+                reader = self.readers.get(type(reply))
+                if reader is not None:
+                    reply = reader(self.txn, client, reply)
+            return reply
+        except RequestError as error:
+            self.recorder.statistics.count_failure(self.last.name, error.code)
+            return ErrorReply.of(error)
+        except BaseException as error:
+            self.turn.fail(error)
+
+    cdef int collect(self, object client, object argv) except -1:
+        """Collect the keys of a call."""
+        if self.key_at:
+            name = <bytes?>client.prefix + <bytes>PyList_GET_ITEM(argv, self.key_at)
+            if self.touches:
+                self.names.append(name)
+            if self.counts:
+                self.lookups[name in self.missing] += 1
+        elif self.collects:
+            self.recorder.collect_keys(client, self.last, argv, self.txn)
+        if self.missing:
+            self.missing.clear()
+        return 0
+
+    cdef int count_idle(self, object reply) except -1:
+        """Count a write that has changed nothing."""
+        recorder, txn = self.recorder, self.txn
+        cdef bint changed = recorder.changed, idle
+        if not changed:
+            changed = txn.dirty
+            recorder.changed = changed
+        idle = not changed or (self.shows_change and not reply)
+        if txn.only_redelivered:
+            txn.only_redelivered, idle = False, True
+        if idle and type(reply) is not ErrorReply:
+            recorder.idle += 1
+        return 0
+
+    cdef Py_ssize_t run(self, object client, Py_ssize_t most) except -1:
+        """Do what ``run_in_python`` does; set ``unanswered``."""
+        cdef Answered pipeline = self.pipeline_type(client)
+        cdef list argvs = pipeline.requests, replies = pipeline.replies
+        cdef object requests = client.requests, popleft = requests.popleft, plain, reply, argv
+        cdef dict by_word = self.by_word if client.user.all_channels else self.unchecked
+        cdef Py_ssize_t ran = 0, words
+        cdef double began, ended
+        self.unanswered = None
+        self.pending.append(pipeline)
+        ended = began = self.now()
+        while ran < most and len(requests):
+            argv = requests[0]
+            words = PyList_GET_SIZE(argv)  # 0 for a Requeued, which is of a subclass
+            plain = by_word.get(<object>PyList_GET_ITEM(argv, 0)) if words else None
+            if plain is not self.last or plain is None:
+                if type(plain) is not self.command_type:
+                    plain = self.pipelines.find_next(client, PyList_GET_SIZE(argvs))
+                    if plain is None:
+                        break
+                if plain is not self.last:
+                    if not fits(plain.arity, words):
+                        break
+                    self.begin(plain)
+            if not fits(self.arity, words):
+                break
+            argvs.append(popleft())
+            ran += 1
+            reply = self.answer(client, argv)
+            ended = self.now()
+            if not is_common(reply) and type(reply) in self.held_types:
+                self.unanswered = self.pipelines.detach_last(
+                    pipeline, plain, reply, ended - began, self.txn
+                )
+                break
+            replies.append(reply)
+            self.times.append(ended - began)
+            self.collect(client, argv)
+            if self.writes:
+                self.count_idle(reply)
+            if ended - began >= self.noted_s:
+                self.recorder.note_slow(client, plain, argv, ended - began)
+            if self.signals:
+                self.turn.serve()
+            if ended >= self.until:
+                break
+            began = ended
+        self.dispatcher.ended = ended
+        if replies:
+            client.last_command = self.last.name
+            client.commands_run += PyList_GET_SIZE(replies)
+        elif not argvs:
+            self.pending.pop()
+        return ran
+
+
+cdef inline bint fits(Py_ssize_t arity, Py_ssize_t words) noexcept:
+    return words == arity or 0 < -arity <= words
+
+
+def run_pipeline(pipelines, turn, client, Py_ssize_t most, double until, list pending not None):
+    """Do what ``run_in_python`` of pipelines.py does."""
+    cdef PlainRun run = PlainRun(pipelines, turn, until, pending)
+    return run.run(client, most), run.unanswered
+
+
+def run_ready(
+    pipelines,
+    turn,
+    dict ready not None,
+    Py_ssize_t most,
+    double until,
+    list pending not None,
+):
+    """Do what ``run_ready_in_python`` of pipelines.py does."""
+    cdef PlainRun run = PlainRun(pipelines, turn, until, pending)
+    cdef Py_ssize_t ran = 0, count, each = pipelines.client_requests
+    cdef object xadds = pipelines.xadds
+    while ready and ran < most and run.dispatcher.ended < until:
+        client = next(iter(ready))
+        del ready[client]
+        if not client.on_short_path:
+            return ran, client, None
+        try:
+            if xadds.waiting and client.requests and pipelines.has_next(client):
+                xadds.flush(turn)
+            count = run.run(client, min(most - ran, each))
+        except pipelines.failure:
+            ready[client] = None  # for the requests that have not run
+            raise
+        ran += count
+        if run.unanswered is None and count >= each and client.requests:
+            ready[client] = None
+        elif run.unanswered is not None or client.requests:
+            return ran, client, run.unanswered
+    return ran, None, None
+
+
+cdef inline object client_of(object pending):
+    if isinstance(pending, Answered):
+        return (<Answered>pending).client
+    return (<XaddBatch>pending).client if type(pending) is XaddBatch else pending.client
+
+
+cdef object encode_pending(object pending):
+    """Return encoded replies; a pipeline with one that is not plain encodes them itself."""
+    cdef Answered pipeline
+    cdef bytes made
+    if isinstance(pending, Answered):
+        pipeline = <Answered>pending
+        made = encode_plain(pipeline.replies, pipeline.protocol)
+        if made is not None:
+            return made
+    elif type(pending) is XaddBatch:
+        return (<XaddBatch>pending).replies
+    return pending.encode()
+
+
 def closing_clients(list replies not None):
     """Do what ``closing_in_python`` of reply_queue.py does."""
     cdef list clients = []
     cdef object pending, client
     for pending in replies:
-        client = (<XaddBatch>pending).client if type(pending) is XaddBatch else pending.client
+        client = client_of(pending)
         if client.closing:
             clients.append(client)
     return clients
@@ -672,14 +998,10 @@ def write_replies(list replies not None, object begin_pages, Py_ssize_t most):
     cdef dict parts = {}
     cdef object pending, client, reply, before
     for pending in replies:
-        if type(pending) is XaddBatch:
-            client, reply = (<XaddBatch>pending).client, (<XaddBatch>pending).replies
-        else:
-            client, reply = pending.client, None
+        client = client_of(pending)
         if client.lost:
             continue
-        if reply is None:
-            reply = pending.encode()
+        reply = encode_pending(pending)
         if not reply:
             if client.reply_unfinished:
                 begin_pages(pending)
@@ -1215,17 +1537,36 @@ def encode_reply(object reply, int protocol):
     return text.whole() if put_plain(text, reply, protocol == RESP3) else None
 
 
-def encode_all(list replies not None, int protocol, object encode):
-    """Do what ``encode_all`` of replies.py does; ``encode`` is called for what is not plain."""
-    cdef Text text = Text()
+cdef bytes encode_plain(list replies, int protocol):
+    """Return replies as RESP; None if one is not plain."""
+    cdef Text text
     cdef object reply
     cdef bytes made
     cdef Py_ssize_t size
-    if PyList_GET_SIZE(replies) == 1 and type(replies[0]) is bytes:  # it may be long
-        size = PyBytes_GET_SIZE(replies[0])
-        made = PyBytes_FromStringAndSize(NULL, string_size(size))
-        put_string(<Buffer>PyBytes_AS_STRING(made), PyBytes_AS_STRING(replies[0]), size)
+    if PyList_GET_SIZE(replies) == 1:
+        reply = replies[0]
+        if type(reply) is Simple:
+            return reply.line
+        if type(reply) is bytes:  # it may be long
+            size = PyBytes_GET_SIZE(reply)
+            made = PyBytes_FromStringAndSize(NULL, string_size(size))
+            put_string(<Buffer>PyBytes_AS_STRING(made), PyBytes_AS_STRING(reply), size)
+            return made
+    text = Text()
+    for reply in replies:
+        if not put_plain(text, reply, protocol == RESP3):
+            return None
+    return text.whole()
+
+
+def encode_all(list replies not None, int protocol, object encode):
+    """Do what ``encode_all`` of replies.py does; ``encode`` is called for what is not plain."""
+    cdef bytes made = encode_plain(replies, protocol)
+    cdef Text text
+    cdef object reply
+    if made is not None:
         return made
+    text = Text()
     for reply in replies:
         if not put_plain(text, reply, protocol == RESP3):
             made = encode(reply, protocol)

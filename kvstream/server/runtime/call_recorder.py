@@ -159,15 +159,22 @@ class CallRecorder:
     # --- plain calls ----------------------------------------------------------------------------
 
     def collect_keys(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
-        """Collect the keys of a plain call that may have several."""
-        counted = command.counted_keys
-        for key in command.keys_of(argv):
+        """Collect the keys of a plain call."""
+        counted, at = command.counted_keys, command.key_at
+        for key in [argv[at]] if at else command.keys_of(argv):
             name = client.prefix + key
             if command.touches_keys:
                 self.names.append(name)
             if counted:
                 counted -= 1
                 self.lookups[name in txn.missing] += 1
+
+    def collect_change(self, command: Command, reply: Answer, txn: Txn) -> None:
+        """Collect whether a plain call of a write command has changed anything."""
+        self.changed = self.changed or txn.dirty
+        shows_none = txn.only_redelivered or (command.shows_change and not reply)
+        self.idle += (shows_none or not self.changed) and type(reply) is not ErrorReply
+        txn.only_redelivered = False
 
     def record_collected(self, txn: Txn) -> None:
         """Record the plain calls that were collected."""

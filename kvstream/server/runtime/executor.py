@@ -25,18 +25,20 @@ from kvstream.resp.replies import write_rows
 from kvstream.server.acl import Acl
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime import transactions
+from kvstream.server.runtime.arrivals import Arrivals
 from kvstream.server.runtime.blocked_clients import BlockedClients
 from kvstream.server.runtime.busy import Busy
 from kvstream.server.runtime.call_recorder import CallRecorder
 from kvstream.server.runtime.checkpoints import Checkpoints
-from kvstream.server.runtime.client import PIECE, Argv, Client, PendingReplies, ReplyMode
+from kvstream.server.runtime.client import Argv, Client, PendingReplies, ReplyMode
 from kvstream.server.runtime.client_state import ClientState, ConnectionState, Event
 from kvstream.server.runtime.dispatch import Dispatcher, name_of
 from kvstream.server.runtime.functions import Functions
 from kvstream.server.runtime.incremental_commands import IncrementalCommands
 from kvstream.server.runtime.limits import Limits, resident_bytes
 from kvstream.server.runtime.loop import Loop, NoLoop
-from kvstream.server.runtime.pipelines import Pipelines
+from kvstream.server.runtime.pipelines import CLIENT_REQUESTS, Pipelines, run_ready
+from kvstream.server.runtime.pipelines import run as run_pipeline
 from kvstream.server.runtime.pubsub import Notifications, PubSub
 from kvstream.server.runtime.reply_queue import (
     HOLDING,
@@ -54,7 +56,6 @@ from kvstream.server.runtime.xadd_batching import (
     WORDS_MIN,
     BatchedXadds,
     XaddBatch,
-    batch_of,
     requests_of,
 )
 from kvstream.types.clock import perf_counter
@@ -63,8 +64,6 @@ _log = DeferredLogger(__name__)
 
 TURN_REQUESTS: Final = 2000
 """The most requests of a turn: their replies wait for the commit."""
-CLIENT_REQUESTS: Final = 32
-"""The most requests of one client that run in a row while others wait."""
 
 
 class Executor:
@@ -116,6 +115,7 @@ class Executor:
         self.scripts = Scripts(self, dispatcher, commands, self.busy)
         self.functions = Functions(self.scripts)
         self.limits = Limits(self)
+        self.receive = Arrivals(self)
         directory, copies = self.options.checkpoint_dir, self.options.checkpoints_kept
         self.checkpoints = Checkpoints(engine, directory, copies)
         self.uploads = Uploads(engine)
@@ -154,24 +154,9 @@ class Executor:
         for client in self.clients.values():
             client.update_path()
 
-    def receive(self, client: Client, data: bytes) -> None:
-        """Take bytes from a client; whole requests run in the next turn."""
-        self.statistics.bytes_in += len(data)
-        client.bytes_in += len(data)
-        if client.bytes_in > client.look_at:
-            self.limits.pause_if_ahead(client)
-        if client.on_short_path and not client.requests:
-            batch = batch_of(client, data)
-            if batch is not None:
-                self.xadd_batches.append(batch)
-                return
-            client.last_used = self.clock()
-            requests = client.reader.whole(data) if len(data) <= PIECE else None
-            if requests:
-                client.requests += requests
-                self.ready[client] = None
-                return
-        elif client.closing:
+    def receive_unusual(self, client: Client, data: bytes) -> None:
+        """Take counted bytes that are not whole requests of a client on the short path."""
+        if client.closing:
             return
         client.last_used = self.clock()
         client.receive(data)
@@ -368,33 +353,23 @@ class Executor:
 
     def _run_ready(self, turn: Turn, most: int) -> int:
         """Run the requests of all clients, some of each at a time; return how many ran."""
-        ready, pipelines, replies = self.ready, self._pipelines, self._replies
-        dispatcher = self.dispatcher
-        left = most
+        ready, dispatcher, left = self.ready, self.dispatcher, most
         while ready and left > 0 and dispatcher.ended < self._until:
-            client = next(iter(ready))
-            del ready[client]
-            if client.on_short_path and not dispatcher.needs_general_path:
-                try:
-                    if self._xadds.waiting and pipelines.has_next(client):
-                        self._xadds.flush(turn)
-                    ran, unanswered = pipelines.run(
-                        turn, client, min(left, CLIENT_REQUESTS), self._until, replies
-                    )
-                except TurnFailed:
-                    ready[client] = None  # for the requests that have not run
-                    raise
+            client: Client | None
+            if dispatcher.needs_general_path:
+                client = next(iter(ready))
+                del ready[client]
+            else:
+                ran, client, unanswered = run_ready(
+                    self._pipelines, turn, ready, left, self._until, self._replies
+                )
                 left -= ran
                 if unanswered is not None:
-                    replies.append(unanswered)
+                    self._replies.append(unanswered)
                     self._suspend_and_serve(turn, unanswered)
-                elif not client.requests:
-                    continue
-                elif ran >= CLIENT_REQUESTS:
-                    ready[client] = None
-                    continue
-            left -= self._run_requests(turn, client, left)
-            dispatcher.ended = perf_counter()
+            if client is not None:
+                left -= self._run_requests(turn, client, left)
+                dispatcher.ended = perf_counter()
         return most - left
 
     def _run_first(self, turn: Turn) -> int:
@@ -478,7 +453,9 @@ class Executor:
                 if not general and client.is_plain and pipelines.has_next(client):
                     if self._xadds.waiting:
                         self._xadds.flush(turn)
-                    ran, unanswered = pipelines.run(turn, client, room, self._until, self._replies)
+                    ran, unanswered = run_pipeline(
+                        pipelines, turn, client, room, self._until, self._replies
+                    )
                 elif client.queue is not None and not general:
                     ran = self._queue(client, room)
                 if unanswered is not None:

@@ -11,7 +11,7 @@ If the turn fails, each request of a pipeline runs again in a turn of its own.
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvstream.commands.command import (
     Answer,
@@ -22,15 +22,18 @@ from kvstream.commands.command import (
 )
 from kvstream.commands.replies import ErrorReply, Reply
 from kvstream.commands.reply_pages import READERS, memory_of
-from kvstream.engine.turns import Turn
+from kvstream.engine.turns import Turn, TurnFailed
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
+from kvstream.resp import twins
 from kvstream.resp.replies import encode, encode_all
 from kvstream.server.runtime.client import Argv, Client, PendingReplies
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import HOLDING, PendingReply
 from kvstream.server.runtime.xadd_batching import BatchedXadds
 
+CLIENT_REQUESTS: Final = 32
+"""The most requests of one client that run in a row while others wait."""
 _EXCLUDED = frozenset({"restore"})
 """RESTORE sets the last use of its key."""
 _WITHOUT_KEYS = frozenset({"echo", "ping"})
@@ -42,8 +45,8 @@ class _UnlessBatched(NamedTuple):
     command: Command
 
 
-class Pipeline:
-    """The plain requests of a client in one turn, and their replies in order."""
+class PythonAnswered:
+    """The requests that a pipeline has run, and their replies in order."""
 
     __slots__ = ("client", "db", "protocol", "replies", "requests")
 
@@ -52,6 +55,17 @@ class Pipeline:
         self.db, self.protocol = client.db, client.protocol
         self.requests: list[Argv] = []
         self.replies: list[Reply] = []
+
+
+Answered = PythonAnswered
+if not TYPE_CHECKING and twins is not None:
+    Answered = twins.Answered
+
+
+class Pipeline(Answered):
+    """The plain requests of a client in one turn."""
+
+    __slots__ = ()
 
     def encode(self) -> bytes:
         """Return the encoded replies."""
@@ -79,7 +93,11 @@ class Pipeline:
 
 
 class Pipelines:
-    """Runs the plain requests of clients."""
+    """The commands of plain requests, and what runs and records them."""
+
+    # What the compiled twins of the loops need of this floor.
+    pipeline_type, command_type, failure = Pipeline, Command, TurnFailed
+    readers, held_types, client_requests = dict(READERS), HOLDING, CLIENT_REQUESTS
 
     def __init__(
         self,
@@ -87,128 +105,56 @@ class Pipelines:
         xadds: BatchedXadds,
         commands: Mapping[bytes, Command | Container],
     ) -> None:
-        self._dispatcher, self._recorder = dispatcher, dispatcher.recorder
-        self._xadds = xadds
+        self.dispatcher, self.recorder, self.xadds = dispatcher, dispatcher.recorder, xadds
         rows = [row for row in commands.values() if isinstance(row, Command)]
-        self._by_word: dict[bytes, Command | _UnlessBatched | dict[bytes, Command]]
+        self.by_word: dict[bytes, Command | _UnlessBatched | dict[bytes, Command]]
         """A container's word has a table of its subcommands."""
-        self._by_word = {**_by_words(rows)}
+        self.by_word = {**_by_words(rows)}
         for word in spellings("xadd"):
-            xadd = self._by_word.get(word)
+            xadd = self.by_word.get(word)
             if isinstance(xadd, Command):
-                self._by_word[word] = _UnlessBatched(xadd)
+                self.by_word[word] = _UnlessBatched(xadd)
         for container in commands.values():
             if isinstance(container, Container):
                 by_word = _by_words(container.subcommands.values())
                 if by_word:
-                    self._by_word |= dict.fromkeys(spellings(container.name), by_word)
+                    self.by_word |= dict.fromkeys(spellings(container.name), by_word)
         publishing = {word for row in rows if _publishes(row) for word in spellings(row.name)}
-        self._unchecked = {
-            word: plain for word, plain in self._by_word.items() if word not in publishing
+        self.unchecked = {
+            word: plain for word, plain in self.by_word.items() if word not in publishing
         }
-        """``_by_word`` without publishing commands, for users who may not use every channel."""
+        """``by_word`` without publishing commands, for users who may not use every channel."""
 
     def _find(self, argv: Argv, all_channels: bool = True) -> Command | _UnlessBatched | None:
         """Return the command of a request, or None if the request is not plain."""
-        by_word = self._by_word if all_channels else self._unchecked
+        by_word = self.by_word if all_channels else self.unchecked
         plain = by_word.get(argv[0]) if argv else None  # a Requeued is empty
         if isinstance(plain, dict):
             return plain.get(argv[1]) if len(argv) > 1 else None
         return plain
 
-    def _find_next(self, client: Client, ran: int = 0) -> Command | None:
+    def find_next(self, client: Client, ran: int = 0) -> Command | None:
         """Return the command of a client's next request, None if it is not plain or is batched.
 
         ``ran`` requests of the client have run in this turn.
         """
         plain = self._find(client.requests[0], client.user.all_channels)
         if isinstance(plain, _UnlessBatched):
-            return None if self._xadds.may_take(client.requests, ran) else plain.command
+            return None if self.xadds.may_take(client.requests, ran) else plain.command
         return plain
 
     def has_next(self, client: Client) -> bool:
         """Return whether the client's next request is plain."""
-        return self._find_next(client) is not None
+        return self.find_next(client) is not None
 
-    def run(
-        self, turn: Turn, client: Client, most: int, until: float, pending: list[PendingReplies]
-    ) -> tuple[int, PendingReply | None]:
-        """Run the next plain requests of a plain client, and add their replies to ``pending``.
-
-        Returns how many ran, and the pending reply of the last one if its answer is no reply yet.
-        """
-        pending.append(pipeline := Pipeline(client))
-        recorder, txn, last = self._recorder, turn.txn, self._recorder.command
-        by_word = self._by_word if client.user.all_channels else self._unchecked
-        clock, noted_s, missing = self._dispatcher.clock, recorder.noted_s, txn.missing
-        times, names, lookups = recorder.times, recorder.names, recorder.lookups
-        requests, argvs, replies = client.requests, pipeline.requests, pipeline.replies
-        unanswered: PendingReply | None = None
-        ended = began = clock()
-        while requests and len(argvs) < most:
-            plain = by_word.get(argv[0]) if (argv := requests[0]) else None  # a Requeued is empty
-            if type(plain) is not Command:
-                plain = self._find_next(client, len(argvs))
-            if plain is None or (len(argv) != plain.arity and not 0 < -plain.arity <= len(argv)):
-                break
-            if plain is not last:
-                if times:
-                    recorder.record_times()
-                recorder.command = last = plain  # None when a turn begins
-                turn.grows |= plain.grows
-            argvs.append(requests.popleft())
-            try:
-                reply: Answer = plain.run(txn, client, argv)  # type: ignore[assignment]
-                if (kind := type(reply)) in READERS:
-                    reply = READERS[kind](txn, client, reply)
-            except RequestError as error:
-                reply = ErrorReply.of(error)
-                recorder.statistics.count_failure(plain.name, error.code)
-            except BaseException as error:
-                turn.fail(error)
-            ended, kind = clock(), type(reply)
-            if kind in HOLDING:
-                unanswered = self._detach_last(pipeline, plain, reply, ended - began, txn)
-                break
-            replies.append(reply)  # type: ignore[arg-type]
-            times.append(ended - began)
-            if plain.key_at:
-                name = client.prefix + argv[plain.key_at]
-                if plain.touches_keys:
-                    names.append(name)
-                if plain.counted_keys:
-                    lookups[name in missing] += 1
-            elif plain.keys is not None:
-                recorder.collect_keys(client, plain, argv, txn)
-            missing.clear()
-            if plain.writes:
-                recorder.changed = recorder.changed or txn.dirty
-                shows_none = txn.only_redelivered or (plain.shows_change and not reply)
-                recorder.idle += (shows_none or not recorder.changed) and kind is not ErrorReply
-                txn.only_redelivered = False
-            if ended - began >= noted_s:
-                recorder.note_slow(client, plain, argv, ended - began)
-            if txn.signals:
-                turn.serve()
-            if ended >= until:
-                break
-            began = ended
-        self._dispatcher.ended = ended
-        if last is not None and replies:
-            client.last_command = last.name
-            client.commands_run += len(replies)
-        elif not argvs:
-            pending.pop()
-        return len(argvs) + (unanswered is not None), unanswered
-
-    def _detach_last(
+    def detach_last(
         self, pipeline: Pipeline, command: Command, answer: Answer, spent: float, txn: Txn
     ) -> PendingReply:
         """Take the last request out of a pipeline, and return its pending reply."""
         client, argv = pipeline.client, pipeline.requests.pop()
         client.last_command = command.name
         client.commands_run += 1
-        self._recorder.record(client, command, argv, txn, answer, spent)
+        self.recorder.record(client, command, argv, txn, answer, spent)
         return self._reply_to(pipeline, command, argv, answer)
 
     def replies_of(self, pipeline: Pipeline) -> list[PendingReply]:
@@ -222,9 +168,117 @@ class Pipelines:
     def _reply_to(
         self, pipeline: Pipeline, command: Command, argv: Argv, answer: Answer
     ) -> PendingReply:
-        unit = partial(self._dispatcher.answer, pipeline.client, command, argv)
+        unit = partial(self.dispatcher.answer, pipeline.client, command, argv)
         kind = command.depends, True, not command.writes
         return PendingReply(pipeline.client, answer, unit, pipeline.db, pipeline.protocol, *kind)
+
+
+def run_in_python(
+    pipelines: Pipelines,
+    turn: Turn,
+    client: Client,
+    most: int,
+    until: float,
+    pending: list[PendingReplies],
+) -> tuple[int, PendingReply | None]:
+    """Run the next plain requests of a plain client, and add their replies to ``pending``.
+
+    Returns how many ran, and the pending reply of the last one if its answer is no reply yet.
+    """
+    pending.append(pipeline := Pipeline(client))
+    recorder, txn, last = pipelines.recorder, turn.txn, pipelines.recorder.command
+    by_word = pipelines.by_word if client.user.all_channels else pipelines.unchecked
+    clock, noted_s, missing = pipelines.dispatcher.clock, recorder.noted_s, txn.missing
+    times, requests = recorder.times, client.requests
+    argvs, replies = pipeline.requests, pipeline.replies
+    unanswered: PendingReply | None = None
+    ended = began = clock()
+    while requests and len(argvs) < most:
+        plain = by_word.get(argv[0]) if (argv := requests[0]) else None  # a Requeued is empty
+        if type(plain) is not Command:
+            plain = pipelines.find_next(client, len(argvs))
+        if plain is None or (len(argv) != plain.arity and not 0 < -plain.arity <= len(argv)):
+            break
+        if plain is not last:
+            if times:
+                recorder.record_times()
+            recorder.command = last = plain  # None when a turn begins
+            turn.grows |= plain.grows
+        argvs.append(requests.popleft())
+        try:
+            reply: Answer = plain.run(txn, client, argv)  # type: ignore[assignment]
+            if (kind := type(reply)) in READERS:
+                reply = READERS[kind](txn, client, reply)
+        except RequestError as error:
+            reply = ErrorReply.of(error)
+            recorder.statistics.count_failure(plain.name, error.code)
+        except BaseException as error:
+            turn.fail(error)
+        ended, kind = clock(), type(reply)
+        if kind in HOLDING:
+            unanswered = pipelines.detach_last(pipeline, plain, reply, ended - began, txn)
+            break
+        replies.append(reply)  # type: ignore[arg-type]
+        times.append(ended - began)
+        if plain.keys is not None:
+            recorder.collect_keys(client, plain, argv, txn)
+        missing.clear()
+        if plain.writes:
+            recorder.collect_change(plain, reply, txn)
+        if ended - began >= noted_s:
+            recorder.note_slow(client, plain, argv, ended - began)
+        if txn.signals:
+            turn.serve()
+        if ended >= until:
+            break
+        began = ended
+    pipelines.dispatcher.ended = ended
+    if last is not None and replies:
+        client.last_command = last.name
+        client.commands_run += len(replies)
+    elif not argvs:
+        pending.pop()
+    return len(argvs) + (unanswered is not None), unanswered
+
+
+def run_ready_in_python(
+    pipelines: Pipelines,
+    turn: Turn,
+    ready: dict[Client, None],
+    most: int,
+    until: float,
+    pending: list[PendingReplies],
+) -> tuple[int, Client | None, PendingReply | None]:
+    """Run the plain requests of ready clients, some of each at a time, until one is not plain.
+
+    Returns how many ran, the client whose next request is not plain or must wait, and the pending
+    reply of its last request if its answer is no reply yet.
+    """
+    ran = 0
+    while ready and ran < most and pipelines.dispatcher.ended < until:
+        client = next(iter(ready))
+        del ready[client]
+        if not client.on_short_path:
+            return ran, client, None
+        try:
+            if pipelines.xadds.waiting and client.requests and pipelines.has_next(client):
+                pipelines.xadds.flush(turn)
+            room = min(most - ran, CLIENT_REQUESTS)
+            count, unanswered = run_in_python(pipelines, turn, client, room, until, pending)
+        except TurnFailed:
+            ready[client] = None  # for the requests that have not run
+            raise
+        ran += count
+        if unanswered is None and count >= CLIENT_REQUESTS and client.requests:
+            ready[client] = None
+        elif unanswered is not None or client.requests:
+            return ran, client, unanswered
+    return ran, None, None
+
+
+run, run_ready = run_in_python, run_ready_in_python
+if twins is not None:
+    run, run_ready = twins.run_pipeline, twins.run_ready
 
 
 def _by_words(commands: Iterable[Command]) -> dict[bytes, Command]:

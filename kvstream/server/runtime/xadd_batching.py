@@ -40,10 +40,6 @@ from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.options import ENTRY_BYTES_MAX
 from kvstream.types.records import Entry
 
-BATCH_BYTES_MAX = 1 << 20
-"""A batch runs as a whole, and no turn may be long. Its entries are below the smallest value of
-stream-entry-max-bytes, which is the same."""
-
 Packed = tuple[bytes, Names]
 Trims = list[Trim | None]
 
@@ -90,14 +86,6 @@ if not TYPE_CHECKING and twins is not None:
     XaddBatch = twins.XaddBatch
 
 
-def batch_of(client: Client, data: bytes) -> XaddBatch | None:
-    """Return a batch if received bytes are whole plain XADDs to one key and nothing else."""
-    if twins is None or len(data) > BATCH_BYTES_MAX:
-        return None
-    batch: PythonXaddBatch | None = twins.take_batch(client, data, ENTRY_BYTES_MAX, plain_trim)
-    return batch
-
-
 def requests_of(batch: XaddBatch) -> list[Request]:
     """Return the requests of a batch one by one."""
     if isinstance(batch.sent, list):
@@ -105,7 +93,7 @@ def requests_of(batch: XaddBatch) -> list[Request]:
     if isinstance(batch.sent, tuple):
         [(row, _)] = batch.entries
         return [[*batch.sent, *Entry(MIN_ID, decode_fields(row)).flat]]
-    reader = RequestReader(bulk_max=BATCH_BYTES_MAX)
+    reader = RequestReader(bulk_max=ENTRY_BYTES_MAX)
     reader.feed(batch.sent)
     requests: list[Request] = []
     while taken := reader.take():

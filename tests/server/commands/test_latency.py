@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import redis
 
+from kvstream.resp import twins
 from kvstream.server.stats import EVENT_SAMPLES as SAMPLES
-from kvstream.server.stats import RECENT, CommandStatistics, Durations, Event
+from kvstream.server.stats import RECENT, CommandStatistics, Durations, Event, count_in_python
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Served
 
@@ -51,6 +52,17 @@ def test_calls_that_ran_together_are_counted_each() -> None:
     assert list(together.histogram()) == list(alone.histogram())
     ranks = [1.0, 50.0, 99.0, 100.0]
     assert together.percentiles(ranks) == alone.percentiles(ranks)
+
+
+@pytest.mark.skipif(twins is None, reason="there is no compiled code")
+def test_compiled_code_counts_times_in_the_same_buckets() -> None:
+    chance = random.Random(3)
+    times = [0.0, 1e-9, 2.0**-30, 2.0**12, 2.0**13, 5000.5, 1.0, 2.0 - 2**-52, 1e-3, -1e-9]
+    times += [chance.lognormvariate(-10, 4) for _ in range(5000)]
+    found, wanted = {1.0: 7, 3.0: 1}, {1.0: 7, 3.0: 1}
+    twins.count_times(times, found)
+    count_in_python(times, wanted)
+    assert found == wanted
 
 
 def test_a_histogram_counts_up_in_powers_of_two() -> None:

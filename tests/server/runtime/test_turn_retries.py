@@ -237,7 +237,8 @@ def test_requests_held_by_a_pause_in_a_failed_turn_are_not_lost(
     ann.send("XREAD", "BLOCK", "0", "STREAMS", "s", "0")
     bob.send("CLIENT", "PAUSE", "1000", "WRITE")
     ann.send("XADD", "t", "1-1", "f", "v")
-    server.executor.ready = dict.fromkeys((bob.client, ann.client))
+    server.executor.ready.clear()
+    server.executor.ready |= dict.fromkeys((bob.client, ann.client))
     with write_fails(server, 0, 1):
         server.turn()
     server.wait(1.1)

@@ -10,7 +10,7 @@ import pytest
 
 from kvstream.resp.requests import TAKEN_MAX, Request, RequestReader
 from kvstream.server.runtime.client import PIECE, STRANGER_AHEAD, Unread
-from kvstream.server.runtime.executor import CLIENT_REQUESTS
+from kvstream.server.runtime.pipelines import CLIENT_REQUESTS
 from tests.patience import PATIENCE_S
 from tests.server.conftest import Serve
 from tests.server.talking import Server, Talker, parsed, request

@@ -17,9 +17,12 @@ from kvstream.operations.checks import check
 from kvstream.resp import twins
 from kvstream.resp.requests import RequestReader
 from kvstream.server.runtime import xadd_batching
-from kvstream.server.runtime.xadd_batching import PythonXaddBatch, batch_of, requests_of
+from kvstream.server.runtime.arrivals import PythonArrivals
+from kvstream.server.runtime.client import PIECE
+from kvstream.server.runtime.xadd_batching import PythonXaddBatch, requests_of
 from kvstream.storage.batch import Batch
 from kvstream.types.ids import StreamID
+from kvstream.types.options import ENTRY_BYTES_MAX
 from tests.server.talking import Server, Talker, request
 
 compiled = pytest.mark.skipif(twins is None, reason="batches are found by compiled code alone")
@@ -92,6 +95,11 @@ def send(server: Server, talker: Talker, data: bytes) -> None:
     server.executor.receive(talker.client, data)
 
 
+def batch_of(data: bytes) -> PythonXaddBatch | None:
+    found: PythonXaddBatch | None = twins.take_batch(None, data, ENTRY_BYTES_MAX, plain_trim)
+    return found
+
+
 def ids(said: bytes) -> list[bytes]:
     return said.split(b"\r\n")[1::2]
 
@@ -101,7 +109,7 @@ def ids(said: bytes) -> list[bytes]:
 @example(plain("v" * 2000))
 @example(request("XADD", "s", "*", *[b"%d" % n for n in range(32)]))
 def test_a_batch_is_parsed_like_its_single_requests(data: bytes) -> None:
-    found = batch_of(None, data)  # type: ignore[arg-type]
+    found = batch_of(data)
     reader = RequestReader()
     reader.feed(data)
     requests = reader.take()
@@ -128,7 +136,7 @@ def test_a_batch_is_parsed_like_its_single_requests(data: bytes) -> None:
 def test_damaged_bytes_are_no_batch_or_a_valid_one(data: bytes, at: int, junk: bytes) -> None:
     at %= len(data)
     for damaged in (data[:at], data[:at] + junk + data[at + 1 :], data[at:]):
-        found = batch_of(None, damaged)  # type: ignore[arg-type]
+        found = batch_of(damaged)
         if found is not None:
             assert requests_of(found) != []
             parts = [taken_apart(argv) for argv in requests_of(found)]
@@ -139,7 +147,7 @@ def test_damaged_bytes_are_no_batch_or_a_valid_one(data: bytes, at: int, junk: b
 def test_an_argument_with_the_bytes_of_two_options_does_not_trim(server: Server) -> None:
     ann = server.client()
     ann.ask("XADD", "s", "*", "f", "v")
-    assert batch_of(None, plain("1", trim="MAXLEN 5")) is not None  # type: ignore[arg-type]
+    assert batch_of(plain("1", trim="MAXLEN 5")) is not None
     assert ann.ask("XADD", "s", "MAXLEN\r\n$1\r\n5", "*", "f", "v").startswith(b"-ERR Invalid")
 
 
@@ -147,8 +155,16 @@ def test_an_argument_with_the_bytes_of_two_options_does_not_trim(server: Server)
 def test_too_large_entries_are_no_batch() -> None:
     assert twins.take_batch(None, plain("v" * 100), 100, plain_trim) is None
     assert twins.take_batch(None, plain("v" * 100), 1000, plain_trim) is not None
-    with patch.object(xadd_batching, "BATCH_BYTES_MAX", 100):
-        assert batch_of(None, plain("v" * 100)) is None  # type: ignore[arg-type]
+
+
+@compiled
+def test_too_many_bytes_are_no_batch(server: Server) -> None:
+    ann, executor = server.client(), server.executor
+    for most, batches in (100, 0), (1000, 1):
+        receive = twins.Arrivals(PIECE, most, ENTRY_BYTES_MAX, plain_trim, executor)
+        receive(ann.client, plain("v" * 100))
+        assert len(executor.xadd_batches) == batches
+        server.turn()
 
 
 def conversation(directory: Path, sent: list[tuple[int, list[bytes]]]) -> list[bytes]:
@@ -184,7 +200,7 @@ def test_a_batch_has_the_same_effects_as_single_requests(
     @given(st.lists(st.tuples(st.integers(0, 2), st.lists(PLAIN | OTHER, max_size=6)), max_size=6))
     def prove(sent: list[tuple[int, list[bytes]]]) -> None:
         taken = conversation(tmp_path_factory.mktemp("taken") / "store", sent)
-        with patch("kvstream.server.runtime.executor.batch_of", lambda client, data: None):
+        with patch("kvstream.server.runtime.executor.Arrivals", PythonArrivals):
             apart = conversation(tmp_path_factory.mktemp("apart") / "store", sent)
             with patch("kvstream.server.runtime.xadd_batching._plain", lambda argv, most: None):
                 alone = conversation(tmp_path_factory.mktemp("alone") / "store", sent)
