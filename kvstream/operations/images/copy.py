@@ -59,7 +59,7 @@ def plan_copy(
             progress = staged_loads.progress_of(
                 load, target, lambda txn: version.is_current(txn.key(source)) and is_free(txn)
             )
-            while _copy_page(txn, key, load.stream, copied):
+            while key.length and _copy_page(txn, key, load.stream, copied):
                 unfinished_loads.put(txn, load)
                 txn = yield progress
             replaced = make_room(txn, target)
