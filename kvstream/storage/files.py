@@ -184,10 +184,10 @@ def open_named(descriptor: int, path: Path) -> BinaryIO:
 def replacing(path: Path, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
     """Open a file, by default a private one, that durably replaces ``path`` after the block.
 
-    If the block raises, ``path`` stays as it was; power loss may leave a partial file beside it,
-    which the next writer replaces.
+    If the block raises, ``path`` stays as it was. The end of the process may leave a partial file
+    beside it, which has the process's number: two processes that write one path do not mix.
     """
-    partial = path.with_name(path.name + PARTIAL_SUFFIX)
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
     try:
         with open_named(os.open(partial, os.O_RDWR | _REPLACES, mode), path) as file:
             yield file

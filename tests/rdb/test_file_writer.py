@@ -2,6 +2,8 @@
 
 import io
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +203,29 @@ def test_a_file_is_replaced_atomically(tmp_path: Path) -> None:
     with replacing(path) as file:
         file.write(b"after")
         assert path.read_bytes() == b"before"
-        assert (tmp_path / f"dump.rdb{PARTIAL_SUFFIX}").stat().st_mode & 0o777 == 0o600
+        (partial,) = tmp_path.glob(f"*{PARTIAL_SUFFIX}")
+        assert partial.stat().st_mode & 0o777 == 0o600
     assert path.read_bytes() == b"after"
     assert list(tmp_path.iterdir()) == [path]
+
+
+WRITE_THEIRS = """
+import sys
+from pathlib import Path
+from kvstream.storage.files import replacing
+
+with replacing(Path(sys.argv[1])) as file:
+    file.write(b"theirs")
+"""
+
+
+def test_two_processes_that_write_one_path_do_not_mix(tmp_path: Path) -> None:
+    """The path has what one of the two wrote."""
+    path = tmp_path / "dump.rdb"
+    with replacing(path) as file:
+        file.write(b"mine, ")
+        file.flush()
+        subprocess.run([sys.executable, "-c", WRITE_THEIRS, path], check=True)
+        assert path.read_bytes() == b"theirs"
+        file.write(b"whole")
+    assert path.read_bytes() == b"mine, whole"
