@@ -376,7 +376,7 @@ def entries_of(list batches not None):
     return entries, trims
 
 
-def answer(list batches not None, list ids not None, object now):
+def answer(list batches not None, list ids not None):
     """Do what ``answer_in_python`` of xadd_batching.py does."""
     cdef Py_ssize_t at = 0, stop
     cdef XaddBatch batch
@@ -386,7 +386,6 @@ def answer(list batches not None, list ids not None, object now):
         batch.replies = encode_ids(ids, at, stop)
         client = batch.client
         client.last_command = "xadd"
-        client.last_used = now
         client.commands_run += stop - at
         at = stop
 
@@ -427,6 +426,7 @@ cdef class Arrivals:
         if size <= self.batch_max:
             batch = take_batch(client, data, self.entry_max, self.read_trim)
         if batch is not None:
+            client.last_used = self.clock()
             self.xadd_batches.append(batch)
             return True
         reader = client.reader

@@ -131,7 +131,7 @@ class Executor:
         """The time after which the turn takes no new request."""
         self._runner = 0
         self._replies: list[PendingReplies] = []
-        self._xadds = BatchedXadds(engine, dispatcher, self.options, self.clock)
+        self._xadds = BatchedXadds(engine, dispatcher, self.options)
         self._pipelines = Pipelines(dispatcher, self._xadds, commands)
         self._queueable = transactions.queueable(commands)
         self._retries = Retries(self, self._xadds, self._pipelines)

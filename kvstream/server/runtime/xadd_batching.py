@@ -13,7 +13,7 @@ pipeline if it would be alone.
 Without batching ``XADD, -P 16`` takes 4.2 times the processor time and ``XADD, -P 1`` 2.4 times.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -136,7 +136,7 @@ def entries_in_python(batches: list[XaddBatch]) -> tuple[list[Packed], Trims | N
     return entries, list(chain.from_iterable(trims))
 
 
-def answer_in_python(batches: list[XaddBatch], ids: list[StreamID], now: float) -> None:
+def answer_in_python(batches: list[XaddBatch], ids: list[StreamID]) -> None:
     """Answer batches with the IDs of their entries."""
     at = 0
     for batch in batches:
@@ -144,7 +144,6 @@ def answer_in_python(batches: list[XaddBatch], ids: list[StreamID], now: float) 
         batch.replies = b"".join([encode(b"%d-%d" % eid, RESP2) for eid in ids[at:stop]])
         client = batch.client
         client.last_command = "xadd"
-        client.last_used = now
         client.commands_run += stop - at
         at = stop
 
@@ -171,13 +170,11 @@ class BatchedXadds:
         engine: Engine,
         dispatcher: Dispatcher,
         options: ServerOptions,
-        clock: Callable[[], float],
     ) -> None:
         self._engine = engine
         self._waiters = engine.waiters
         self._dispatcher = dispatcher
         self._options = options
-        self._clock = clock
         self.waiting: dict[bytes, list[XaddBatch]] = {}
         """Batches by stream name."""
 
@@ -186,15 +183,16 @@ class BatchedXadds:
     ) -> tuple[list[XaddBatch], list[XaddBatch], int]:
         """Remove batches of about ``most`` entries from the head of the list.
 
-        Returns those that are batched, those that cannot be, and their number of entries. If a
-        batch cannot be batched, no later batch of its client is, so that they stay in order.
+        Returns those that are batched, those that cannot be, and the number of batched entries. If
+        a batch cannot be batched, no later batch of its client is, so that they stay in order.
         """
         stop, others, entries, trimming = gather(batches, self.waiting, most)
         for name, waiting in list(self.waiting.items()):
             if not self._may_wait(name) or (name in trimming and self._is_long(name, waiting)):
                 others += self.waiting.pop(name)
         if others:
-            return *self._split_off(batches, stop, set(map(id, others))), entries
+            taken, others = self._split_off(batches, stop, set(map(id, others)))
+            return taken, others, sum([len(batch.entries) for batch in taken])
         taken = batches[:stop]
         del batches[:stop]
         return taken, others, entries
@@ -285,7 +283,7 @@ class BatchedXadds:
         """Append the batched entries; there is at least one."""
         waiting, self.waiting = self.waiting, {}
         turn.grows = True
-        begun, now = perf_counter(), self._clock()
+        begun = perf_counter()
         names: list[bytes] = []
         count = 0
         for name, batches in waiting.items():
@@ -298,7 +296,7 @@ class BatchedXadds:
                         _run_alone(turn, pending) for pending in self.replies_of(batch)
                     )
                 continue
-            answer(batches, ids, now)
+            answer(batches, ids)
             names.append(name)
             count += len(ids)
         if count:

@@ -335,11 +335,11 @@ def test_both_twins_gather_and_answer_alike(server: Server, clients: int) -> Non
         gathered = gather(made, waiting, 3)
         together = [batch for same in waiting.values() for batch in same]
         entries, trims = entries_of(together)
-        answer(together, [StreamID(7, n) for n in range(len(entries))], 12.5)
+        answer(together, [StreamID(7, n) for n in range(len(entries))])
         others = [made.index(batch) for batch in gathered[1]]
         found.append((gathered[0], others, gathered[2], gathered[3], entries, trims))
         found[-1] += tuple(batch.encode() for batch in made)
-        found[-1] += tuple((c.last_used, c.last_command) for c in talkers)
+        found[-1] += tuple(client.last_command for client in talkers)
     assert found[0] == found[1]
 
 
@@ -388,3 +388,25 @@ def test_batches_to_several_streams_are_answered_in_order(server: Server) -> Non
     server.turn()
     assert ids(ann.heard()) == [b"5-0", b"5-0", b"5-1", b"5-2", b"5-0"]
     assert values(server, "t") == [b"0", b"2", b"3"]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        ("PING",),
+        ("SET", "s", "v"),
+        ("MONITOR",),
+        ("CONFIG", "SET", "slowlog-log-slower-than", "0"),
+    ],
+)
+def test_each_xadd_counts_as_a_use_of_its_connection_and_as_one_request(
+    server: Server, before: tuple[str, ...]
+) -> None:
+    ann, bob = server.client(), server.client()
+    bob.ask(*before)
+    server.now += 100
+    requests = server.executor.statistics.requests
+    send(server, ann, plain("1", "2"))
+    server.turn()
+    assert ann.client.last_used == server.now
+    assert server.executor.statistics.requests == requests + 2
