@@ -13,7 +13,7 @@ from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_SET_ITEM
 from kvstream.layout._ids cimport PyObject_GC_UnTrack, kvstream_alloc, make_id, put_big_endian
 from kvstream.layout._msgpack cimport ID_BYTES, Bytes, big_endian, is_sound, take_row
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 cdef enum:
@@ -40,6 +40,7 @@ cdef uint64_t U64_MAX = 0xFFFFFFFFFFFFFFFF
 def append(txn, bytes name not None, bytes value not None, tuple names not None):
     """Do ``add`` of operations/append.py; return the ID, None if that is not plain."""
     cdef uint64_t ms, seq
+    cdef int64_t now_ms = txn.now_ms  # it may be before 1970
     cdef Py_ssize_t length = PyBytes_GET_SIZE(value)
     cdef object limits = txn.catalog.limits, last, eid, rows
     cdef object stream = (<dict>txn._known).get(name)
@@ -47,8 +48,8 @@ def append(txn, bytes name not None, bytes value not None, tuple names not None)
         return None
     last, rows = stream.last, stream.unmeasured
     ms, seq = last
-    if <uint64_t>txn.now_ms > ms:
-        ms, seq = txn.now_ms, 0
+    if now_ms > 0 and <uint64_t>now_ms > ms:
+        ms, seq = <uint64_t>now_ms, 0
     elif seq < U64_MAX:
         seq += 1
     else:

@@ -51,6 +51,7 @@ STEPS = st.lists(
         st.tuples(st.just("wait"), st.integers(1, 5000)),
         st.tuples(st.just("commit")),
         st.tuples(st.just("reload")),
+        st.tuples(st.just("undo")),
     ),
     max_size=60,
 )
@@ -71,6 +72,7 @@ class Side:
         self.metadata = Metadata(database, thresholds=sizes)
         self.ids: list[StreamID] = []
         groups.create_group(self.metadata.txn, NAME, b"g", StreamID(0, 0), mkstream=True)
+        self.metadata.commit()
         self.now_ms = NOW_MS
 
     def run(self, step: tuple[Any, ...]) -> Any:
@@ -115,8 +117,10 @@ class Side:
             return pel_index.pending_in(txn, self.metadata.group(NAME))
         if kind == "wait":
             self.now_ms += args[0]
-        if kind in ("commit", "reload"):
+        if kind in ("commit", "reload", "undo"):
             return self.commit(kind == "reload")
+        if kind == "undo":
+            self.metadata.abandon()
         return None
 
     def commit(self, reload: bool) -> Any:
@@ -130,7 +134,7 @@ class Side:
         return rows, batch.ranges
 
 
-_OTHERS = ("add", "trim", "read", "next", "noack", "count", "wait", "commit", "reload")
+_OTHERS = ("add", "trim", "read", "next", "noack", "count", "wait", "commit", "reload", "undo")
 
 
 @given(STEPS, st.booleans())
@@ -151,6 +155,16 @@ def test_both_twins_have_the_same_results_and_write_the_same_rows(
     finally:
         one.close()
         other.close()
+
+
+def test_a_clock_before_1970_gives_the_ids_that_python_gives(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with closing(Database.open(tmp_path_factory.mktemp("clock") / "s", StoreOptions())) as database:
+        side = Side(database, DEFAULT)
+        first = side.run(("add", b"f", 1))
+        side.now_ms = -1
+        assert side.run(("add", b"f", 1)) == first.next()
 
 
 def test_compiled_code_does_the_plain_cycle(tmp_path_factory: pytest.TempPathFactory) -> None:
