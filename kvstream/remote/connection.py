@@ -473,7 +473,7 @@ class Link:
         Conflict if a watched key has changed, and the error of a command that the server did not
         queue; nothing was done then.
         """
-        from redis import RedisError
+        from redis import InvalidResponse, RedisError
 
         whole = [("MULTI",), *commands, ("EXEC",), *then]
         try:
@@ -490,6 +490,8 @@ class Link:
             )
         if isinstance(done, Exception):
             raise next((each for each in queued if isinstance(each, Exception)), done)
+        if not isinstance(done, list) or len(done) != len(commands):  # replies have come twice
+            raise InvalidResponse(f"{len(commands)} replies of EXEC were expected, not {done!r}")
         return [error_of(each) if isinstance(each, RedisError) else each for each in done]
 
 

@@ -163,6 +163,16 @@ def test_nonsense_in_place_of_a_reply_leaves_the_outcome_unknown() -> None:
             assert "not one of a Redis server" in str(error)
 
 
+def test_replies_that_come_twice_in_a_transaction_leave_its_outcome_unknown() -> None:
+    """As a proxy may repeat them: one of the first is then read as that of EXEC."""
+    twice = {b"MULTI": b"+OK\r\n" * 2, b"XADD": b"+QUEUED\r\n" * 2, b"EXEC": b"*0\r\n"}
+    server = Scripted(lambda request: (FINE | twice)[request[0]])
+    with closing(server), kvstream.open(f"redis://127.0.0.1:{server.port}") as store:
+        error = raised(lambda: store.stream("s").add_many([{"n": 1}, {"n": 2}]))
+        assert isinstance(error, UnknownOutcome)
+        assert "2 replies of EXEC" in str(error)
+
+
 def _has_ipv6() -> bool:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
