@@ -29,11 +29,16 @@ def shared(directory: Path) -> Store:
     return kvstream.open(directory, shared=True, durability="no", wait_s=WAIT_S)
 
 
-@contextmanager
-def stopped(owner: Holder) -> Iterator[None]:
+def stop(owner: Holder) -> None:
+    """Stop the process of an owner; return once it has stopped, some time after the signal."""
     os.kill(owner.pid, signal.SIGSTOP)
     state = Path(f"/proc/{owner.pid}/stat")
     until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T")
+
+
+@contextmanager
+def stopped(owner: Holder) -> Iterator[None]:
+    stop(owner)
     try:
         yield
     finally:
@@ -118,7 +123,7 @@ def test_a_transaction_says_whether_its_end_was_sent(directory: Path, holder: St
 
     with shared(directory) as store:
         with pytest.raises(UnknownOutcome):
-            commit(store, lambda: os.kill(owner.pid, signal.SIGSTOP))
+            commit(store, lambda: stop(owner))
         os.kill(owner.pid, signal.SIGCONT)
         until(lambda: len(store.stream("s")) == 1)
         with stopped(owner):
