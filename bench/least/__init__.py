@@ -6,6 +6,6 @@ position, and each pending entry. Everything else is missing: options, types, mo
 statistics, limits, rights, expiry, blocked clients, recovery. Words are expected at the places
 where the benchmark has them.
 
-So its processor time is a bound for a server in Python, and a unit in which ``kvstream serve`` is
-told on any machine.
+So its processor time is a bound for a server in Python, and the unit in which the processor time of
+``kvstream serve`` is given, on any machine.
 """

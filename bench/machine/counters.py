@@ -47,7 +47,7 @@ def countable(events: tuple[str, ...] = EVENTS) -> bool:
 
 
 class _Perf:
-    """perf, attached to the threads of a process: it counts when it is told to."""
+    """A perf process that is attached to the threads of another process, and counts on command."""
 
     def __init__(self, pid: int, events: Sequence[str], folder: Path) -> None:
         self._output = folder / "counts"

@@ -462,16 +462,21 @@ class Jobs(Public):
     def _claim_name(
         self, unique: str, handle: JobHandle[R], task: Task[..., R], window: Duration | None
     ) -> JobHandle[R]:
-        """Return the handle of a job that was put, or of the one that has its unique name."""
-        queue = self.queue_of(task)
+        """Return the handle of the job that has a unique name; keep the name for ``window``."""
         with part_done(f"the job {handle.id} was put, unless another one has its unique name"):
-            if not self._is_new(handle, queue):
-                return self._holder(unique, handle.where, task, queue)
-            if window is not None:
+            holder = self._holder_of(unique, handle, task)
+            if holder is handle and window is not None:
                 key = self._unique_key(unique)
                 self.store.stream(key).add({ID: handle.id}, maxlen=1)
                 self.store.expire(key, to_seconds(window, "window"))
-        return handle
+        return holder
+
+    def _holder_of(self, unique: str, handle: JobHandle[R], task: Task[..., R]) -> JobHandle[R]:
+        """Return the handle of a job that was put, or of the one that has its unique name."""
+        queue = self.queue_of(task)
+        if self._is_new(handle, queue):
+            return handle
+        return self._holder(unique, handle.where, task, queue)
 
     def _is_new(self, handle: JobHandle[Any], queue: Queue) -> bool:
         """Return whether a job with a unique name was added, and not left out for another one."""
@@ -530,9 +535,7 @@ class Jobs(Public):
             handles: list[JobHandle[R]] = []
             for job, where, name in found:
                 handle: JobHandle[R] = JobHandle(self, job.id, task, where)
-                if name is not None and not self._is_new(handle, queue):
-                    handle = self._holder(name, where, task, queue)
-                handles.append(handle)
+                handles.append(handle if name is None else self._holder_of(name, handle, task))
         if self.testing is not None:
             self.testing.run()
         return handles

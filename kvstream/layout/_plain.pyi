@@ -2,6 +2,8 @@ from typing import Any
 
 from kvstream.types.ids import StreamID
 
+BOUNDS: dict[str, int]
+
 def append(
     txn: Any, name: bytes, value: bytes, names: tuple[str, ...] | tuple[bytes, ...]
 ) -> StreamID | None: ...

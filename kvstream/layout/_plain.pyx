@@ -33,6 +33,18 @@ cdef enum:  # as in meta/filling.py, meta/records.py, and reads/limits.py and re
 
 cdef uint64_t U64_MAX = 0xFFFFFFFFFFFFFFFF
 
+BOUNDS = {  # which a test compares with those of the Python functions
+    "near": NEAR,
+    "counters_max": COUNTERS_MAX,
+    "head_far": HEAD_FAR,
+    "noted_bytes_max": NOTED_BYTES_MAX,
+    "node_bytes_max": NODE_BYTES_MAX,
+    "unrecorded_max": UNRECORDED_MAX,
+    "first_page": FIRST_PAGE,
+    "first_bytes": FIRST_BYTES,
+    "short": SHORT,
+}
+
 
 # --- XADD -----------------------------------------------------------------------------------------
 

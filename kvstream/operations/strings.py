@@ -56,7 +56,6 @@ from kvstream.operations.reads.pages import ITERATOR_BYTES
 from kvstream.storage.batch import Family
 from kvstream.types import long_double
 
-"""Largest string: Redis's ``proto-max-bulk-len``, as for an entry."""
 I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
 Number = TypeVar("Number", int, long_double.Number)
 

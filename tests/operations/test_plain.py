@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from kvstream.layout import plain
 from kvstream.layout.values import encode_flat
-from kvstream.meta import pel, pel_index
+from kvstream.meta import filling, pel, pel_index, records
 from kvstream.meta.runs import Run
 from kvstream.operations import ack, append, claim, delete, groups, readgroup
 from kvstream.operations.ack import Nack
 from kvstream.operations.queues import leases
+from kvstream.operations.reads import limits, rows
 from kvstream.operations.trim import Strategy, Trim
 from kvstream.storage.database import Database
 from kvstream.types.ids import StreamID
@@ -184,3 +185,17 @@ def test_compiled_code_does_the_plain_cycle(tmp_path_factory: pytest.TempPathFac
             assert plain.discard(Run, txn, group, added.packed, b"c", 1) == 1
             assert plain.discard(Run, txn, group, added.packed, b"c", 1) == 0
             assert plain.discard(Run, txn, group, added.packed) == 0
+
+
+def test_compiled_code_has_the_bounds_of_python() -> None:
+    assert plain.BOUNDS == {
+        "near": filling._NEAR,
+        "counters_max": filling._COUNTERS_MAX,
+        "head_far": filling._HEAD_FAR,
+        "noted_bytes_max": filling._NOTED_BYTES_MAX,
+        "node_bytes_max": filling.NODE_BYTES_MAX,
+        "unrecorded_max": records.UNRECORDED_MAX,
+        "first_page": limits.FIRST_PAGE,
+        "first_bytes": limits.FIRST_BYTES,
+        "short": rows.FEW,
+    }
