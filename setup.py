@@ -12,15 +12,18 @@ MODULES = [
     "kvstream.layout._columns",
     "kvstream.layout._compiled",
     "kvstream.layout._packing",
-    "kvstream.layout._plain",
+    "kvstream.meta._plain",
     "kvstream.rdb._compiled",
+    "kvstream.resp._waits",
     "kvstream.resp._wire",
+    "kvstream.server._compiled",
 ]
 
 
 def extension(name: str) -> Extension:
     """Return an extension without symbols for debuggers: they are most of it, and of its making."""
-    path = name.replace(".", "/") + ".pyx"
+    # The source archive has no links: kvstream/meta is one.
+    path = name.replace(".", "/").replace("kvstream/meta/", "meta/") + ".pyx"
     symbols = [] if os.name == "nt" else ["-g0"]
     return Extension(name, [path], optional=True, extra_compile_args=symbols)
 

@@ -1,4 +1,16 @@
 """Metadata: streams, nodes, groups, consumers and pending entries, as rows and as objects.
 
-Everything here reads through a transaction and writes into its batch; nothing commits.
+Everything here reads through a transaction and writes into its batch; nothing commits. ``plain`` is
+the compiled code of the plain XADD, XREADGROUP and XACK; None if it is not installed or not wanted.
 """
+
+from typing import TYPE_CHECKING
+
+from kvstream.layout import import_compiled
+
+if TYPE_CHECKING:
+    from kvstream.meta import _plain as plain
+else:
+    plain = import_compiled("kvstream.meta._plain")
+
+__all__ = ["plain"]

@@ -22,9 +22,8 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 
 from kvstream.errors import Corruption
-from kvstream.layout import plain
 from kvstream.layout.keys import ID_BYTES
-from kvstream.meta import pel_index
+from kvstream.meta import pel_index, plain
 from kvstream.meta.changeset import Changeset
 from kvstream.meta.keyed import Edit, Key, Keyed
 from kvstream.meta.records import ConsumerMeta, GroupMeta

@@ -76,18 +76,22 @@ def test_every_package_is_listed_for_the_wheel() -> None:
 def test_every_file_beside_modules_is_named_for_the_wheel() -> None:
     named = setuptools_table()["package-data"]
     assert isinstance(named, dict)
+    folders = ("kvstream", "meta", "cli")
     wanted = {
         path
         for package, patterns in named.items()
         for pattern in patterns
-        for path in ROOT.glob(
-            f"kvstream/**/{pattern}" if package == "*" else f"{package.replace('.', '/')}/{pattern}"
+        for glob in (
+            [f"{folder}/**/{pattern}" for folder in folders]
+            if package == "*"
+            else [f"{package.replace('.', '/')}/{pattern}"]
         )
+        for path in ROOT.glob(glob)
     }
     built = {".c", ".so", ".pyd", ".pyc", ".pyi"}  # setuptools packs stubs automatically
     found = {
         path
-        for folder in ("kvstream", "meta", "cli")
+        for folder in folders
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and path.suffix not in {".py", *built}
     }

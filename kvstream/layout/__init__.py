@@ -25,9 +25,7 @@ def import_compiled(name: str) -> Any:
 
 if TYPE_CHECKING:
     from kvstream.layout import _compiled as twins
-    from kvstream.layout import _plain as plain
 else:
     twins = import_compiled("kvstream.layout._compiled")
-    plain = import_compiled("kvstream.layout._plain")
 
-__all__ = ["PURE_VARIABLE", "import_compiled", "plain", "twins"]
+__all__ = ["PURE_VARIABLE", "import_compiled", "twins"]

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kvstream.layout import plain
-from kvstream.meta import pel
+from kvstream.meta import pel, plain
 from kvstream.meta.pel import (
     COUNT_MAX,
     Change,

@@ -15,12 +15,11 @@ from struct import Struct
 import xxhash
 
 from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, quote
-from kvstream.layout import plain
 from kvstream.layout.keys import U64, is_shared, key_of
 from kvstream.layout.listpack import canonical_integer
 from kvstream.layout.rows import ids_from
 from kvstream.layout.values import Names
-from kvstream.meta import filling, idempotency, nodes, unfinished_loads
+from kvstream.meta import filling, idempotency, nodes, plain, unfinished_loads
 from kvstream.meta.bulk_fill import append_page, join
 from kvstream.meta.idempotency import Producer, Request
 from kvstream.meta.key_events import EXPIRE, XADD, XSETID

@@ -9,8 +9,8 @@ from collections.abc import Hashable, Sequence
 from operator import itemgetter
 
 from kvstream.errors import InvalidArgument
-from kvstream.layout import plain
 from kvstream.layout.rows import EncodedEntries, Rows
+from kvstream.meta import plain
 from kvstream.meta.pel import (
     COUNT_MAX,
     discard,

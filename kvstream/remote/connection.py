@@ -43,7 +43,7 @@ from kvstream.errors import (
     WrongType,
 )
 from kvstream.remote.replies import sections_of
-from kvstream.resp import may_poll, twins
+from kvstream.resp import may_poll, waits
 from kvstream.types.urls import server_url
 
 _pack: Callable[[Any], bytes] | None = None
@@ -390,8 +390,8 @@ class Link:
         self._ended.register(plain.fileno(), select.POLLIN)
         self._unread = self._look_for_unread()
         self._wait: Callable[[], object] = _no_wait
-        if twins is not None and not isinstance(plain, ssl.SSLSocket):
-            self._wait = twins.ReplyWait(plain.fileno(), may_poll()).wait
+        if waits is not None and not isinstance(plain, ssl.SSLSocket):
+            self._wait = waits.ReplyWait(plain.fileno(), may_poll()).wait
         _links.add(self)
 
     def _look_for_unread(self) -> Callable[[], object]:

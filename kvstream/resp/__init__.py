@@ -1,6 +1,7 @@
 """RESP2 and RESP3, requests and replies, sans-IO.
 
-``twins`` is the compiled code of the wire protocol; None if it is not installed or not wanted.
+``twins`` is the compiled code of the wire protocol, ``waits`` that of waiting for a reply; None if
+they are not installed or not wanted.
 """
 
 import os
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING
 from kvstream.layout import import_compiled
 
 if TYPE_CHECKING:
+    from kvstream.resp import _waits as waits
     from kvstream.resp import _wire as twins
 else:
     twins = import_compiled("kvstream.resp._wire")
+    waits = import_compiled("kvstream.resp._waits")
 
 
 def may_poll() -> bool:
@@ -20,4 +23,4 @@ def may_poll() -> bool:
     return len(affinity(0)) > 1 if affinity else (os.cpu_count() or 1) > 1
 
 
-__all__ = ["may_poll", "twins"]
+__all__ = ["may_poll", "twins", "waits"]

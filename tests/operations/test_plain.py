@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstream.layout import plain
 from kvstream.layout.values import encode_flat
-from kvstream.meta import filling, pel, pel_index, records
+from kvstream.meta import filling, pel, pel_index, plain, records
 from kvstream.meta.runs import Run
 from kvstream.operations import ack, append, claim, delete, groups, readgroup
 from kvstream.operations.ack import Nack

@@ -28,7 +28,7 @@ from kvstream import (
 )
 from kvstream.remote.connection import BLOCK_S_MAX, Connection, Link, connect
 from kvstream.remote.engine import RemoteEngine
-from kvstream.resp import twins
+from kvstream.resp import waits
 from kvstream.spark.jobs.places import place as place_of_job
 from tests.patience import PATIENCE_S, until
 
@@ -332,11 +332,11 @@ def test_other_databases_have_their_own_connections(url: str) -> None:
         assert made == [0, 5]
 
 
-@pytest.mark.skipif(twins is None, reason="waits are compiled")
+@pytest.mark.skipif(waits is None, reason="waits are compiled")
 def test_a_wait_for_a_reply_polls_after_short_ones_until_a_long_one() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        waiting = twins.ReplyWait(ours.fileno(), True)
+        waiting = waits.ReplyWait(ours.fileno(), True)
 
         def short_wait() -> None:
             theirs.send(b"+")

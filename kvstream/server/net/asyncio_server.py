@@ -25,8 +25,9 @@ from kvstream.commands.command import Table
 from kvstream.engine.engine import Engine
 from kvstream.errors import KVStreamError
 from kvstream.logs import deferred, emit_deferred
-from kvstream.resp import may_poll, twins
+from kvstream.resp import may_poll
 from kvstream.resp.requests import RequestReader
+from kvstream.server import twins
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor

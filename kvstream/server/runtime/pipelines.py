@@ -25,8 +25,8 @@ from kvstream.commands.reply_pages import READERS, memory_of
 from kvstream.engine.turns import Turn, TurnFailed
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
-from kvstream.resp import twins
 from kvstream.resp.replies import encode, encode_all
+from kvstream.server import twins
 from kvstream.server.runtime.client import Argv, Client, PendingReplies
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import HOLDING, PendingReply

@@ -30,8 +30,8 @@ from kvstream.engine.turns import TurnFailed
 from kvstream.errors import DataError, KVStreamError, UnknownOutcome
 from kvstream.logs import DeferredLogger, Throttle
 from kvstream.meta.txn import Txn
-from kvstream.resp import twins
 from kvstream.resp.replies import CHUNK, encode, encode_pages
+from kvstream.server import twins
 from kvstream.server.runtime.client import Client, PendingReplies, Server
 from kvstream.server.runtime.client_state import ClientState, Event
 from kvstream.server.runtime.pubsub import Message, PubSub

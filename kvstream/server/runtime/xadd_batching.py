@@ -28,9 +28,9 @@ from kvstream.layout.keys import database_of, key_of
 from kvstream.layout.values import Names, decode_fields, encode_flat
 from kvstream.operations.append import add_each, add_many
 from kvstream.operations.trim import Trim, is_long
-from kvstream.resp import twins
 from kvstream.resp.replies import encode
 from kvstream.resp.requests import Request, RequestReader
+from kvstream.server import twins
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Argv, Client
 from kvstream.server.runtime.dispatch import Dispatcher

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.resp import twins
+from kvstream.server import twins
 from kvstream.server.net.asyncio_server import Channel, EpollReader
 
 pytestmark = pytest.mark.skipif(

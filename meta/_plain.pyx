@@ -20,7 +20,7 @@ cdef enum:
     ANCHOR, PACKED, OWNER, TIME_MS, DELIVERIES, RANK  # the parts of a run
     PARTS
 
-cdef enum:  # as in meta/filling.py, meta/records.py, and reads/limits.py and reads/rows.py
+cdef enum:  # as in filling.py and records.py, and operations/reads/limits.py and rows.py
     NEAR = 4096
     COUNTERS_MAX = 20
     HEAD_FAR = 32
