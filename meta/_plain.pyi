@@ -4,6 +4,20 @@ from kvstream.types.ids import StreamID
 
 BOUNDS: dict[str, int]
 
+def bind(
+    txn: type,
+    batch: type,
+    limits: type,
+    thresholds: type,
+    stream: type,
+    group: type,
+    consumer: type,
+    activity: type,
+    readahead: type,
+    tree: type,
+    rows: type,
+    keys: type,
+) -> None: ...
 def append(
     txn: Any, name: bytes, value: bytes, names: tuple[str, ...] | tuple[bytes, ...]
 ) -> StreamID | None: ...

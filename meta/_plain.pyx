@@ -13,6 +13,7 @@ from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_SET_ITEM
 from kvstream.layout._ids cimport PyObject_GC_UnTrack, kvstream_alloc, make_id, put_big_endian
 from kvstream.layout._msgpack cimport ID_BYTES, Bytes, big_endian, is_sound, take_row
+from kvstream.layout._slots cimport bounded, find_slots, get, is_of, part, put
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
@@ -46,19 +47,119 @@ BOUNDS = {  # which a test compares with those of the Python functions
 }
 
 
+# --- the slots of Python's classes -------------------------------------------------------------------
+
+cdef struct TxnSlots:
+    Py_ssize_t type
+    Py_ssize_t _known, _members, awaited, batch, catalog, frees, now_ms, read_only
+    Py_ssize_t thresholds, wanted_events
+
+cdef struct BatchSlots:
+    Py_ssize_t type
+    Py_ssize_t deferred, puts
+
+cdef struct LimitsSlots:
+    Py_ssize_t type
+    Py_ssize_t node_max_bytes, node_max_entries
+
+cdef struct ThresholdsSlots:
+    Py_ssize_t type
+    Py_ssize_t cached_ids, cached_rows, chunk_keys, run_ids
+
+cdef struct StreamSlots:
+    Py_ssize_t type
+    Py_ssize_t entries_added, expire_at, first, groups, last, length, max_deleted
+    Py_ssize_t measured, names_seen, near, open_appended, open_bytes, open_first
+    Py_ssize_t open_last, open_live, prefix, shrinks, slack, unmeasured
+    Py_ssize_t unrecorded_entries, width
+
+cdef struct GroupSlots:
+    Py_ssize_t type
+    Py_ssize_t activity, consumers, entries_read, grown, index, indexed, keyed
+    Py_ssize_t last_delivered, near, policy, readahead, row, runs, watches
+
+cdef struct ConsumerSlots:
+    Py_ssize_t type
+    Py_ssize_t active_ms, activity, name, row, seen_ms
+
+cdef struct ActivitySlots:
+    Py_ssize_t type
+    Py_ssize_t at_ms, name, number
+
+cdef struct ReadaheadSlots:
+    Py_ssize_t type
+    Py_ssize_t after, rows, shrinks
+
+cdef struct TreeSlots:
+    Py_ssize_t type
+    Py_ssize_t _changed, memory, prefix, room
+
+cdef struct SortedRowsSlots:
+    Py_ssize_t type
+    Py_ssize_t items, keys
+
+cdef struct SortedKeysSlots:
+    Py_ssize_t type
+    Py_ssize_t _chunks, _firsts
+
+cdef TxnSlots TXN
+cdef BatchSlots BATCH
+cdef LimitsSlots LIMITS
+cdef ThresholdsSlots THRESHOLDS
+cdef StreamSlots STREAM
+cdef GroupSlots GROUP
+cdef ConsumerSlots CONSUMER
+cdef ActivitySlots ACTIVITY
+cdef ReadaheadSlots READAHEAD
+cdef TreeSlots TREE
+cdef SortedRowsSlots ROWS
+cdef SortedKeysSlots KEYS
+
+
+def bind(
+    type txn, type batch, type limits, type thresholds, type stream, type group, type consumer,
+    type activity, type readahead, type tree, type rows, type keys,
+):
+    """Find the slots of the classes. What is of other classes, or comes before, is not plain."""
+    global TXN, BATCH, LIMITS, THRESHOLDS, STREAM, GROUP, CONSUMER, ACTIVITY, READAHEAD, TREE, ROWS
+    global KEYS
+    TXN, BATCH = find_slots(txn, TXN), find_slots(batch, BATCH)
+    LIMITS, THRESHOLDS = find_slots(limits, LIMITS), find_slots(thresholds, THRESHOLDS)
+    STREAM, GROUP = find_slots(stream, STREAM), find_slots(group, GROUP)
+    CONSUMER, ACTIVITY = find_slots(consumer, CONSUMER), find_slots(activity, ACTIVITY)
+    READAHEAD, TREE = find_slots(readahead, READAHEAD), find_slots(tree, TREE)
+    ROWS, KEYS = find_slots(rows, ROWS), find_slots(keys, KEYS)
+
+
+cdef object stream_of(txn, bytes name):
+    """Return a stream that is in memory and does not expire; None if that is not known."""
+    if not is_of(txn, TXN.type):
+        return None
+    stream = (<dict>get(txn, TXN._known)).get(name)
+    if not is_of(stream, STREAM.type) or get(stream, STREAM.expire_at):
+        return None
+    return stream
+
+
+cdef object group_of(stream, bytes name):
+    """Return a group that is in memory; None if that is not known."""
+    group = (<dict>get(stream, STREAM.groups)).get(name)
+    return group if is_of(group, GROUP.type) else None
+
+
 # --- XADD -----------------------------------------------------------------------------------------
 
 
 def append(txn, bytes name not None, bytes value not None, tuple names not None):
     """Do ``add`` of operations/append.py; return the ID, None if that is not plain."""
     cdef uint64_t ms, seq
-    cdef int64_t now_ms = txn.now_ms  # it may be before 1970
-    cdef Py_ssize_t length = PyBytes_GET_SIZE(value)
-    cdef object limits = txn.catalog.limits, last, eid, rows
-    cdef object stream = (<dict>txn._known).get(name)
-    if stream is None or stream.expire_at or txn.wanted_events or name in txn.awaited:
+    cdef int64_t now_ms  # it may be before 1970
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(value), appended, slack, unrecorded, count
+    cdef object limits, last, eid, rows, stream = stream_of(txn, name)
+    if stream is None or get(txn, TXN.wanted_events) or name in get(txn, TXN.awaited):
         return None
-    last, rows = stream.last, stream.unmeasured
+    last, rows = get(stream, STREAM.last), get(stream, STREAM.unmeasured)
+    now_ms = get(txn, TXN.now_ms)
     ms, seq = last
     if now_ms > 0 and <uint64_t>now_ms > ms:
         ms, seq = <uint64_t>now_ms, 0
@@ -66,33 +167,41 @@ def append(txn, bytes name not None, bytes value not None, tuple names not None)
         seq += 1
     else:
         return None
-    appended, slack, unrecorded = stream.open_appended, stream.slack, stream.unrecorded_entries
+    appended, slack = get(stream, STREAM.open_appended), get(stream, STREAM.slack)
+    unrecorded = get(stream, STREAM.unrecorded_entries)
+    limits = get(txn, TXN.catalog).limits
     if (
         appended == 0
-        or 0 < limits.node_max_entries <= appended
-        or stream.open_bytes + slack + length + COUNTERS_MAX
-        >= (limits.node_max_bytes or NODE_BYTES_MAX)
+        or not is_of(limits, LIMITS.type)
+        or 0 < bounded(get(limits, LIMITS.node_max_entries)) <= appended
+        or <Py_ssize_t>get(stream, STREAM.open_bytes) + slack + length + COUNTERS_MAX
+        >= (bounded(get(limits, LIMITS.node_max_bytes)) or NODE_BYTES_MAX)
         or length > NOTED_BYTES_MAX
         or unrecorded >= UNRECORDED_MAX
         or type(rows) is not list
-        or names != stream.names_seen
+        or names != get(stream, STREAM.names_seen)
     ):
         return None
-    if length < <Py_ssize_t>stream.near and is_near(ms, seq, stream.open_first):
-        stream.slack = slack + length + stream.width
+    if length < <Py_ssize_t>get(stream, STREAM.near) and is_near(
+        ms, seq, get(stream, STREAM.open_first)
+    ):
+        slack += length + <Py_ssize_t>get(stream, STREAM.width)
     else:
-        stream.slack = slack + 2 * length + 16 * len(names) + HEAD_FAR
+        slack += 2 * length + 16 * len(names) + HEAD_FAR
+    put(stream, STREAM.slack, slack)
     eid = make_id(type(last), ms, seq)
-    stream.open_appended = appended + 1
-    stream.open_live += 1
-    stream.open_last = stream.last = eid
-    if stream.length == 0:
-        stream.first = eid
-    stream.length += 1
-    stream.entries_added += 1
-    stream.unrecorded_entries = unrecorded + 1
-    key = key_of(stream.prefix, ms, seq)
-    (<dict>(<tuple>txn.batch.puts)[0])[key] = value
+    put(stream, STREAM.open_appended, appended + 1)
+    put(stream, STREAM.open_live, <Py_ssize_t>get(stream, STREAM.open_live) + 1)
+    put(stream, STREAM.open_last, eid)
+    put(stream, STREAM.last, eid)
+    count = get(stream, STREAM.length)
+    if count == 0:
+        put(stream, STREAM.first, eid)
+    put(stream, STREAM.length, count + 1)
+    put(stream, STREAM.entries_added, get(stream, STREAM.entries_added) + 1)
+    put(stream, STREAM.unrecorded_entries, unrecorded + 1)
+    key = key_of(get(stream, STREAM.prefix), ms, seq)
+    (<dict>(<tuple>get(part(txn, TXN.batch, BATCH.type), BATCH.puts))[0])[key] = value
     row = (key, value)
     PyObject_GC_UnTrack(<PyObject *>row)
     (<list>rows).append(row)
@@ -132,21 +241,29 @@ def read_new(
 
     Return their rows and the length of their prefix; None if that is not plain.
     """
-    cdef object stream = (<dict>txn._known).get(name), group, consumer, last, known
+    cdef object stream = stream_of(txn, name), group, consumer, last, known
     cdef list page, ids
     cdef Py_ssize_t prefix
-    if not 0 < count <= SHORT or stream is None or stream.expire_at or txn.read_only:
+    if not 0 < count <= SHORT or stream is None or get(txn, TXN.read_only):
         return None
-    group = (<dict>stream.groups).get(group_name)
-    if group is None or group.policy is not None:
+    group = group_of(stream, group_name)
+    if group is None or get(group, GROUP.policy) is not None:
         return None
-    consumer, last = (<dict>group.consumers).get(consumer_name), group.last_delivered
-    if consumer is None or stream.last <= last or not stream.length:
+    consumer = (<dict>get(group, GROUP.consumers)).get(consumer_name)
+    last = get(group, GROUP.last_delivered)
+    if consumer is None or get(stream, STREAM.last) <= last or not get(stream, STREAM.length):
         return None
-    if count > 1 and stream.open_bytes * FIRST_PAGE > FIRST_BYTES * stream.open_appended:
+    if count > 1 and (
+        get(stream, STREAM.open_bytes) * FIRST_PAGE
+        > FIRST_BYTES * get(stream, STREAM.open_appended)
+    ):
         return None
-    prefix, known = PyBytes_GET_SIZE(stream.prefix), group.readahead
-    if known is not None and known.rows and known.after == last:
+    prefix, known = PyBytes_GET_SIZE(get(stream, STREAM.prefix)), get(group, GROUP.readahead)
+    if (
+        is_of(known, READAHEAD.type)
+        and get(known, READAHEAD.rows)
+        and get(known, READAHEAD.after) == last
+    ):
         page = read_ahead(stream, known, prefix, count)
     else:
         page, known = read_recent(stream, last, count), None
@@ -156,9 +273,10 @@ def read_new(
     if not give(run_type, txn, stream, group, consumer, ids):
         return None
     if known is not None:
+        rows = get(known, READAHEAD.rows)
         for _ in range(count):
-            known.rows.popleft()
-        known.after = group.last_delivered
+            rows.popleft()
+        put(known, READAHEAD.after, get(group, GROUP.last_delivered))
     return page, prefix
 
 
@@ -168,8 +286,8 @@ cdef list read_ahead(stream, known, Py_ssize_t prefix, Py_ssize_t count):
     cdef PyObject *key = NULL
     cdef PyObject *value = NULL
     cdef Py_ssize_t i
-    rows = known.rows
-    if known.shrinks != stream.shrinks or len(rows) < count:
+    rows = get(known, READAHEAD.rows)
+    if get(known, READAHEAD.shrinks) != get(stream, STREAM.shrinks) or len(rows) < count:
         return None
     page = [rows[i] for i in range(count)]
     for i in range(count):
@@ -181,12 +299,12 @@ cdef list read_ahead(stream, known, Py_ssize_t prefix, Py_ssize_t count):
 cdef list read_recent(stream, last, Py_ssize_t count):
     """Return the rows after an ID; None if they are not all in memory."""
     cdef Py_ssize_t at
-    cdef object rows = stream.unmeasured
+    cdef object rows = get(stream, STREAM.unmeasured), measured = get(stream, STREAM.measured)
     if not rows:
         return None
     ms, seq = last
-    at = count_rows_to(rows, key_of(stream.prefix, ms, seq))
-    if at == 0 and not (any(stream.measured) and stream.measured <= last):
+    at = count_rows_to(rows, key_of(get(stream, STREAM.prefix), ms, seq))
+    if at == 0 and not (any(measured) and measured <= last):
         return None  # there may be others before them
     return (<list>rows)[at : at + count]
 
@@ -205,35 +323,47 @@ cdef Py_ssize_t count_rows_to(list rows, bytes key) except -1:
 
 def give(type run_type not None, txn, stream, group, consumer, list ids not None):
     """Make ``ids`` pending and the last delivered ones; return False if that is not plain."""
-    cdef object memory = group.runs.memory, activity = group.activity, number
-    cdef object now_ms = txn.now_ms
+    cdef object memory, activity, number, now_ms, name
+    if not (
+        is_of(txn, TXN.type)
+        and is_of(stream, STREAM.type)
+        and is_of(group, GROUP.type)
+        and is_of(consumer, CONSUMER.type)
+    ):
+        return False
+    memory = get(part(group, GROUP.runs, TREE.type), TREE.memory)
+    activity, name = part(group, GROUP.activity, ACTIVITY.type), get(consumer, CONSUMER.name)
     if (
-        memory is None
-        or group.indexed
-        or group.watches is not None
-        or activity.name != consumer.name
+        not is_of(memory, ROWS.type)
+        or get(group, GROUP.indexed)
+        or get(group, GROUP.watches) is not None
+        or get(activity, ACTIVITY.name) != name
         or not counts_further(stream, group)
         or not are_ids(ids)
-        or not put_last(run_type, txn, group, consumer.name, memory, ids)
+        or not put_last(run_type, txn, group, name, memory, ids)
     ):
         return False
     eid = <Bytes>PyBytes_AS_STRING(<object>PyList_GET_ITEM(ids, PyList_GET_SIZE(ids) - 1))
-    group.entries_read += PyList_GET_SIZE(ids)
-    group.last_delivered = make_id(type(group.last_delivered), big_endian(eid), big_endian(eid + 8))
-    number = activity.number + 1
-    activity.number = consumer.activity = number
-    activity.at_ms = consumer.seen_ms = consumer.active_ms = now_ms
-    (<dict>txn.catalog.seen).pop(consumer.row, None)
-    (<dict>txn._members)[group.row] = group
+    put(group, GROUP.entries_read, get(group, GROUP.entries_read) + PyList_GET_SIZE(ids))
+    last = make_id(type(get(group, GROUP.last_delivered)), big_endian(eid), big_endian(eid + 8))
+    put(group, GROUP.last_delivered, last)
+    number, now_ms = get(activity, ACTIVITY.number) + 1, get(txn, TXN.now_ms)
+    put(activity, ACTIVITY.number, number)
+    put(consumer, CONSUMER.activity, number)
+    put(activity, ACTIVITY.at_ms, now_ms)
+    put(consumer, CONSUMER.seen_ms, now_ms)
+    put(consumer, CONSUMER.active_ms, now_ms)
+    (<dict>get(txn, TXN.catalog).seen).pop(get(consumer, CONSUMER.row), None)
+    (<dict>get(txn, TXN._members))[get(group, GROUP.row)] = group
     return True
 
 
 cdef bint counts_further(stream, group) except -1:
     """Return whether each further entry adds one to those that the group has read."""
-    cdef object last = group.last_delivered, deleted = stream.max_deleted
-    if group.entries_read < 0 or last < stream.first:
+    cdef object last = get(group, GROUP.last_delivered), deleted = get(stream, STREAM.max_deleted)
+    if get(group, GROUP.entries_read) < 0 or last < get(stream, STREAM.first):
         return False
-    return not stream.length or deleted < last or not any(deleted)
+    return not get(stream, STREAM.length) or deleted < last or not any(deleted)
 
 
 cdef bint are_ids(list ids) noexcept:
@@ -246,10 +376,12 @@ cdef bint are_ids(list ids) noexcept:
 
 cdef bint put_last(type run_type, txn, group, owner, memory, list ids) except -1:
     """Add IDs to the last run, or as a run of their own; return False if that is not plain."""
-    cdef Py_ssize_t count = PyList_GET_SIZE(ids), size = 0
-    cdef dict items = memory.items
-    cdef list chunks = memory.keys._chunks, chunk = None
-    cdef object runs = group.runs, sizes = txn.thresholds, index = group.index
+    cdef Py_ssize_t count = PyList_GET_SIZE(ids), size = 0, most, grown
+    cdef dict items = get(memory, ROWS.items)
+    cdef object keys = part(memory, ROWS.keys, KEYS.type)
+    cdef list chunks = get(keys, KEYS._chunks), chunk = None
+    cdef object runs = part(group, GROUP.runs, TREE.type), index = get(group, GROUP.index)
+    cdef object sizes = part(txn, TXN.thresholds, THRESHOLDS.type)
     cdef object first = <object>PyList_GET_ITEM(ids, 0), anchor = first, run = None, packed = b""
     if PyList_GET_SIZE(chunks):
         chunk = <list>PyList_GET_ITEM(chunks, PyList_GET_SIZE(chunks) - 1)
@@ -259,34 +391,43 @@ cdef bint put_last(type run_type, txn, group, owner, memory, list ids) except -1
         size = PyBytes_GET_SIZE(packed)
         if compare(last_of(packed), first) >= 0:
             return False
-    most = <Py_ssize_t>sizes.run_ids
-    if run is not None and size // ID_BYTES + count <= most and shares(run, owner, txn.now_ms):
+    most = get(sizes, THRESHOLDS.run_ids)
+    grown = get(group, GROUP.grown)
+    grown += count
+    if (
+        run is not None
+        and size // ID_BYTES + count <= most
+        and shares(run, owner, get(txn, TXN.now_ms))
+    ):
         items[anchor] = remade(run_type, run, joined(packed, size, ids))
-        defer(runs, txn.batch, anchor, True)
+        defer(runs, txn, anchor, True)
         if index is not None:
             index.count(run, count)
     else:
-        grown = <Py_ssize_t>group.grown + count
         if (
             count > most
-            or grown > <Py_ssize_t>sizes.cached_ids
-            or len(items) >= <Py_ssize_t>max(runs.room, sizes.cached_rows)
-            or owner not in group.consumers
-            or (chunk is not None and PyList_GET_SIZE(chunk) + 1 >= 2 * <Py_ssize_t>sizes.chunk_keys)
+            or grown > <Py_ssize_t>get(sizes, THRESHOLDS.cached_ids)
+            or len(items)
+            >= <Py_ssize_t>max(get(runs, TREE.room), get(sizes, THRESHOLDS.cached_rows))
+            or owner not in get(group, GROUP.consumers)
+            or (
+                chunk is not None
+                and PyList_GET_SIZE(chunk) + 1 >= 2 * <Py_ssize_t>get(sizes, THRESHOLDS.chunk_keys)
+            )
         ):
             return False
-        run = (first, joined(b"", 0, ids), owner, txn.now_ms, 1, 0)
+        run = (first, joined(b"", 0, ids), owner, get(txn, TXN.now_ms), 1, 0)
         run = remade(run_type, run, <object>PyTuple_GET_ITEM(run, PACKED))
         items[first] = run
         if chunk is None:
             chunks.append([first])
-            memory.keys._firsts.append(first)
+            (<list>get(keys, KEYS._firsts)).append(first)
         else:
             chunk.append(first)
-        defer(runs, txn.batch, first, False)
+        defer(runs, txn, first, False)
         if index is not None:
             index.add(run)
-    group.grown += count
+    put(group, GROUP.grown, grown)
     return True
 
 
@@ -301,13 +442,13 @@ def acknowledge(
     bytes eid not None,
 ):
     """Acknowledge an entry: return 1 if it was pending, -2 if that is not plain."""
-    cdef object stream = (<dict>txn._known).get(name), group
-    if stream is None or stream.expire_at:
+    cdef object stream = stream_of(txn, name), group
+    if stream is None:
         return -2
-    group = (<dict>stream.groups).get(group_name)
-    if group is None or group.policy is not None:
+    group = group_of(stream, group_name)
+    if group is None or get(group, GROUP.policy) is not None:
         return -2
-    txn.frees = True
+    put(txn, TXN.frees, True)
     return discard(run_type, txn, group, eid)
 
 
@@ -315,19 +456,24 @@ def discard(
     type run_type not None, txn, group, bytes eid not None, bytes owner=None, deliveries=None
 ):
     """Do ``discard_one`` of meta/pel.py, or with an owner ``discard_leased``; -2 if not plain."""
-    cdef object memory = group.runs.memory, runs = group.runs, index = group.index
+    cdef object memory, runs, index, keys
     cdef Py_ssize_t at, place, offset
     cdef dict items
     cdef list chunks, firsts, chunk
+    if not is_of(txn, TXN.type) or not is_of(group, GROUP.type):
+        return -2
+    runs, index = part(group, GROUP.runs, TREE.type), get(group, GROUP.index)
+    memory = get(runs, TREE.memory)
     if (
-        memory is None
-        or group.indexed
-        or group.watches is not None
-        or group.keyed is not None
+        not is_of(memory, ROWS.type)
+        or get(group, GROUP.indexed)
+        or get(group, GROUP.watches) is not None
+        or get(group, GROUP.keyed) is not None
         or PyBytes_GET_SIZE(eid) != ID_BYTES
     ):
         return -2
-    items, chunks, firsts = memory.items, memory.keys._chunks, memory.keys._firsts
+    items, keys = get(memory, ROWS.items), part(memory, ROWS.keys, KEYS.type)
+    chunks, firsts = get(keys, KEYS._chunks), get(keys, KEYS._firsts)
     at = count_to(firsts, eid) - 1
     if at < 0:
         return 0
@@ -341,13 +487,13 @@ def discard(
         return 0
     if owner is not None and not is_leased(run, owner, deliveries):
         return -1
-    defer(runs, txn.batch, anchor, True)
+    defer(runs, txn, anchor, True)
     if PyBytes_GET_SIZE(packed) > ID_BYTES:
         items[anchor] = remade(run_type, run, without(packed, offset))
         if index is not None:
             index.count(run, -1)
         return 1
-    group.near = None
+    put(group, GROUP.near, None)
     del items[anchor]
     del chunk[place]
     if not PyList_GET_SIZE(chunk):
@@ -444,10 +590,10 @@ cdef Py_ssize_t count_to(list keys, bytes eid) except -1:
     return low
 
 
-cdef void defer(runs, batch, anchor, exists) except *:
+cdef void defer(runs, txn, anchor, exists) except *:
     """Note a changed row, as ``Tree._defer`` does."""
-    cdef dict changed = runs._changed
+    cdef dict changed = get(runs, TREE._changed)
     if not changed:
-        batch.deferred.append(runs._put_changed)
+        (<list>get(part(txn, TXN.batch, BATCH.type), BATCH.deferred)).append(runs._put_changed)
     if anchor not in changed:
         changed[anchor] = exists

@@ -8,14 +8,19 @@ from collections.abc import Collection, Iterable
 
 from kvstream.errors import NoSuchKey, quote
 from kvstream.layout.keys import key_of
+from kvstream.meta import plain
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.changeset import Changeset
 from kvstream.meta.key_events import OVERWRITTEN, TYPE_CHANGED, Event
-from kvstream.meta.records import StreamMeta
+from kvstream.meta.records import Activity, ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.reply_cache import Readahead
 from kvstream.meta.strings import Key, StringMeta
+from kvstream.meta.trees import SortedKeys, SortedRows, Tree
 from kvstream.meta.wakeups import Wake
-from kvstream.storage.batch import Rows
+from kvstream.storage.batch import Batch, Rows
 from kvstream.types.ids import StreamID
+from kvstream.types.options import Limits
+from kvstream.types.thresholds import Thresholds
 
 _ADDED = Wake.ADDED
 
@@ -121,3 +126,10 @@ class Txn(Changeset):
         """Undo the transaction in memory; ``changed``: an object may have changed unmarked."""
         if changed or self._streams or self._members or self.batch:
             self.catalog.forget()
+
+
+if plain is not None:
+    plain.bind(
+        *(Txn, Batch, Limits, Thresholds, StreamMeta, GroupMeta, ConsumerMeta),
+        *(Activity, Readahead, Tree, SortedRows, SortedKeys),
+    )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kvstream.layout.values import encode_flat
 from kvstream.meta import filling, pel, pel_index, plain, records
 from kvstream.meta.runs import Run
+from kvstream.meta.txn import Txn
 from kvstream.operations import ack, append, claim, delete, groups, readgroup
 from kvstream.operations.ack import Nack
 from kvstream.operations.queues import leases
@@ -184,6 +185,31 @@ def test_compiled_code_does_the_plain_cycle(tmp_path_factory: pytest.TempPathFac
             assert plain.discard(Run, txn, group, added.packed, b"c", 1) == 1
             assert plain.discard(Run, txn, group, added.packed, b"c", 1) == 0
             assert plain.discard(Run, txn, group, added.packed) == 0
+
+
+class OtherTxn(Txn):
+    """A class whose slots compiled code has not found."""
+
+
+def test_objects_of_other_classes_are_not_plain(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with closing(Database.open(tmp_path_factory.mktemp("other") / "s", StoreOptions())) as database:
+        side = Side(database, DEFAULT)
+        for step in (("add", b"f", 1), ("read", b"c", 1), ("commit",)):
+            side.run(step)
+        txn = OtherTxn(database, side.metadata.catalog, NOW_MS)
+        stream, group = side.metadata.stream(NAME), side.metadata.group(NAME)
+        consumer = side.metadata.consumer(group, b"c")
+        eid = side.ids[0].packed
+        assert plain.append(txn, NAME, *encode_flat([b"f", b"v"])) is None
+        assert plain.read_new(Run, txn, NAME, b"g", b"c", 1) is None
+        assert plain.give(Run, txn, stream, group, consumer, [eid]) is False
+        assert plain.acknowledge(Run, txn, NAME, b"g", eid) == -2
+        assert plain.discard(Run, txn, group, eid) == -2
+
+
+def test_a_class_without_slots_is_refused() -> None:
+    with pytest.raises(TypeError, match="object has no slot"):
+        plain.bind(*[object] * 12)
 
 
 def test_compiled_code_has_the_bounds_of_python() -> None:
