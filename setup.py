@@ -9,6 +9,7 @@ from setuptools.command.build_ext import build_ext
 
 MODULES = [
     "kvstream.storage._contexts",
+    "kvstream.storage._log",
     "kvstream.layout._columns",
     "kvstream.layout._compiled",
     "kvstream.layout._packing",
