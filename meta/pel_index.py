@@ -60,7 +60,7 @@ def _ordered_index_of(txn: Changeset, group: GroupMeta) -> RunIndex:
 
 def pending_in(txn: Changeset, group: GroupMeta) -> int:
     """Return the number of pending entries of a group."""
-    return group.pending if group.indexed else index_of(txn, group).pending
+    return group.pending if group.indexed else (group.index or index_of(txn, group)).pending
 
 
 def nacked_in(txn: Changeset, group: GroupMeta) -> int:
@@ -80,7 +80,7 @@ def pending_by_consumer(txn: Changeset, group: GroupMeta) -> dict[bytes, int]:
     if group.indexed:
         members = txn.catalog.consumers(txn, group)
         return {member.name: member.pending for member in members if member.pending}
-    shares = index_of(txn, group).shares
+    shares = (group.index or index_of(txn, group)).shares
     owners = sorted([owner for owner in shares if owner is not None])
     return {owner: shares[owner].pending for owner in owners}
 

@@ -87,6 +87,11 @@ class SortedKeys:
         """Return the greatest key."""
         return self._chunks[-1][-1] if self._chunks else None
 
+    def ends(self) -> tuple[bytes, bytes] | None:
+        """Return the least and the greatest key; None if there is no key."""
+        chunks = self._chunks
+        return (chunks[0][0], chunks[-1][-1]) if chunks else None
+
     def add(self, key: bytes) -> None:
         """Add a key that is not there."""
         firsts, chunks = self._firsts, self._chunks
@@ -432,6 +437,15 @@ class Tree(Generic[T]):
             key = memory.keys.last()
             return None if key is None else memory.items[key]
         return next(self._on_disk(batch, b"", None, reverse=True), None)
+
+    def ends(self, batch: Batch) -> tuple[T, T] | None:
+        """Return the items of the first and the last row; None if there is no row."""
+        memory = self.memory or self._load(batch)
+        if memory is not None:
+            keys = memory.keys.ends()
+            return None if keys is None else (memory.items[keys[0]], memory.items[keys[1]])
+        first, last = self.first(batch), self.last(batch)
+        return None if first is None or last is None else (first, last)
 
     def first(self, batch: Batch, start: bytes = b"") -> T | None:
         """Return the item of the first row at or above ``start``."""

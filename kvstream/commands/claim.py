@@ -75,11 +75,12 @@ def _rows(step: claim.Piece | int | None) -> Alike | int | None:
 
 
 def _summary(txn: Txn, name: bytes, group: bytes) -> Reply:
-    count, first, last, by_consumer = claim.summary_row(txn, name, group)
-    if first is None or last is None:
+    found = claim.summary_row(txn, name, group)
+    if found is None:
         return [0, None, None, NULL_ARRAY]
-    consumers: list[Reply] = [[owner, b"%d" % count] for owner, count in by_consumer.items()]
-    return [count, b"%d-%d" % first, b"%d-%d" % last, consumers]
+    count, first, last, by_consumer = found
+    consumers: list[Reply] = [[owner, b"%d" % held] for owner, held in by_consumer.items()]
+    return [count, b"%d-%d" % UNPACKED(first), b"%d-%d" % UNPACKED(last), consumers]
 
 
 def _show_claimed(entries: Sequence[AnyEntry], justid: bool) -> Reply:

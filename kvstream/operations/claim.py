@@ -519,24 +519,27 @@ class _SteppedAutoclaim(_SteppedClaim):
 # --- XPENDING -----------------------------------------------------------------------------------
 
 
-SummaryRow = tuple[int, StreamID | None, StreamID | None, dict[bytes, int]]
-"""The fields of PendingSummary, in its order."""
+SummaryRow = tuple[int, PackedID, PackedID, dict[bytes, int]]
+"""The fields of PendingSummary, in its order; a tuple takes a tenth of the time."""
 
 
 def pending_summary(txn: Txn, name: bytes, group_name: bytes) -> PendingSummary:
     """Return XPENDING's summary."""
-    return PendingSummary(*summary_row(txn, name, group_name))
+    found = summary_row(txn, name, group_name)
+    if found is None:
+        return PendingSummary(0, None, None, {})
+    count, first, last, by_consumer = found
+    return PendingSummary(count, StreamID.unpack(first), StreamID.unpack(last), by_consumer)
 
 
-def summary_row(txn: Txn, name: bytes, group_name: bytes) -> SummaryRow:
-    """Return the row of XPENDING's summary."""
+def summary_row(txn: Txn, name: bytes, group_name: bytes) -> SummaryRow | None:
+    """Return the row of XPENDING's summary; None if nothing is pending."""
     _, group = group_of_key(txn, name, group_name)
-    last = group.runs.floor(txn.batch, _LAST)
-    if last is None:
-        return 0, None, None, {}
-    first = group.runs.first(txn.batch) or last
-    ends = StreamID.unpack(first.packed[:ID_BYTES]), StreamID.unpack(last.last)
-    return pending_in(txn, group), *ends, pending_by_consumer(txn, group)
+    ends = group.runs.ends(txn.batch)
+    if ends is None:
+        return None
+    first, last = ends[0].packed[:ID_BYTES], ends[1].packed[-ID_BYTES:]
+    return pending_in(txn, group), first, last, pending_by_consumer(txn, group)
 
 
 def pending_range(
