@@ -30,6 +30,7 @@ from kvstream.resp._wire cimport encode_ids, encode_plain, take_plain
 from libc.stdint cimport int64_t
 from libc.string cimport memcmp, memset
 
+from kvstream.commands.command import StreamsKeys
 from kvstream.commands.replies import ErrorReply, Simple
 from kvstream.errors import RequestError
 from kvstream.types.clock import perf_counter
@@ -557,6 +558,30 @@ cdef inline bint is_common(object reply) noexcept:
     return kind is Simple or kind is int or kind is bytes or kind is list or reply is None
 
 
+cdef inline bint is_streams(object word) noexcept:
+    """Tell whether a word is STREAMS, in letters of any case."""
+    cdef Bytes at = <Bytes>PyBytes_AS_STRING(word)
+    cdef Bytes streams = b"streams"
+    cdef int i
+    if PyBytes_GET_SIZE(word) != 7:
+        return False
+    for i in range(7):
+        if at[i] | 32 != streams[i]:
+            return False
+    return True
+
+
+cdef object only_stream(list argv):
+    """Return the key of an XREAD or XREADGROUP of one stream; None if it may have others."""
+    cdef Py_ssize_t i, mark = PyList_GET_SIZE(argv) - 3
+    if mark < 1 or not is_streams(<object>PyList_GET_ITEM(argv, mark)):
+        return None
+    for i in range(1, mark):
+        if is_streams(<object>PyList_GET_ITEM(argv, i)):
+            return None
+    return <object>PyList_GET_ITEM(argv, mark + 1)
+
+
 cdef class PlainRun:
     """The state of the loops of ``run_in_python`` and ``run_ready_in_python`` of pipelines.py."""
 
@@ -570,7 +595,7 @@ cdef class PlainRun:
     # The last command and what is asked of it at each request.
     cdef object last, handler
     cdef Py_ssize_t arity, key_at
-    cdef bint touches, counts, collects, writes, shows_change
+    cdef bint touches, counts, collects, names_streams, writes, shows_change
 
     def __init__(self, pipelines, turn, double until, list pending not None):
         dispatcher, recorder, txn = pipelines.dispatcher, pipelines.recorder, turn.txn
@@ -593,6 +618,7 @@ cdef class PlainRun:
         self.arity, self.key_at = plain.arity, plain.key_at
         self.touches, self.counts = plain.touches_keys, plain.counted_keys
         self.collects = not self.key_at and plain.keys is not None
+        self.names_streams = isinstance(plain.keys, StreamsKeys)
         self.writes, self.shows_change = plain.writes, plain.shows_change
         return 0
 
@@ -626,8 +652,13 @@ cdef class PlainRun:
 
     cdef int collect(self, object client, object argv) except -1:
         """Collect the keys of a call."""
+        cdef object key = None, name
         if self.key_at:
-            name = <bytes?>client.prefix + <bytes>PyList_GET_ITEM(argv, self.key_at)
+            key = <object>PyList_GET_ITEM(argv, self.key_at)
+        elif self.names_streams:
+            key = only_stream(<list>argv)
+        if key is not None:
+            name = <bytes?>client.prefix + <bytes>key
             if self.touches:
                 self.names.append(name)
             if self.counts:

@@ -15,6 +15,7 @@ from typing import Any
 
 from kvstream.errors import InvalidArgument, WrongType
 from kvstream.layout.keys import key_of
+from kvstream.layout.rows import Rows
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning
@@ -111,17 +112,27 @@ def read_streams(
     if asked.budget is None:
         if len(wanted) == 1:
             ((name, after),) = wanted
-            stream = txn.stream(name)
-            if stream is None or not has_after(stream, after):
-                return []
-            found = read_entries(txn, stream, after.next(), MAX_ID, count, in_pages, cuts=True)
+            found = read_one(txn, name, after, count, in_pages)
             if type(found) is LongRead:
                 return LongRead(partial(_begin_long, [(key_of(name), found)]))
-            return [(key_of(name), found)] if found else []  # type: ignore[list-item]
+            return [] if found is None else [(key_of(name), found)]  # type: ignore[list-item]
         if in_pages and _may_be_long(txn, wanted, count):
             return _read_or_leave(txn, wanted, count)
     reply = _read_all(txn, _find(txn, wanted), asked, encoded=True)
     return [(key_of(name), entries) for name, entries in reply]
+
+
+def read_one(
+    txn: Txn, name: bytes, after: StreamID, count: int | None, in_pages: bool
+) -> Found | None:
+    """Return the entries of one stream after an ID, as ``read_streams`` does; None: nothing new."""
+    stream = txn.stream(name)
+    if stream is None or not stream.length or after >= stream.last:
+        return None
+    found = read_entries(txn, stream, after.next(), MAX_ID, count, in_pages, cuts=True)
+    if type(found) is Rows:  # most of them; __len__ of a class takes a call
+        return found if found.page else None
+    return found if found else None
 
 
 def _may_be_long(txn: Txn, wanted: Sequence[tuple[bytes, StreamID]], count: int | None) -> bool:

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvstream.types.clock import ManualClock
@@ -12,6 +12,18 @@ from tests.server.talking import Server, request, sound
 
 Words = tuple[str, ...]
 KEYS = st.sampled_from(["a", "b", "s"])
+STREAMS_READS: tuple[Words, ...] = (
+    ("XREAD", "Streams", "s", "0"),
+    ("XREAD", "COUNT", "1", "STREAMS", "a", "0"),
+    ("XREAD", "COUNT", "2", "streams", "a", "s", "0-1", "0-1"),
+    ("XREAD", "STREAMS", "a", "STREAMS", "b", "0"),
+    ("XREAD", "STREAMS", "STREAMS", "0"),
+    ("XREAD", "COUNT", "STREAMS", "STREAMS", "s", "0"),
+    ("XREADGROUP", "GROUP", "streams", "c", "STREAMS", "s", ">"),
+    ("XREADGROUP", "GROUP", "g", "STREAMS", "STREAMS", "s", ">"),
+    ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", "b", ">", ">"),
+)
+"""Reads whose keys are found by the place of STREAMS."""
 IDS = st.sampled_from(["0-1", "1-1", "2-1", "3-1", "x"])
 REQUESTS: st.SearchStrategy[Words] = st.one_of(
     st.tuples(st.just("GET"), KEYS),
@@ -50,6 +62,7 @@ REQUESTS: st.SearchStrategy[Words] = st.one_of(
     st.sampled_from(
         [("PING",), ("PING", "x"), ("ECHO", "x"), ("GET",), ("NONE",), ("PING", "", ""), ("XINFO",)]
     ),
+    st.sampled_from(STREAMS_READS),
     st.sampled_from([("XREAD", "BLOCK", "0", "STREAMS", "s", "$"), ("UNLINK", "a")]),
     st.sampled_from([("SELECT", "1"), ("SELECT", "0"), ("MULTI",), ("EXEC",), ("DISCARD",)]),
     st.sampled_from([("CLIENT", "REPLY", "SKIP"), ("CLIENT", "NO-TOUCH", "ON"), ("RESET",)]),
@@ -71,6 +84,7 @@ def figures(server: Server) -> dict[str, Any]:
 
 
 @given(st.lists(st.lists(REQUESTS, max_size=12), max_size=5))
+@example([[("XADD", "s", "1-1", "f", "v")], [*STREAMS_READS]])
 @settings(max_examples=int(os.environ.get("KVSTREAM_EXAMPLES") or 40))
 def test_pipelines_have_the_replies_and_counters_of_the_general_path(
     tmp_path_factory: pytest.TempPathFactory, turns: list[list[Words]]
