@@ -55,6 +55,9 @@ REQUESTS = {
     "XREADGROUP": "XREADGROUP GROUP g c COUNT 1 STREAMS s >",
     "XACK": "XACK s g {}-1",
     "XDEL": "XDEL deleted {}-1",
+    "XPENDING": "XPENDING s g",
+    "XINFO STREAM": "XINFO STREAM s",
+    "XINFO GROUPS": "XINFO GROUPS s",
 }
 """The words of requests; ``{}`` is a number that rises by one."""
 ENTRIES = 4 * (WARM_UPS + REPEATS) * (1 + PIPELINED)

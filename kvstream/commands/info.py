@@ -6,14 +6,14 @@ from typing import TypeVar
 from kvstream.commands.args import I64_MAX, Args, Argv, bad_subcommand, integer
 from kvstream.commands.command import READ, SECOND, Answer, Family, LongReply, Session
 from kvstream.commands.incremental import run_before
-from kvstream.commands.replies import Alike, Entries, Map, Reply
+from kvstream.commands.replies import Alike, Entries, Map, Reply, StoredEntry
 from kvstream.commands.reply_pages import array_of, is_long, page
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import groups, info
 from kvstream.operations.info import ConsumerRow, GroupPages, GroupRow, StreamPages, StreamRow
 from kvstream.types.options import FULL_COUNT
-from kvstream.types.records import ConsumerDetail, Entry, GroupDetail
+from kvstream.types.records import ConsumerDetail, GroupDetail
 
 Pairs = list[tuple[Reply, Reply]]
 T = TypeVar("T")
@@ -42,11 +42,11 @@ def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> "Answer | LongReply"
     stream = txn.existing_stream(name)
     if len(argv) == 3:
         row = info.stream_row(txn, stream)
-        groups_count, first, last = row[13:]
+        first, last = info.stream_ends(txn, stream)
         ends: Pairs = [
-            (b"groups", groups_count),
-            (b"first-entry", _entry(first)),
-            (b"last-entry", _entry(last)),
+            (b"groups", row[-1]),
+            (b"first-entry", None if first is None else StoredEntry(first)),
+            (b"last-entry", None if last is None else StoredEntry(last)),
         ]
         return Map(_head(row) + ends)
     count = _full_count(argv)
@@ -86,10 +86,6 @@ def _full_count(argv: Argv) -> int:
         raise bad_subcommand(argv)
     count = integer(args.next())
     return count if count >= 0 else FULL_COUNT
-
-
-def _entry(entry: Entry | None) -> Reply:
-    return None if entry is None else [b"%d-%d" % entry.id, list(entry.flat)]
 
 
 def _to_signed(number: int | None) -> int | None:

@@ -98,6 +98,14 @@ class Entries:
     entries: Sequence[AnyEntry]
 
 
+@dataclass(slots=True)
+class StoredEntry:
+    """One entry, ``[id, [field, value, ...]]``, as its row has it."""
+
+    rows: Rows
+    """A single row."""
+
+
 @dataclass(frozen=True, slots=True)
 class Alike:
     """Rows ``[id, *rest]`` that differ only by their IDs: a piece of a Gradual."""
@@ -230,8 +238,8 @@ class Pushes:
 
 Reply: TypeAlias = (
     "bytes | int | Sequence[Reply] | Simple | Map | Entries | Streams | Rows | NullArray | "
-    "EncodedEntries | ErrorReply | Double | BigNumber | Boolean | Verbatim | SetReply | Push | "
-    "Pushes | Attributed | Gradual | Bulk | Paged | Shared | None"
+    "EncodedEntries | StoredEntry | ErrorReply | Double | BigNumber | Boolean | Verbatim | "
+    "SetReply | Push | Pushes | Attributed | Gradual | Bulk | Paged | Shared | None"
 )
 
 OK: Final = Simple("OK")

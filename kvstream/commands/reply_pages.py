@@ -31,6 +31,7 @@ from kvstream.commands.replies import (
     Reply,
     Rows,
     Shared,
+    StoredEntry,
     Streams,
     Verbatim,
 )
@@ -178,6 +179,7 @@ _MEMORY: dict[type, Callable[[Any], int]] = {
     Paged: lambda reply: reply.memory or memory_of(reply.reply),
     Rows: memory_of_entries,
     Shared: lambda reply: memory_of(reply.reply),
+    StoredEntry: lambda reply: memory_of_entries(reply.rows),
     Streams: lambda reply: _memory_of_streams(reply.streams),
     Verbatim: lambda reply: OBJECT_BYTES + len(reply.text),
     EncodedEntries: memory_of_entries,

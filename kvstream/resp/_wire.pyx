@@ -26,7 +26,7 @@ from kvstream.resp._requests cimport take_number
 from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from kvstream.commands.replies import Entries, Map, Simple, Streams
+from kvstream.commands.replies import Entries, Map, Simple, StoredEntry, Streams
 from kvstream.layout.rows import Rows, EncodedEntries
 from kvstream.types.records import RepeatedFields
 
@@ -527,7 +527,7 @@ cdef bint put_entries(Text text, object entries, bint resp3) except -1:
 
 cdef bint put_reply(Text text, object reply, bint resp3) except -1:
     """Write a reply; False if a part of it is of another type."""
-    cdef object kind = type(reply), part, name
+    cdef object kind = type(reply), part, name, entries
     cdef int64_t number
     if kind is bytes:
         put_bulk(text, <bytes>reply)
@@ -561,6 +561,9 @@ cdef bint put_reply(Text text, object reply, bint resp3) except -1:
         return put_entries(text, reply, resp3)
     elif kind is Entries:
         return put_entries(text, reply.entries, resp3)
+    elif kind is StoredEntry:
+        entries = reply.rows
+        return put_row(text, <list?>entries.page, 0, entries.prefix) != NULL
     elif kind is Streams and type(reply.streams) is list:
         put_count(text, 37 if resp3 else 42, PyList_GET_SIZE(reply.streams))
         for name, part in <list>reply.streams:

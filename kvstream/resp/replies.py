@@ -32,6 +32,7 @@ from kvstream.commands.replies import (
     SetReply,
     Shared,
     Simple,
+    StoredEntry,
     Streams,
     Verbatim,
 )
@@ -403,5 +404,6 @@ _PAGES: dict[type, _Pages] = {
     Paged: lambda reply, protocol: _parts(reply.reply, protocol),
     Entries: lambda reply, protocol: _entries(reply.entries, protocol),
     Rows: _rows,
+    StoredEntry: lambda reply, protocol: _items_of_rows(reply.rows, protocol),
     Streams: _streams,
 }

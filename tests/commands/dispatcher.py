@@ -29,6 +29,7 @@ from kvstream.commands.replies import (
     SetReply,
     Shared,
     Simple,
+    StoredEntry,
     Streams,
     Verbatim,
 )
@@ -145,6 +146,7 @@ _FLAT: dict[type, Callable[[Any, int], Any]] = {
     Map: _flat_map,
     Entries: lambda reply, protocol: _flat_entries(reply.entries, protocol),
     Rows: _flat_entries,
+    StoredEntry: lambda reply, _: _flat_entry(reply.rows[0]),
     EncodedEntries: _flat_entries,
     Alike: _flat_alike,
     Gradual: _flat_gradual,

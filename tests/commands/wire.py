@@ -14,6 +14,7 @@ from kvstream.commands.replies import (
     Reply,
     Rows,
     Simple,
+    StoredEntry,
     Streams,
 )
 from kvstream.types.ids import StreamID
@@ -40,6 +41,8 @@ def wire(reply: Reply, protocol: int) -> bytes:
         return _pairs(reply.pairs, protocol)
     if isinstance(reply, Rows | EncodedEntries):
         return _array([_entry(entry, protocol) for entry in reply])
+    if isinstance(reply, StoredEntry):
+        return _entry(reply.rows[0], protocol)
     if isinstance(reply, Entries):
         return _array([_entry(entry, protocol) for entry in reply.entries])
     if isinstance(reply, Streams):

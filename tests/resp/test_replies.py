@@ -32,6 +32,7 @@ from kvstream.commands.replies import (
     Rows,
     SetReply,
     Simple,
+    StoredEntry,
     Streams,
     Verbatim,
 )
@@ -158,6 +159,13 @@ NEW_SHAPES: list[tuple[Reply, object, object, bytes, bytes]] = [
         b"*2\r\n:1\r\n*1\r\n$1\r\nx\r\n",
     ),
     (Entries([]), [], [], b"*0\r\n", b"*0\r\n"),
+    (
+        StoredEntry(Rows([row(StreamID(1, 2), [b"f", b"v"])], len(PREFIX))),
+        [b"1-2", [b"f", b"v"]],
+        [b"1-2", [b"f", b"v"]],
+        b"*2\r\n$3\r\n1-2\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n",
+        b"*2\r\n$3\r\n1-2\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n",
+    ),
     (Streams([]), [], {}, b"*0\r\n", b"%0\r\n"),
     (
         Streams([(b"k", Rows([row(StreamID(1, 2), [b"f", b"v"])], len(PREFIX)))]),
@@ -344,6 +352,8 @@ def test_a_damaged_row_is_no_reply(bad: tuple[bytes, bytes]) -> None:
         encode(rows, RESP2)
     with pytest.raises(Corruption):
         list(encode_pages([Entries(rows)], RESP3))
+    with pytest.raises(Corruption):
+        encode(Map([(b"last-entry", StoredEntry(Rows([bad], len(PREFIX))))]), RESP2)
 
 
 def test_rows_are_a_sequence_of_entries() -> None:

@@ -20,6 +20,7 @@ from kvstream.commands.replies import (
     Gradual,
     Map,
     Rows,
+    StoredEntry,
     Streams,
 )
 from kvstream.errors import Corruption
@@ -249,6 +250,7 @@ ROWS = st.lists(st.tuples(IDS, FLAT), max_size=3).map(
 WRITTEN = ROWS.map(lambda rows: EncodedEntries(len(rows), [in_python(rows, RESP2)[4:]], []))
 READ = ROWS | WRITTEN | ROWS.map(lambda rows: rows.entries())
 PLAIN = st.none() | I64 | PARTS | ROWS | WRITTEN | READ.map(Entries) | st.just(OK)
+PLAIN |= ROWS.filter(lambda rows: len(rows) == 1).map(StoredEntry)
 PLAIN |= st.lists(st.tuples(PARTS, READ), max_size=3).map(Streams)
 REPLIES = st.recursive(
     PLAIN,
@@ -270,6 +272,7 @@ def test_both_twins_encode_short_replies_alike(reply: Any, protocol: int) -> Non
     [
         *(True, 1.5, 1 << 63, -(1 << 63) - 1, "text", bytearray(b"x"), (1, 2), NULL_ARRAY),
         *(Gradual([0]), Streams(Gradual([0])), Rows([(b"p" + bytes(16), b"damage")], 1)),
+        StoredEntry(Rows([(b"p" + bytes(16), b"damage")], 1)),
         *(Entries((Entry(StreamID(1, 1), {}),)), Entries([5]), Rows([(b"short", b"")], 1)),  # type: ignore[list-item]
     ],
 )

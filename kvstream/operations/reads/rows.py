@@ -10,7 +10,7 @@ from itertools import chain, islice
 
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows
-from kvstream.layout.values import decode_checked, decode_fields
+from kvstream.layout.values import decode_checked
 from kvstream.meta import nodes
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.reply_cache import Readahead
@@ -182,16 +182,24 @@ def bound_reverse(
     return (head[1][0] if len(head) > 1 else upper), head[:1]
 
 
-def first_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
-    return _get(txn, stream, stream.first)
+def first_row(txn: Txn, stream: StreamMeta) -> Rows | None:
+    """Return the first entry of a stream, as its row; None if there is no entry."""
+    return _row(txn, stream, stream.first)
 
 
-def last_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
-    last = _get(txn, stream, stream.last)
+def last_row(txn: Txn, stream: StreamMeta) -> Rows | None:
+    """Return the last entry of a stream, as its row; None if there is no entry."""
+    last = _row(txn, stream, stream.last)
     if last is not None:
         return last
     page, _ = read_until(txn, stream, MIN_ID, MAX_ID, 1, 0, reverse=True)
-    return Rows(page, len(stream.prefix))[0] if page else None
+    return Rows(page, len(stream.prefix)) if page else None
+
+
+def last_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
+    """Return the last entry of a stream; None if there is no entry."""
+    last = last_row(txn, stream)
+    return None if last is None else last[0]
 
 
 def exists(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
@@ -199,7 +207,7 @@ def exists(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
     first_ids = stream.first_ids
     if first_ids and first_ids[0] == stream.first and eid <= first_ids[-1]:
         return eid in first_ids
-    return _value(txn, stream, eid) is not None
+    return _row(txn, stream, eid) is not None
 
 
 def find_live(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[StreamID]:
@@ -230,16 +238,14 @@ def _rows_of(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row
     return [None if value is None else (key, value) for key, value in pairs]
 
 
-def _get(txn: Txn, stream: StreamMeta, eid: StreamID) -> Entry | None:
+def _row(txn: Txn, stream: StreamMeta, eid: StreamID) -> Rows | None:
     """Return one live entry."""
-    value = _value(txn, stream, eid)
-    return None if value is None else Entry(eid, decode_fields(value))
-
-
-def _value(txn: Txn, stream: StreamMeta, eid: StreamID) -> bytes | None:
     if stream.length == 0 or not stream.first <= eid <= stream.last:
         return None
-    return txn.batch.get(_MESSAGES, stream.prefix + eid.packed)
+    prefix = stream.prefix
+    key = prefix + PACKED(*eid)
+    value = txn.batch.get(_MESSAGES, key)
+    return None if value is None else Rows([(key, value)], len(prefix))
 
 
 def read_ids(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row | None]:
