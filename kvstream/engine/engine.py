@@ -198,7 +198,10 @@ class Engine(Unclosed):
                         txn.signals, self._unserved = self._unserved, {}
                     signals = txn.signals
                     try:
-                        result = operation(txn, *args, **kwargs)
+                        if kwargs:
+                            result = operation(txn, *args, **kwargs)
+                        else:  # Python would make two dicts for none
+                            result = operation(txn, *args)  # type: ignore[call-arg]
                         sequence = self._commit(txn)
                     except BaseException as error:
                         txn.abandon(not isinstance(error, RequestError))
@@ -270,8 +273,10 @@ class Engine(Unclosed):
 
     def _commit(self, txn: Txn) -> int:
         """Write the changes of ``txn``; return the sequence number, 0 if nothing changed."""
-        batch, sequence = txn.finish(), 0
-        if batch is not None:
+        batch = txn.finish()
+        if batch is None:
+            sequence = 0
+        else:
             if self._commit_watchers:
                 sequence = self._time_write(batch, txn.frees)
             else:

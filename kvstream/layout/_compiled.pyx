@@ -40,6 +40,7 @@ cdef extern from "Python.h":
     bint PyUnicode_IS_COMPACT_ASCII(object)
     void *PyUnicode_DATA(object)
     Py_ssize_t PyUnicode_GET_LENGTH(object)
+    long long PyLong_AsLongLongAndOverflow(object, int *) except? -1
 
 
 cdef extern from *:
@@ -58,6 +59,7 @@ cdef enum:
     COUNT_MAX = 65535  # pairs of a msgpack map16
     PAIRS_NEAR = 32  # up to so many names are compared pairwise
     FIELDS_NEAR = 64  # so many name objects are reused from row to row
+    DIGITS = 20  # of a 64-bit integer, with its sign
 
 
 # --- packing ------------------------------------------------------------------------------------
@@ -86,13 +88,39 @@ cdef inline int view(PyObject *part, bint text, Part *to) except -1:
     return 1
 
 
+cdef inline int view_value(PyObject *value, char *digits, Part *to) except -1:
+    """Point at the bytes of a value, of a number in ``digits``; return 0 for another type."""
+    cdef int overflow = 0
+    cdef long long number
+    cdef unsigned long long left
+    if type(<object>value) is not int:
+        return view(value, type(<object>value) is str, to)
+    number = PyLong_AsLongLongAndOverflow(<object>value, &overflow)
+    if overflow:
+        return 0
+    left = 0 - <unsigned long long>number if number < 0 else <unsigned long long>number
+    to.size = 0
+    while True:
+        to.size += 1
+        digits[DIGITS - to.size] = 48 + left % 10
+        left //= 10
+        if left == 0:
+            break
+    if number < 0:
+        to.size += 1
+        digits[DIGITS - to.size] = 45
+    to.data = digits + DIGITS - to.size
+    return 1
+
+
 cdef tuple pack_plain(dict fields, Py_ssize_t limit, tuple before):
     """Pack fields; ``before`` are the names of the entry before, to be reused if equal."""
-    cdef Py_ssize_t count = len(fields), at = 0, total, i = 0
+    cdef Py_ssize_t count = len(fields), at = 0, total, i = 0, near
     cdef PyObject *name = NULL
     cdef PyObject *value = NULL
     cdef Part parts[2 * FIELDS_NEAR]
     cdef Part *part
+    cdef char digits[FIELDS_NEAR][DIGITS]
     cdef unsigned char *to
     cdef bint text = True, same = before is not None and PyTuple_GET_SIZE(before) == count
     if count == 0 or count > COUNT_MAX:
@@ -101,8 +129,9 @@ cdef tuple pack_plain(dict fields, Py_ssize_t limit, tuple before):
     while PyDict_Next(fields, &at, &name, &value):
         if i == 0:
             text = type(<object>name) is str
-        part = &parts[2 * (i if i < FIELDS_NEAR else FIELDS_NEAR - 1)]
-        if not view(name, text, part) or not view(value, type(<object>value) is str, part + 1):
+        near = i if i < FIELDS_NEAR else FIELDS_NEAR - 1
+        part = &parts[2 * near]
+        if not view(name, text, part) or not view_value(value, digits[near], part + 1):
             return None
         total += packed_size(part[0].size) + packed_size(part[1].size)
         if total > limit:
@@ -122,7 +151,7 @@ cdef tuple pack_plain(dict fields, Py_ssize_t limit, tuple before):
         while PyDict_Next(fields, &at, &name, &value):
             view(name, text, &parts[0])
             to = pack_string(to, parts[0].data, parts[0].size)
-            view(value, type(<object>value) is str, &parts[0])
+            view_value(value, digits[0], &parts[0])
             to = pack_string(to, parts[0].data, parts[0].size)
     return packed, before if same else tuple(fields)
 

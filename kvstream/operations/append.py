@@ -95,12 +95,13 @@ def add(
             return _carry_out(txn, once, adding)
         refuse_explicit_id(eid)
         return _add_once(txn, name, once, adding)
-    added = plain.append(txn, name, value, names) if eid is None and plain is not None else None
+    if eid is None and plain is not None:
+        added = plain.append(txn, name, value, names)
+        if added is not None:
+            if trim is not None and (stream := txn.stream(name)) is not None:
+                trim_stream(txn, stream, trim)
+            return added
     stream = txn.stream(name)
-    if added is not None and stream is not None:
-        if trim is not None:
-            trim_stream(txn, stream, trim)
-        return added
     if stream is None:
         if nomkstream:
             return None

@@ -196,7 +196,8 @@ class Database:
         messages, metadata, trees = batch.puts
         try:
             if len(messages) + len(metadata) + len(trees) == 1 and not batch.ranges:
-                size = self._write_row(batch, frees)
+                family = 0 if messages else 2 if trees else 1
+                size = self._write_row(family, messages or trees or metadata, frees)
             else:
                 size = self._write_prepared(batch, frees)
         except Exception as error:
@@ -223,18 +224,16 @@ class Database:
         pause_s, self.pause_s = self.pause_s, 0.0
         self._sleep(pause_s)
 
-    def _write_row(self, batch: Batch, frees: bool) -> int:
-        """Write a batch of one row and return its bytes; a WriteBatch would take 1 us more."""
-        messages, metadata, trees = batch.puts
-        [(key, value)] = (messages or metadata or trees).items()
-        family = self._families[0 if messages else 1 if metadata else 2]
+    def _write_row(self, family: int, row: dict[bytes, bytes | None], frees: bool) -> int:
+        """Write one row and return its bytes; a WriteBatch would take 1 us more."""
+        [(key, value)] = row.items()
         if value is None:
-            del family[key]
+            del self._families[family][key]
             return len(key)
         size = len(key) + len(value)
         if size > LARGE_WRITE:
             self.write_guard.admit(frees, size)
-        family[key] = value
+        self._families[family][key] = value
         return size
 
     def _write_prepared(self, batch: Batch, frees: bool) -> int:

@@ -19,7 +19,7 @@ from kvstream.layout import rows, twins, values
 from kvstream.meta.filling import fill_in_python
 from kvstream.meta.nodes import data_size, size_in_python
 from kvstream.types.ids import U64_MAX, StreamID
-from kvstream.types.records import Entry
+from kvstream.types.records import Entry, Outcome
 
 if twins is None and os.environ.get("KVSTREAM_PURE") != "1":
     REASON = "the compiled twins are not installed: they need a C compiler and Python's headers"
@@ -73,11 +73,22 @@ def test_both_twins_pack_bytes_alike(flat: list[bytes]) -> None:
         assert twins.pack_fields(unique, LIMIT) == values.pack_any(flat)
 
 
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.text(), min_size=1, max_size=4))
+@example([number for n in range(64) for number in (-(2**n), 2**n - 1)])
+@example([0, -1, 9, 10, -(1 << 63), (1 << 63) - 1])
+def test_integers_are_packed_as_their_digits(parts: list[int | str]) -> None:
+    fields = {f"f{at}": part for at, part in enumerate(parts)}
+    texts = {name: str(part) for name, part in fields.items()}
+    assert twins.pack_fields(fields, LIMIT) == twins.pack_fields(texts, LIMIT)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {},
-        {"f": 1},
+        {"f": 1.5},
+        {"f": 1 << 63},
+        {"f": Outcome.DELETED},
         {"f": None},
         {1: "v"},
         {"f": "v", b"f": "w"},
