@@ -30,6 +30,7 @@ from kvstream.errors import (
 from kvstream.logs import DeferredLogger, Throttle
 from kvstream.storage import checkpoint, directory, maintenance, reads, sst
 from kvstream.storage.batch import Batch, Family, Pages, Row, Seeks
+from kvstream.storage.changes import remove_archive
 from kvstream.storage.directory import Directory
 from kvstream.storage.opening import Opened, open_any
 from kvstream.storage.options import Opener, below, buffer_sizes
@@ -52,13 +53,18 @@ class Database:
     """An open RocksDB, for any number of threads; ``write`` expects one at a time."""
 
     def __init__(
-        self, rows: Rdict, opened: Opened, options: StoreOptions, thresholds: Thresholds = DEFAULT
+        self,
+        rows: Rdict,
+        opened: Opened,
+        options: StoreOptions,
+        thresholds: Thresholds = DEFAULT,
+        keep_logs: bool = False,
     ) -> None:
         self.directory = opened.directory.path
         self.loss = opened.loss
         """What opening gave up; None unless ``accept_loss`` was asked for and needed."""
         self._options = options
-        self._thresholds = thresholds
+        self._thresholds, self._keep_logs = thresholds, keep_logs
         self._scans, self._ingesting = reads.Scans(), threading.RLock()
         self._families: list[Any] = []
         self.pause_s = 0.0
@@ -104,22 +110,33 @@ class Database:
         directory.register(self)
 
     @classmethod
-    def open(cls, directory: Path, options: StoreOptions, thresholds: Thresholds = DEFAULT) -> Self:
+    def open(
+        cls,
+        directory: Path,
+        options: StoreOptions,
+        thresholds: Thresholds = DEFAULT,
+        keep_logs: bool = False,
+    ) -> Self:
         """Open the store in ``directory``, or create one if the options allow it.
+
+        With ``keep_logs`` finished logs stay until they are trimmed (storage/changes.py); an
+        opening without it removes them.
 
         Raises StoreLocked, UnsafeDirectory, UnknownLayout, Corruption or LostWrites with the
         store unchanged; StoreFull if recovery needs more space than there is.
         """
-        opener = Opener(options)
+        opener = Opener(options, keep_logs)
         place = Directory.acquire(directory, **options.access())
         opened: Opened | None = None
         try:
             rows, opened = open_any(place, options, opener)
             if not options.read_only:
                 sst.clear_staging(place.own_path)
+                if not keep_logs:
+                    remove_archive(place.own_path)
             if opened.loss is not None:
                 _log.warning("%s was opened with a loss: %s", place.path, opened.loss)
-            return cls(rows, opened, options, thresholds)
+            return cls(rows, opened, options, thresholds, keep_logs)
         except BaseException:
             opener.close()
             if opened is not None:
@@ -497,7 +514,7 @@ class Database:
             self.flush_wal() if from_log else self.flush()
         self._release_rows(sound=writes and not was_full)
         self._opened.close_files()
-        place, opener = self._opened.directory, Opener(self._options)
+        place, opener = self._opened.directory, Opener(self._options, self._keep_logs)
         try:
             self._use(*open_any(place, self._options, opener))
             if was_full:

@@ -176,6 +176,8 @@ LEVEL0_STOP = 64
 WRITE_BUFFERS = 3
 """Write buffers of a family: one is filled while two wait for a disk that pauses. With four RocksDB
 would slow writes down by itself, which is a stop for us."""
+KEPT_LOG_S = 365 * 24 * 3600
+"""How long RocksDB keeps finished logs, if it keeps any; ``changes.trim_logs`` removes them."""
 DEFAULT_FAMILY_BUFFER = 64 * KILOBYTE
 """The least that RocksDB takes; no row is ever written there."""
 
@@ -216,9 +218,11 @@ def apply_settings(target: _Target, settings: Settings) -> _Target:
     return target
 
 
-def database_settings(options: StoreOptions, create: bool) -> Settings:
+def database_settings(options: StoreOptions, create: bool, keep_logs: bool = False) -> Settings:
     """Return the setters for the options that all families share."""
     return {
+        # A limit of bytes as well would remove logs at each opening that nobody has read.
+        "set_wal_ttl_seconds": (KEPT_LOG_S if keep_logs else 0,),
         "create_if_missing": (create,),
         "create_missing_column_families": (create,),
         # The family "default" holds nothing; but after a full disk RocksDB goes on only once the
@@ -348,15 +352,17 @@ _WITH_LARGE_VALUES = Family.MESSAGES.name.lower()
 class Opener:
     """Opens directories with one store's options; all that it opens share a block cache."""
 
-    def __init__(self, options: StoreOptions) -> None:
-        self._options = options
+    def __init__(self, options: StoreOptions, keep_logs: bool = False) -> None:
+        """With ``keep_logs`` RocksDB moves finished logs into ``archive/`` (changes.py)."""
+        self._options, self._keep_logs = options, keep_logs
         cache_bytes = Tuning(options.rocksdb).block_cache
         self._cache = Cache(options.block_cache_bytes if cache_bytes is None else cache_bytes)
         self._opened: list[Rdict] = []
 
     def __call__(self, path: Path, access: Access, own: Path | None = None) -> Rdict:
         """Open a directory; to follow its writer, with a folder for RocksDB's own files."""
-        shared = database_settings(self._options, create=access is Access.CREATE)
+        creates = access is Access.CREATE
+        shared = database_settings(self._options, creates, self._keep_logs)
         general = apply_settings(Options(raw_mode=True), shared)
         mode, salvages = DBRecoveryMode, access is Access.SALVAGE
         general.set_wal_recovery_mode(

@@ -21,6 +21,7 @@ import pytest
 
 from kvstream.errors import StoreError, StoreFull, StoreReadOnly, UnknownOutcome
 from kvstream.storage.batch import Batch, Family
+from kvstream.storage.changes import ChangeReader
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
 from kvstream.storage.stalls import Stop
@@ -171,6 +172,28 @@ def no_space_for_the_log(disk: FaultyDisk) -> None:
         assert late.wait(PATIENCE_S)
 
 
+def no_space_for_a_log_that_is_read(disk: FaultyDisk) -> None:
+    """The record that failed has no number, and the next one follows the last that succeeded."""
+    database = Database.open(disk.root / "store", ALWAYS, keep_logs=True)
+    committer = Committer(database, Durability.ALWAYS)
+    committer.wait(put_one_by_one(database, range(100)))
+    reader = ChangeReader(database.directory)
+    disk.fail("write", errno.ENOSPC, ".log")
+    with pytest.raises(StoreFull):
+        database.write(row(database, 100))
+    disk.heal()
+    recovers(database, committer)
+    put_one_by_one(database, range(100, 110))
+    numbers: list[int] = []
+    while records := reader.read():
+        numbers += [record.sequence for record in records if record.row_count]
+    assert numbers == list(range(1, database.sequence + 1))
+    assert numbers[-1] >= 110
+    reader.close()
+    committer.close()
+    database.close()
+
+
 def kept_error_of_a_write(disk: FaultyDisk) -> None:
     """An error that is kept, with the frames of the write, does not keep RocksDB open."""
     with opened(disk) as (database, committer):
@@ -285,6 +308,7 @@ SCENARIOS: list[Callable[[FaultyDisk], None]] = [
     failed_write_of_the_watermark,
     no_space_for_the_watermark,
     no_space_for_the_log,
+    no_space_for_a_log_that_is_read,
     kept_error_of_a_write,
     no_space_for_a_table,
     no_space_for_a_table_while_writes_are_stopped,
