@@ -1,7 +1,8 @@
 """Metadata: streams, nodes, groups, consumers and pending entries, as rows and as objects.
 
 Everything here reads through a transaction and writes into its batch; nothing commits. ``plain`` is
-the compiled code of the plain XADD, XREADGROUP and XACK; None if it is not installed or not wanted.
+the compiled code of the plain XADD, XREADGROUP, XACK and XDEL; None if it is not installed or not
+wanted.
 """
 
 from typing import TYPE_CHECKING

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 from kvstream.types.ids import StreamID
@@ -10,6 +11,7 @@ def bind(
     limits: type,
     thresholds: type,
     stream: type,
+    node: type,
     group: type,
     consumer: type,
     activity: type,
@@ -17,7 +19,6 @@ def bind(
     tree: type,
     rows: type,
     keys: type,
-    encode_of_run: object,
 ) -> None: ...
 def append(
     txn: Any, name: bytes, value: bytes, names: tuple[str, ...] | tuple[bytes, ...]
@@ -29,21 +30,12 @@ def read_new(
     group_name: bytes,
     consumer_name: bytes,
     count: int,
-    given_back: bool = ...,
-) -> tuple[list[tuple[bytes, bytes]], int] | None: ...
-def lease(
-    run_type: type,
-    txn: Any,
-    name: bytes,
-    group_name: bytes,
-    consumer_name: bytes,
-    count: int,
-    lease_ms: int,
 ) -> tuple[list[tuple[bytes, bytes]], int] | None: ...
 def give(
     run_type: type, txn: Any, stream: Any, group: Any, consumer: Any, ids: list[bytes]
 ) -> bool: ...
 def acknowledge(run_type: type, txn: Any, name: bytes, group_name: bytes, eid: bytes) -> int: ...
+def delete(measure: Callable[[Any, Any], None], txn: Any, name: bytes, packed: bytes) -> int: ...
 def discard(
     run_type: type,
     txn: Any,
@@ -52,16 +44,3 @@ def discard(
     owner: bytes | None = ...,
     deliveries: int | None = ...,
 ) -> int: ...
-def settle(
-    run_type: type,
-    txn: Any,
-    name: bytes,
-    group_name: bytes,
-    owner: bytes,
-    eid: StreamID,
-    deliveries: int,
-) -> int: ...
-def reset(txn: Any, now_ms: int, read_only: bool) -> bool: ...
-def finish(txn: Any) -> Any: ...
-def put_changed(tree: Any, batch: Any) -> bool: ...
-def encode_group(group: Any) -> bytes | None: ...

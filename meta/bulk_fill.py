@@ -121,6 +121,7 @@ def append_page(
     _check(stream, ids, values)
     if stream.slack:
         measure(txn.batch, stream)
+    stream.open_ids = None  # since no entry is noted as unmeasured
     (into or _IntoBatch(txn)).put(stream.prefix, ids, values)
     limits = txn.catalog.limits
     entries_max = limits.node_max_entries or NODE_ENTRIES_MAX
@@ -236,5 +237,5 @@ def join(
     stream.open_first, stream.open_last = piece.open_first, piece.open_last
     stream.open_appended, stream.open_live = piece.open_appended, piece.open_live
     stream.open_bytes, stream.measured = piece.open_bytes, piece.measured
-    stream.unmeasured, stream.slack = [], 0
+    stream.unmeasured, stream.slack, stream.open_ids = [], 0, None
     txn.record_changed(stream)

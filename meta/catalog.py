@@ -74,18 +74,18 @@ class Deletions:
     """Report deleted entries to the watches of their streams."""
 
     def __init__(self) -> None:
-        self._watches: set[ref[DeletionWatch]] = set()
+        self.watches: set[ref[DeletionWatch]] = set()
 
     def watch(self, stream: StreamMeta) -> DeletionWatch:
         """Record deletions from a stream for as long as the caller keeps the watch."""
         watch = DeletionWatch(stream)
-        self._watches.add(ref(watch, self._watches.discard))
+        self.watches.add(ref(watch, self.watches.discard))
         return watch
 
     def report(self, stream: StreamMeta, ids: Sequence[StreamID]) -> None:
         """Count one deletion of entries and report it to the stream's watches."""
         stream.deletions += 1
-        for reference in list(self._watches):
+        for reference in list(self.watches):
             if (watch := reference()) is not None and watch.stream is stream:
                 watch.record(ids)
 

@@ -270,4 +270,4 @@ def begin_node(
     stream.open_appended = stream.open_live = 0
     stream.open_bytes = size or stream.empty_bytes
     stream.measured = MIN_ID
-    stream.unmeasured, stream.slack = [], 0
+    stream.unmeasured, stream.slack, stream.open_ids = [], 0, None

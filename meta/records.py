@@ -46,7 +46,7 @@ group names this consumer, then the group's times are the consumer's.
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
@@ -55,15 +55,14 @@ from typing import Final
 import msgpack
 
 from kvstream.errors import Corruption, WrongType
-from kvstream.layout.keys import COUNTED_MAX, key_of, message_prefix, stream_row
+from kvstream.layout.keys import COUNTED_MAX, U64, key_of, message_prefix, stream_row
 from kvstream.layout.values import Names
-from kvstream.meta import plain
 from kvstream.meta.keyed import Keyed
 from kvstream.meta.policy import GroupPolicy, Progress
 from kvstream.meta.reply_cache import Readahead
 from kvstream.meta.runs import Run, RunIndex, RunWatches, run_tree
 from kvstream.meta.trees import Tree, key_tree
-from kvstream.storage.batch import Row
+from kvstream.storage.batch import Batch, Family, Row
 from kvstream.types.ids import MIN_ID, StreamID, new_id
 from kvstream.types.images import PackedID
 from kvstream.types.thresholds import DEFAULT, Thresholds
@@ -146,6 +145,10 @@ class Node:
     size: int
     names: tuple[bytes, ...]
     is_open: bool
+    ids: bytearray | None = field(default=None, compare=False)
+    """The live IDs, packed, in order; None if they were not looked up."""
+    is_changed: bool = field(default=False, compare=False)
+    """The row is to be put before rows of TREES are read or written."""
 
     @classmethod
     def decode(cls, first: StreamID, value: bytes) -> "Node":
@@ -234,6 +237,7 @@ class StreamMeta:
     __slots__ = (
         "_cold",
         "cached_nodes",
+        "changed_nodes",
         "deleted_to",
         "deletions",
         "due_at",
@@ -266,6 +270,7 @@ class StreamMeta:
         "open_appended",
         "open_bytes",
         "open_first",
+        "open_ids",
         "open_last",
         "open_live",
         "pids",
@@ -346,6 +351,11 @@ class StreamMeta:
         """What retention knows of the stream, once it was looked up."""
         self.cached_nodes: list[Node] = []
         """The closed nodes that trims and deletions have looked up, in order."""
+        self.changed_nodes: list[Node] = []
+        """Closed nodes that have changed since the last ``put_nodes``."""
+        self.open_ids: bytearray | None = None
+        """The live IDs of the open node up to ``measured``, packed, in order; None if they were not
+        looked up."""
         self._cold: bytes | None = None
 
     @property
@@ -402,6 +412,19 @@ class StreamMeta:
         if self._cold is None:
             self._cold = self._encode_cold()
         return hot + self._cold
+
+    def put_nodes(self, batch: Batch) -> None:
+        """Put the rows of changed nodes: each once a commit, if no row of TREES is read before."""
+        puts, tree = batch.puts[Family.TREES], U64.pack(self.nodes_tree)
+        for node in self.changed_nodes:
+            if node.is_changed:  # otherwise it was deleted
+                node.is_changed = False
+                try:
+                    puts[tree + node.first.packed] = node.encode()
+                except StructError as error:
+                    what = f"stream {key_of(self.name)!r} has a node, {node.first}"
+                    raise Corruption(f"{what}, of impossible counts") from error
+        self.changed_nodes.clear()
 
     def forget_cold_part(self) -> None:
         """Encode the cold part again in the next record, since one of its fields has changed."""
@@ -553,8 +576,6 @@ class GroupMeta:
         return None if self.entries_read == UNKNOWN else self.entries_read
 
     def encode(self) -> bytes:
-        if plain is not None and (record := plain.encode_group(self)) is not None:
-            return record
         policy = None if self.policy is None else self.policy.encoded
         head = _GROUP.pack(
             MEMBER_VERSION if policy is None else POLICY_VERSION,

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from kvstream.commands.args import Args, Argv, stream_ids, syntax_error
+from kvstream.commands.args import Args, Argv, packed_ids, stream_ids, syntax_error
 from kvstream.commands.command import FAST_WRITE, FIRST, Answer, Family, Session, flags
 from kvstream.commands.incremental import run_erasure
 from kvstream.commands.reply_pages import of_outcomes
@@ -26,6 +26,8 @@ def xdel(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Delete entries by their IDs; return how many existed."""
     name = session.prefix + argv[1]
     try:
+        if len(argv) == 3:
+            return delete.delete_one(txn, name, packed_ids(argv[2:])[0])
         ids = stream_ids(argv[2:])
     except InvalidID:
         if txn.stream(name) is None:  # Redis does not parse the IDs then

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self, TypeAlias, TypeVar
 
+from kvstream.meta import nodes, plain
 from kvstream.meta.catalog import DeletionWatch
 from kvstream.meta.key_events import XDEL
 from kvstream.meta.records import StreamMeta
@@ -23,7 +24,8 @@ from kvstream.meta.txn import Txn
 from kvstream.operations.plans import Plan, Planning, Progress
 from kvstream.operations.reads.rows import exists, find_live
 from kvstream.operations.trim import drop_references, find_referenced, remove_entries
-from kvstream.types.ids import StreamID, ascending
+from kvstream.types.ids import PACKED, StreamID, ascending
+from kvstream.types.images import PackedID
 from kvstream.types.options import RefPolicy
 from kvstream.types.records import Outcome
 
@@ -50,16 +52,43 @@ Live = Callable[[Txn, StreamMeta, list[StreamID]], list[StreamID]]
 
 def delete(txn: Txn, name: bytes, ids: Sequence[StreamID], live: Live = find_live) -> int:
     """Delete entries and return how many there were; a repeated ID counts once."""
+    if len(ids) == 1:
+        return delete_one(txn, name, PACKED(*ids[0]))
     stream = txn.stream(name)
     if stream is None:
         return 0
     txn.frees = True
-    if len(ids) == 1:
-        deleted = list(ids) if exists(txn, stream, ids[0]) else []
-    else:
-        deleted = live(txn, stream, ascending(ids))
+    deleted = live(txn, stream, ascending(ids))
     erase(txn, stream, deleted)
     return len(deleted)
+
+
+def delete_one(txn: Txn, name: bytes, packed: PackedID) -> int:
+    """Delete an entry by its packed ID; return 1 if there was one."""
+    if plain is not None:
+        count = plain.delete(nodes.measure, txn, name, packed)
+        if count >= 0:
+            return count
+    stream = txn.stream(name)
+    if stream is None:
+        return 0
+    txn.frees = True
+    eid = StreamID.unpack(packed)
+    if not _is_live(txn, stream, eid, packed):
+        return 0
+    erase(txn, stream, [eid])
+    return 1
+
+
+def _is_live(txn: Txn, stream: StreamMeta, eid: StreamID, packed: PackedID) -> bool:
+    """Return whether an entry is live: read its row unless its node's live IDs are known."""
+    if not stream.length or not stream.first <= eid <= stream.last:
+        return False
+    node = nodes.node_in_memory(stream, eid)
+    ids = None if node is None else nodes.live_ids(txn, stream, node)
+    if ids is None:
+        return exists(txn, stream, eid)
+    return nodes.place_among(ids, packed) >= 0
 
 
 def delete_with_policy(

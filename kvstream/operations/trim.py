@@ -276,7 +276,7 @@ def _cut(
             last = boundary.last if part < boundary.live else stream.last
             stream.first = _live_at(txn, stream, last, part, more)
         if part:
-            nodes.subtract(txn, stream, boundary, part)
+            nodes.subtract_first(txn, stream, boundary, part)
         txn.catalog.reply_cache.drop_before(stream.prefix, stream.first.packed)
     sweep(txn, stream)
 
@@ -390,7 +390,7 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     """Delete live entries of one stream, in ascending order, and update its counters."""
     first, last, catalog = ids[0], ids[-1], txn.catalog
     if first == last:
-        nodes.subtract(txn, stream, nodes.node_of(txn, stream, first), 1)
+        nodes.subtract(txn, stream, nodes.node_of(txn, stream, first), ids)
         txn.batch.puts[_MESSAGES][stream.prefix + PACKED(*first)] = None
     else:
         parts = nodes.parts_of(txn, stream, ids)
@@ -432,6 +432,9 @@ def _first_live(txn: Txn, stream: StreamMeta) -> StreamID:
     head = nodes.head_of(txn, stream)
     if head.live == head.appended:
         return head.first
+    known = nodes.live_ids(txn, stream, head)
+    if known:
+        return StreamID.unpack(bytes(known[:ID_BYTES]))
     # Rows after the node are not read: one of them may be large.
     return _live_at(txn, stream, head.last, 0, 0 if head.size >= LARGE_VALUE else LOOK_AHEAD)
 

@@ -1,29 +1,22 @@
-"""Compiled code for the plain XADD, XREADGROUP and XACK writes the rows that Python writes."""
+"""Compiled XADD, XREADGROUP, XACK and XDEL of plain entries write the rows that Python writes."""
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from struct import error as StructError
+from contextlib import closing, contextmanager
 from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstream.layout.values import encode_flat
-from kvstream.meta import changeset, filling, pel, pel_index, plain, records, runs, trees
-from kvstream.meta import txn as transactions
-from kvstream.meta.changeset import Changeset
-from kvstream.meta.key_events import XADD
-from kvstream.meta.policy import GroupPolicy
-from kvstream.meta.runs import Run, run_tree
-from kvstream.meta.trees import key_tree
+from kvstream.meta import filling, nodes, pel, pel_index, plain, records
+from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
-from kvstream.meta.wakeups import Wake
 from kvstream.operations import ack, append, claim, delete, groups, readgroup
 from kvstream.operations.ack import Nack
-from kvstream.operations.queues import leases, policy
+from kvstream.operations.queues import leases
 from kvstream.operations.reads import limits, rows
 from kvstream.operations.trim import Strategy, Trim
 from kvstream.storage.database import Database
@@ -34,21 +27,10 @@ from tests.meta.rows import NOW_MS, Metadata
 
 pytestmark = pytest.mark.skipif(plain is None, reason="kvstream is not compiled")
 NAME = b"\x00\x00s"
-USERS: tuple[ModuleType, ...] = (
-    *(ack, append, groups, leases, readgroup),
-    *(changeset, pel, records, trees, transactions),
-)
+USERS: tuple[ModuleType, ...] = (ack, append, delete, groups, readgroup, pel)
 SIZES = Thresholds(cached_rows=4, cached_ids=12, run_ids=3, chunk_keys=2)
 """A group outgrows memory soon."""
 
-POLICIES: list[dict[str, int]] = [
-    {"lease_ms": 3000},
-    {"lease_ms": 3000},
-    {"lease_ms": 0},
-    {"max_in_flight": 2},
-    {"max_in_flight": 0},
-    {"rate_count": 2, "rate_ms": 4000},
-]
 SMALL = st.integers(0, 9)
 STEPS = st.lists(
     st.one_of(
@@ -58,15 +40,13 @@ STEPS = st.lists(
         st.tuples(st.just("read"), st.sampled_from([b"c", b"c", b"d"]), st.integers(1, 3)),
         st.tuples(st.just("read"), st.just(b"c"), st.just(1)),
         st.tuples(st.just("next"), st.sampled_from([b"c", b"d"]), st.sampled_from([None, 1, 2])),
-        st.tuples(st.just("policy"), st.sampled_from(POLICIES)),
-        st.tuples(st.just("lease"), st.sampled_from([b"c", b"c", b"d"]), st.integers(1, 3)),
-        st.tuples(st.just("lease"), st.just(b"c"), st.just(1)),
         st.tuples(st.just("nack"), SMALL),
         st.tuples(st.just("noack"), st.just(b"c"), st.integers(1, 3)),
         st.tuples(st.just("ack"), SMALL),
         st.tuples(st.just("ack"), st.just(0)),
         st.tuples(st.just("settle"), SMALL, st.sampled_from([b"c", b"c", b"d"]), st.integers(1, 2)),
         st.tuples(st.just("delete"), SMALL),
+        st.tuples(st.just("delete all"), SMALL),
         st.tuples(st.just("claim"), SMALL),
         st.tuples(st.just("count")),
         st.tuples(st.just("set_id"), SMALL),
@@ -90,8 +70,10 @@ def without_twins() -> Iterator[None]:
 class Side:
     """A store on which steps run; both sides must have the same results and rows."""
 
-    def __init__(self, database: Database, sizes: Thresholds) -> None:
-        self.metadata = Metadata(database, thresholds=sizes)
+    def __init__(
+        self, database: Database, sizes: Thresholds, options: StoreOptions | None = None
+    ) -> None:
+        self.metadata = Metadata(database, options or StoreOptions(), thresholds=sizes)
         self.ids: list[StreamID] = []
         groups.create_group(self.metadata.txn, NAME, b"g", StreamID(0, 0), mkstream=True)
         self.metadata.commit()
@@ -123,12 +105,6 @@ class Side:
         if kind == "next":
             consumer, count = args
             return [*readgroup.read_new(txn, NAME, b"g", consumer, count)]
-        if kind == "policy":
-            return policy.set_policy(txn, NAME, b"g", args[0])
-        if kind == "lease":
-            consumer, count = args
-            reply = readgroup.lease(txn, [NAME], b"g", consumer, count, 2000)
-            return [(name, [*entries]) for name, entries in reply]
         if kind == "nack" and eid is not None:
             return ack.negative_acknowledge(txn, NAME, b"g", [eid], Nack(NackMode.FAIL))
         if kind == "ack" and eid is not None:
@@ -137,6 +113,8 @@ class Side:
             return leases.ack(txn, NAME, b"g", args[1], [(eid, args[2])])
         if kind == "delete" and eid is not None:
             return delete.delete(txn, NAME, [eid])
+        if kind == "delete all" and eid is not None:
+            return delete.delete(txn, NAME, [eid, *self.ids[-2:]])
         if kind == "claim" and eid is not None:
             return [*claim.claim(txn, NAME, b"g", b"d", 0, [eid])]
         if kind == "set_id" and eid is not None:
@@ -162,10 +140,7 @@ class Side:
         return rows, batch.ranges
 
 
-_OTHERS = (
-    *("add", "trim", "read", "next", "noack", "policy", "lease", "count", "wait"),
-    *("commit", "reload", "undo"),
-)
+_OTHERS = ("add", "trim", "read", "next", "noack", "count", "wait", "commit", "reload", "undo")
 
 
 @given(STEPS, st.booleans())
@@ -174,10 +149,11 @@ def test_both_twins_have_the_same_results_and_write_the_same_rows(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]], small: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("twins")
-    one, other = (Database.open(folder / side, StoreOptions()) for side in ("one", "other"))
+    options = StoreOptions(stream_node_max_entries=4 if small else 100)
+    one, other = (Database.open(folder / side, options) for side in ("one", "other"))
     try:
         compiled, python = (
-            Side(database, SIZES if small else DEFAULT) for database in (one, other)
+            Side(database, SIZES if small else DEFAULT, options) for database in (one, other)
         )
         for step in [*steps, ("commit",)]:
             found = compiled.run(step)
@@ -217,68 +193,30 @@ def test_compiled_code_does_the_plain_cycle(tmp_path_factory: pytest.TempPathFac
             assert plain.discard(Run, txn, group, added.packed) == 0
 
 
-def test_compiled_code_does_the_plain_cycle_of_a_queue(
+def test_compiled_code_deletes_from_nodes_of_known_ids(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    with closing(Database.open(tmp_path_factory.mktemp("queue") / "s", StoreOptions())) as database:
-        side = Side(database, DEFAULT)
-        for step in (
-            *(("policy", {"lease_ms": 3000}), ("add", b"f", 1), ("lease", b"c", 1)),
-            *(("settle", 0, b"c", 1), ("commit",)),
-        ):
-            side.run(step)
-        txn = side.metadata.txn
-        for _ in range(3):
-            added = plain.append(txn, NAME, *encode_flat([b"f", b"v"]))
-            assert added is not None
-            assert plain.lease(Run, txn, NAME, b"g", b"c", 1, 2000) is not None
-            assert plain.finish(txn) is txn.batch
-            txn.batch.put_deferred()
-            assert plain.settle(Run, txn, NAME, b"g", b"d", added, 1) == -1
-            assert plain.settle(Run, txn, NAME, b"g", b"c", added, 1) == 1
-            assert plain.settle(Run, txn, NAME, b"g", b"c", added, 1) == 0
-            assert plain.finish(txn) is txn.batch
-        assert plain.settle(Run, txn, NAME, b"g", b"c", StreamID(-1, 0), 1) == -2
+    """The first deletion from a node makes the live IDs known; the last one ends the node."""
+    options = StoreOptions(stream_node_max_entries=4)
+    folder = tmp_path_factory.mktemp("known") / "s"
+    with closing(Database.open(folder, options)) as database:
+        side = Side(database, DEFAULT, options)
+        ids = [side.run(("add", b"f", 1)).packed for _ in range(12)]
+        side.run(("commit",))
 
+        def delete_plain(number: int) -> int:
+            return plain.delete(nodes.measure, side.metadata.txn, NAME, ids[number])
 
-@given(st.lists(st.integers(-1, 1 << 65) | st.integers(0, 9), min_size=12, max_size=12))
-@example([1 << 31] * 12)
-@example([(1 << 63) - 1] * 12)
-@settings(deadline=None)
-def test_both_twins_encode_a_group_alike(numbers: list[int]) -> None:
-    group = records.GroupMeta(b"g", b"row", numbers[0], run_tree(1, DEFAULT), key_tree(2, DEFAULT))
-    group.last_delivered = StreamID(*numbers[1:3])
-    group.entries_read, group.pending, group.nacked, group.nack_rank = numbers[3:7]
-    group.consumers_count, group.runs.id, group.times.id = numbers[7:10]
-    group.indexed = bool(numbers[1] % 2)
-    group.policy = GroupPolicy(lease_ms=5) if numbers[2] % 2 else None
-    group.rated = [(1, 2)] if numbers[0] == 1 else []
-    group.activity = records.Activity(numbers[10], numbers[11], b"c" * (numbers[1] % 300))
-    found = plain.encode_group(group)
-    with without_twins():
-        if found is None:
-            with suppress(StructError):
-                group.encode()
-        else:
-            assert group.encode() == found
-
-
-def test_both_twins_reset_a_transaction_alike(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with closing(Database.open(tmp_path_factory.mktemp("reset") / "s", StoreOptions())) as database:
-        one, other = (Metadata(database).txn for _ in range(2))
-        for txn in (one, other):
-            txn.frees = txn.only_redelivered = True
-            txn.groups_dropped = 3
-            txn.events.append((XADD, NAME))
-            txn.signals[NAME] = Wake.ADDED
-            txn.unwritten[NAME] = StreamID(1, 1)
-            txn.missing.add(NAME)
-        assert plain.reset(one, NOW_MS + 5, True)
-        with without_twins():
-            other.reset(NOW_MS + 5, True)
-        for name in set(Changeset.__slots__ + Txn.__slots__) - {"batch", "catalog"}:
-            if not name.startswith("_") and name != "thresholds":
-                assert getattr(one, name) == getattr(other, name), name
+        for first in (0, 8):  # of the head and of the open node
+            assert delete_plain(first) == -2
+            assert delete.delete_one(side.metadata.txn, NAME, ids[first]) == 1
+            assert [delete_plain(first + more) for more in range(4)] == [0, 1, 1, -2]
+        stream = side.metadata.stream(NAME)
+        assert (stream.length, stream.nodes, stream.first) == (6, 3, StreamID.unpack(ids[3]))
+        assert stream.max_deleted == StreamID.unpack(ids[10])
+        side.metadata.catalog.wanted_events = 1
+        side.run(("commit",))
+        assert delete_plain(2) == -2
 
 
 class OtherTxn(Txn):
@@ -299,20 +237,16 @@ def test_objects_of_other_classes_are_not_plain(tmp_path_factory: pytest.TempPat
         assert plain.give(Run, txn, stream, group, consumer, [eid]) is False
         assert plain.acknowledge(Run, txn, NAME, b"g", eid) == -2
         assert plain.discard(Run, txn, group, eid) == -2
-        assert plain.lease(Run, txn, NAME, b"g", b"c", 1, 2000) is None
-        assert plain.settle(Run, txn, NAME, b"g", b"c", side.ids[0], 1) == -2
-        assert plain.reset(txn, NOW_MS, False) is False
-        assert plain.finish(txn) is False
-        assert plain.put_changed(group.times, txn.batch) is False
+        assert plain.delete(nodes.measure, txn, NAME, eid) == -2
 
 
 def test_a_class_without_slots_is_refused() -> None:
     with pytest.raises(TypeError, match="object has no slot"):
-        plain.bind(*[object] * 12, Run.encode)  # type: ignore[call-arg]
+        plain.bind(*[object] * 13)
 
 
 def test_compiled_code_has_the_bounds_of_python() -> None:
-    assert {
+    assert plain.BOUNDS == {
         "near": filling._NEAR,
         "counters_max": filling._COUNTERS_MAX,
         "head_far": filling._HEAD_FAR,
@@ -322,9 +256,4 @@ def test_compiled_code_has_the_bounds_of_python() -> None:
         "first_page": limits.FIRST_PAGE,
         "first_bytes": limits.FIRST_BYTES,
         "short": rows.FEW,
-        "member_version": records.MEMBER_VERSION,
-        "policy_version": records.POLICY_VERSION,
-        "group_bytes": records._GROUP.size,
-        "activity_bytes": records._HEAD.size,
-        "run_bytes": runs.HEAD_BYTES,
-    } == plain.BOUNDS
+    }

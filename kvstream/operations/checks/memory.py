@@ -9,7 +9,7 @@ from kvstream.layout.keys import ID_BYTES, tree_prefix
 from kvstream.layout.rows import TEXT_BYTES_MAX, Rows, below
 from kvstream.meta import catalog
 from kvstream.meta.filling import catch_up
-from kvstream.meta.nodes import measure
+from kvstream.meta.nodes import measure, open_node
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import RunIndex
 from kvstream.meta.trees import Tree
@@ -73,6 +73,19 @@ def _check_nodes(survey: Survey, place: str, stream: StreamMeta) -> None:
         value = survey.rows.get(_TREES, tree_prefix(stream.nodes_tree) + node.first.packed)
         if value is None or node.first < stream.head or Node.decode(node.first, value) != node:
             survey.findings.fault(place, "a node in memory is another than on disk")
+        _check_ids(survey, place, stream, node)
+    if stream.open_live:  # it was measured when it was compared with its record
+        _check_ids(survey, place, stream, open_node(stream))
+
+
+def _check_ids(survey: Survey, place: str, stream: StreamMeta, node: Node) -> None:
+    """Compare the live IDs of a node that are in memory with the rows."""
+    if node.ids is None:
+        return
+    lower, upper = max(node.first, stream.first).packed, node.last.packed + b"\x00"
+    rows = survey.rows.page(_MESSAGES, stream.prefix + lower, stream.prefix + upper, node.appended)
+    if b"".join([key[-ID_BYTES:] for key, _ in rows]) != node.ids:
+        survey.findings.fault(place, "the IDs of a node in memory are not those on disk")
 
 
 def _check_first_ids(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -> None:
