@@ -5,6 +5,7 @@ what the log holds. Then docs/internals.md ("The change log") must be decided ag
 """
 
 import configparser
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from rocksdict import IngestExternalFileOptions, Options, Rdict, SstFileWriter
 
 from kvstream import Store
 from kvstream.storage.batch import Family
+from kvstream.storage.changes import ARCHIVE
 from kvstream.storage.families import family_names, read_families
 from kvstream.storage.log import DELETE, DELETE_RANGE, PUT, LogReader, Record, Row
 from tests.patience import PATIENCE_S
@@ -237,6 +239,46 @@ def test_a_failed_write_leaves_a_torn_end_and_takes_no_number(tmp_path: Path, ro
     found = reader.feed(log_of(tmp_path))
     assert [record.sequence for record in found] == list(range(1, 51))
     assert reader.unread == room
+
+
+def kept(directory: Path) -> int:
+    """Return the bytes of the archived logs."""
+    return sum(log.stat().st_size for log in (directory / ARCHIVE).glob("*.log"))
+
+
+def finish_logs(database: Rdict, count: int = 4) -> None:
+    """Write some logs of half a megabyte, and flush the rows of each."""
+    for number in range(count):
+        write(database, [(0, PUT, b"%d" % number, bytes(500_000))])
+        database.flush(True)
+
+
+def test_logs_that_are_kept_by_time_stay_until_somebody_removes_them(tmp_path: Path) -> None:
+    for ttl_s in (3600, 3600, 0, 0):
+        database = opened(tmp_path, ttl_s)
+        if ttl_s:
+            finish_logs(database)
+        database.close()
+    assert kept(tmp_path) > 3_500_000
+
+
+def test_a_limit_of_bytes_is_exceeded_and_then_takes_logs_at_an_opening(tmp_path: Path) -> None:
+    database = opened(tmp_path, 3600, 1)
+    finish_logs(database)
+    assert kept(tmp_path) > 1_400_000
+    database.close()
+    opened(tmp_path, 3600, 1).close()
+    assert kept(tmp_path) <= 1 << 20
+
+
+def test_the_folder_of_archived_logs_is_not_made_again(tmp_path: Path) -> None:
+    database = opened(tmp_path, 3600)
+    finish_logs(database)
+    shutil.rmtree(tmp_path / ARCHIVE)
+    finish_logs(database)
+    assert len(logs(tmp_path)) >= 4
+    assert not (tmp_path / ARCHIVE).exists()
+    database.close()
 
 
 def test_families_have_no_fixed_numbers(tmp_path: Path) -> None:

@@ -74,11 +74,13 @@ def fragments(data: bytes) -> list[tuple[int, int]]:
     return found
 
 
-def opened(path: Path) -> Rdict:
-    """Open a RocksDB with the family ``rows`` besides ``default``."""
+def opened(path: Path, ttl_s: int = 0, size_mb: int = 0) -> Rdict:
+    """Open a RocksDB with the family ``rows`` besides ``default``, and limits of kept logs."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
+    options.set_wal_ttl_seconds(ttl_s)
+    options.set_wal_size_limit_mb(size_mb)
     return Rdict(str(path), options, {FAMILY: Options(raw_mode=True)})
 
 
