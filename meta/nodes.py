@@ -13,8 +13,8 @@ Appending keeps an upper bound of the open node's listpack bytes, from the lengt
 
 Deletions of single entries would read a row each. So a node from which a second one is deleted has
 its live IDs looked up at once, and keeps them (``Node.ids``, ``StreamMeta.open_ids``). If such a
-node precedes one from which a first entry is deleted, the deletions are in order: the nodes that
-follow are read with it.
+node is shortly before one that is not in memory, the deletions are in order: the nodes between them
+and some that follow are read at once.
 
 Live entries between two IDs are counted by nodes, a page of them at a time, as they are when the
 count begins. Only the two nodes at the bounds are read entry by entry.
@@ -158,8 +158,9 @@ CACHED_NODES_MAX = 256
 each. Fifty clients that share a deletion of entries in order are at some 50 nodes at a time."""
 IDS_MAX, IDS_BYTES_MAX = 512, 64 << 10
 """Live IDs are not looked up in nodes of more entries or bytes than that together."""
-AHEAD = 8
-"""Nodes that are read together if deletions are in order."""
+BEHIND, AHEAD = 3, 8
+"""Nodes that are read together if deletions are in order: some before the wanted one, as clients
+that share the deletions skip nodes, and some after it."""
 _first_of_node = attrgetter("first")
 
 
@@ -234,7 +235,11 @@ def _cache_node(stream: StreamMeta, node: Node) -> Node:
     cached = stream.cached_nodes
     if len(cached) >= CACHED_NODES_MAX:
         del cached[1::2]
-    cached.insert(_place(stream, node.first), node)
+    place = _place(stream, node.first)
+    if place and cached[place - 1].first == node.first:
+        cached[place - 1] = node
+    else:
+        cached.insert(place, node)
     return node
 
 
@@ -382,8 +387,8 @@ def live_ids(txn: Changeset, stream: StreamMeta, node: Node) -> bytearray | None
     return ids if ids is not None and len(ids) == node.live * ID_BYTES else None
 
 
-def _look_up_ids(txn: Changeset, stream: StreamMeta, nodes: list[Node]) -> None:
-    """Look up the live IDs of adjacent nodes, as far as these are small."""
+def _look_up_ids(txn: Changeset, stream: StreamMeta, nodes: list[Node]) -> list[Node]:
+    """Look up the live IDs of adjacent nodes, the first small ones, and return these."""
     count, small = 0, []
     left = IDS_BYTES_MAX
     for node in nodes:
@@ -393,12 +398,13 @@ def _look_up_ids(txn: Changeset, stream: StreamMeta, nodes: list[Node]) -> None:
         count += node.live
         small.append(node)
     if not small:
-        return
+        return []
     lower = stream.prefix + max(stream.first, nodes[0].first).packed
     upper = stream.prefix + small[-1].last.packed + b"\x00"
     ids = _ids_of(txn.batch.page(_MESSAGES, lower, upper, count))
     for node in small:
         node.ids, ids = bytearray(ids[: node.live * ID_BYTES]), ids[node.live * ID_BYTES :]
+    return small
 
 
 def _ids_of(rows: list[Row]) -> bytes:
@@ -427,29 +433,38 @@ def node_of(txn: Changeset, stream: StreamMeta, eid: StreamID) -> Node:
     known = node_in_memory(stream, eid)
     if known is not None:
         return known
-    rows = _rows_at(txn, stream, eid, 2)
-    node = _decode(rows[0]) if rows else None
-    if node is None or node.last < eid:
+    rows = _rows_at(txn, stream, eid, BEHIND + 1)
+    nodes = [*map(_decode, reversed(rows))]
+    if not nodes or nodes[-1].last < eid:
         raise damage_error(stream, f"has no node for entry {eid}")
-    _cache_node(stream, node)
-    at = _place(stream, node.first) - 1
-    before = stream.cached_nodes[at - 1] if at else None
-    if len(rows) == 1 or (
-        before is not None and before.ids is not None and rows[1][0].endswith(before.first.packed)
-    ):
-        _read_ahead(txn, stream, node, at + 1)
-    return node
+    start = len(nodes) - 1
+    while start and not _has_known_ids(stream, nodes[start - 1].first):
+        start -= 1
+    if start == 0 and len(rows) > BEHIND:
+        return _cache_node(stream, nodes[-1])
+    return _read_ahead(txn, stream, nodes[start:])
 
 
-def _read_ahead(txn: Changeset, stream: StreamMeta, node: Node, place: int) -> None:
-    """Cache the nodes behind one, up to the next in memory, and look up their live IDs."""
-    cached, prefix = stream.cached_nodes, tree_prefix(stream.nodes_tree)
-    lower = prefix + node.first.packed + b"\x00"
+def _has_known_ids(stream: StreamMeta, first: StreamID) -> bool:
+    """Return whether the closed node of a first ID is in memory with its live IDs."""
+    at = _place(stream, first) - 1
+    node = stream.cached_nodes[at] if at >= 0 else None
+    return node is not None and node.first == first and node.ids is not None
+
+
+def _read_ahead(txn: Changeset, stream: StreamMeta, nodes: list[Node]) -> Node:
+    """Cache adjacent nodes and the small ones behind them with their live IDs; return the last.
+
+    No node that is in memory is behind them.
+    """
+    last, cached, prefix = nodes[-1], stream.cached_nodes, tree_prefix(stream.nodes_tree)
+    place = _place(stream, last.first)
+    lower = prefix + last.first.packed + b"\x00"
     upper = prefix + cached[place].first.packed if place < len(cached) else successor(prefix)
-    following = [_decode(row) for row in txn.batch.page(_TREES, lower, upper, AHEAD - 1)]
-    for each in following:
-        _cache_node(stream, each)
-    _look_up_ids(txn, stream, [node, *following])
+    nodes += map(_decode, txn.batch.page(_TREES, lower, upper, AHEAD))
+    for node in _look_up_ids(txn, stream, nodes):
+        _cache_node(stream, node)
+    return _cache_node(stream, last)
 
 
 def has_large(
