@@ -17,6 +17,7 @@ MODULES = [
     "kvstream.rdb._compiled",
     "kvstream.resp._waits",
     "kvstream.resp._wire",
+    "kvstream.server._calls",
     "kvstream.server._compiled",
 ]
 

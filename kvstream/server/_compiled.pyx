@@ -617,7 +617,7 @@ cdef class PlainRun:
         self.last, self.handler = plain, plain.run
         self.arity, self.key_at = plain.arity, plain.key_at
         self.touches, self.counts = plain.touches_keys, plain.counted_keys
-        self.collects = not self.key_at and plain.keys is not None
+        self.collects = not self.key_at and (self.touches or self.counts) and plain.keys is not None
         self.names_streams = isinstance(plain.keys, StreamsKeys)
         self.writes, self.shows_change = plain.writes, plain.shows_change
         return 0

@@ -182,6 +182,10 @@ class CallRecorder:
         if self.times:
             self.record_times()
         self.command = None
+        self.record_uses(txn)
+
+    def record_uses(self, txn: Txn) -> None:
+        """Record the keys that collected calls used, and their hits and misses."""
         hits, misses = self.lookups
         if self.names or hits or misses:
             self.statistics.keyspace_hits += hits

@@ -100,13 +100,27 @@ class MultiQueue:
     """Bytes of memory that the commands take."""
     failed: bool = False
     """A command was refused, so EXEC will fail."""
+    grows: bool = False
+    """A command may make the store larger."""
+    writes: bool = False
+    appends: bool = False
+    """A command is an XADD."""
+    runs_scripts: bool = False
 
     def add(self, command: Command, argv: Argv) -> None:
         """Append a command; one of a MULTI that will fail takes no memory."""
         if self.failed:
             return
+        self.note(command)
         self.commands.append((command, argv))
         self.size += sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES
+
+    def note(self, command: Command) -> None:
+        """Note what a queued command may do."""
+        self.grows |= command.grows
+        self.writes |= command.writes
+        self.appends |= command.name == "xadd"
+        self.runs_scripts |= command.runs_scripts
 
 
 @dataclass(slots=True)

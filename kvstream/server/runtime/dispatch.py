@@ -20,6 +20,7 @@ from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.call_recorder import CallRecorder
 from kvstream.server.runtime.call_text import Shown
 from kvstream.server.runtime.client import Argv, ChannelKind, Client
+from kvstream.server.runtime.plain_commands import compiled_calls
 from kvstream.server.runtime.pubsub import Notifications, PubSub
 from kvstream.server.runtime.tracking import Trackers, Tracking
 
@@ -60,6 +61,7 @@ class Dispatcher:
         notifications: Notifications,
         pubsub: PubSub,
         prepare_scripts: Callable[[], bool],
+        commands: Table,
     ) -> None:
         self.clock = clock
         self.recorder, self.statistics = recorder, recorder.statistics
@@ -83,6 +85,7 @@ class Dispatcher:
         self.batches_xadds = True
         """XADDs may be batched. The same features prevent it, except that tracking concerns only
         tracked keys. A low threshold of the slow log prevents it too: each call is timed."""
+        self.plain_calls = compiled_calls(self, commands)
         self.update_path()
 
     def update_path(self) -> None:

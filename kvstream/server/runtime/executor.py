@@ -111,7 +111,7 @@ class Executor:
         self.slowlog, self.latency = recorder.slowlog, recorder.latency
         self.busy = Busy(lambda: self.options.busy_reply_ms, loop.suspends_turns)
         own = self.options, perf_counter, recorder, *listeners
-        self.dispatcher = dispatcher = Dispatcher(*own, prepare_scripts=self.busy.prepare)
+        self.dispatcher = dispatcher = Dispatcher(*own, self.busy.prepare, commands)
         self.scripts = Scripts(self, dispatcher, commands, self.busy)
         self.functions = Functions(self.scripts)
         self.limits = Limits(self)
@@ -714,10 +714,9 @@ class Executor:
         if queue is None or refusal is not None:
             self._answer(client, refusal)
             return
-        turn.grows |= any(command.grows for command, _ in queue.commands)
-        reads = not any(command.writes for command, _ in queue.commands)
+        turn.grows |= queue.grows
         unit = partial(transactions.run_queue, self.dispatcher, client, queue, watched)
-        self._run_unit(turn, client, unit, True, reads)
+        self._run_unit(turn, client, unit, True, not queue.writes)
 
     @property
     def in_turn(self) -> bool:

@@ -9,7 +9,7 @@ reply yet.
 If the turn fails, each request of a pipeline runs again in a turn of its own.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,7 +17,6 @@ from kvstream.commands.command import (
     Answer,
     Command,
     Container,
-    Flag,
     spellings,
 )
 from kvstream.commands.replies import ErrorReply, Reply
@@ -29,14 +28,12 @@ from kvstream.resp.replies import encode, encode_all
 from kvstream.server import twins
 from kvstream.server.runtime.client import Argv, Client, PendingReplies
 from kvstream.server.runtime.dispatch import Dispatcher
+from kvstream.server.runtime.plain_commands import WITHOUT_KEYS, by_words, publishes
 from kvstream.server.runtime.reply_queue import HOLDING, PendingReply
 from kvstream.server.runtime.xadd_batching import BatchedXadds
 
 CLIENT_REQUESTS: Final = 32
 """The most requests of one client that run in a row while others wait."""
-_EXCLUDED = frozenset({"restore"})
-"""RESTORE sets the last use of its key."""
-_WITHOUT_KEYS = frozenset({"echo", "ping"})
 
 
 class _UnlessBatched(NamedTuple):
@@ -83,7 +80,7 @@ class Pipeline(Answered):
     def fail(self, error: ErrorReply) -> None:
         """Replace the replies that depend on the store by the error of the fsync."""
         for at, argv in enumerate(self.requests):
-            depends = argv[0].decode().lower() not in _WITHOUT_KEYS
+            depends = argv[0].decode().lower() not in WITHOUT_KEYS
             if depends and not isinstance(self.replies[at], ErrorReply):
                 self.replies[at] = error
 
@@ -109,17 +106,17 @@ class Pipelines:
         rows = [row for row in commands.values() if isinstance(row, Command)]
         self.by_word: dict[bytes, Command | _UnlessBatched | dict[bytes, Command]]
         """A container's word has a table of its subcommands."""
-        self.by_word = {**_by_words(rows)}
+        self.by_word = {**by_words(rows)}
         for word in spellings("xadd"):
             xadd = self.by_word.get(word)
             if isinstance(xadd, Command):
                 self.by_word[word] = _UnlessBatched(xadd)
         for container in commands.values():
             if isinstance(container, Container):
-                by_word = _by_words(container.subcommands.values())
+                by_word = by_words(container.subcommands.values())
                 if by_word:
                     self.by_word |= dict.fromkeys(spellings(container.name), by_word)
-        publishing = {word for row in rows if _publishes(row) for word in spellings(row.name)}
+        publishing = {word for row in rows if publishes(row) for word in spellings(row.name)}
         self.unchecked = {
             word: plain for word, plain in self.by_word.items() if word not in publishing
         }
@@ -279,23 +276,3 @@ def run_ready_in_python(
 run, run_ready = run_in_python, run_ready_in_python
 if twins is not None:
     run, run_ready = twins.run_pipeline, twins.run_ready
-
-
-def _by_words(commands: Iterable[Command]) -> dict[bytes, Command]:
-    """Return the plain commands among commands or subcommands, by their words."""
-    return {
-        word: command
-        for command in commands
-        if _is_plain(command)
-        for word in spellings(command.name.partition("|")[2] or command.name)
-    }
-
-
-def _is_plain(command: Command) -> bool:
-    if command.is_admin or command.is_immediate or command.name in _EXCLUDED:
-        return False
-    return command.keys is not None or command.name in _WITHOUT_KEYS or _publishes(command)
-
-
-def _publishes(command: Command) -> bool:
-    return command.channels is not None and Flag.MAY_REPLICATE in command.flags

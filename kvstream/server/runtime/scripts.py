@@ -35,6 +35,7 @@ from kvstream.errors import KVStreamError, RequestError
 from kvstream.logs import NOTICE, DeferredLogger, Throttle
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode
+from kvstream.server import calls as twins
 from kvstream.server.acl import NoPermission, User
 from kvstream.server.runtime.busy import SCRIPT_KILL, Busy
 from kvstream.server.runtime.client import Argv, Client, Server
@@ -46,6 +47,7 @@ from kvstream.server.scripting.sandbox import (
     SMALL,
     Failure,
     Interpreter,
+    Result,
     Wire,
 )
 from kvstream.server.scripting.script import (
@@ -103,7 +105,7 @@ class Scripts:
         """The last error that a command of the script has returned."""
         self._is_read_only = self._allows_oom = False
         self.busy = busy
-        self._protocol = RESP2
+        self.protocol = RESP2
         """The protocol in which the script gets replies."""
         self._caching: bool | None = None
         self.quick: set[bytes] = set()
@@ -112,6 +114,9 @@ class Scripts:
         """The monotonic time at which the library that is loaded must have run."""
         self._failure: BaseException | None = None
         """The exception that a command raised: the turn fails with it."""
+        calls = dispatcher.plain_calls
+        self.command = PythonScriptCalls(self) if calls is None else twins.ScriptCalls(self, calls)
+        """Runs a command of the script, and returns its reply as the sandbox takes it."""
 
     @property
     def interpreter(self) -> Interpreter:
@@ -182,6 +187,9 @@ class Scripts:
 
     def run_sha(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Answer:
         """Run EVALSHA."""
+        reply: Any = self.command.run_sha(txn, client, argv, reads)
+        if reply is not NotImplemented:
+            return reply  # type: ignore[no-any-return]
         try:
             if len(argv[1]) != SHA_DIGITS:
                 raise NoScript
@@ -250,11 +258,10 @@ class Scripts:
                 return _MAY_WRITE
         tracking = dispatcher.trackers.clients.get(client)
         self._caching = None if tracking is None else tracking.caching
-        self._running, self._client, self._txn = interpreter, client, txn
-        self._error_of_call = None
+        self.begin(client, txn, interpreter)
+        self.command.begin(client, txn, interpreter, self._is_read_only)
         self.busy.begin(name, kill)
         db, in_exec, pages = client.db, client.in_exec, client.pages
-        self._protocol = RESP2
         client.in_exec, client.pages, dispatcher.recorder.in_script = True, False, True
         last_command, reply_max = client.last_command, txn.catalog.limits.reply_max or _NO_LIMIT
         try:
@@ -264,23 +271,34 @@ class Scripts:
             client.last_command, dispatcher.recorder.in_script = last_command, False
             if client.db != db:
                 client.select(db)
-            self._client = self._txn = None
-            failure, self._failure = self._failure, None
-            self._note_time(name.lower())
+            self.command.end()
+            failure = self.end(name.lower())
         if failure is not None:
             raise failure
-        if type(result) is Failure:
-            return self._error(result, name, argv[0].lower().decode())
-        return reply_of(result, client.protocol, self._protocol)
+        return self.reply_to(result, name, argv, client.protocol)
 
-    def _note_time(self, name: bytes) -> None:
-        """Note whether a script or function has ended soon."""
+    def begin(self, client: Client, txn: Txn, interpreter: Interpreter) -> None:
+        """Take the state of a script that begins."""
+        self._running, self._client, self._txn = interpreter, client, txn
+        self._error_of_call, self.protocol = None, RESP2
+
+    def end(self, name: bytes) -> BaseException | None:
+        """Note whether a script or function has ended soon; return what a command has raised."""
+        self._client = self._txn = None
+        failure, self._failure = self._failure, None
         if self.busy.is_slow:
             self.quick.discard(name)
         elif name not in self.quick:
             if len(self.quick) >= QUICK_MAX:
                 self.quick.clear()
             self.quick.add(name)
+        return failure
+
+    def reply_to(self, result: Result, name: bytes, argv: Argv, protocol: int) -> Reply:
+        """Return the reply of a script or function that the request ``argv`` has run."""
+        if type(result) is Failure:
+            return self._error(result, name, argv[0].lower().decode())
+        return reply_of(result, protocol, self.protocol)
 
     def _error(self, failure: Failure, name: bytes, command: str) -> ErrorReply:
         """Count a script of ``command`` that has failed, and return its reply."""
@@ -297,16 +315,13 @@ class Scripts:
 
     # --- what scripts call ----------------------------------------------------------------------
 
-    def command(self, *argv: Any) -> Any:
-        """Run a command of the script; return its reply as the sandbox takes it."""
-        try:
-            return self._answer(list(argv))
-        except BaseException as error:
-            self._failure = error
-            return False, _DEAD
+    def fail(self, error: BaseException) -> Any:
+        """End the script, as a command has raised an exception; return what the sandbox gets."""
+        self._failure = error
+        return False, _DEAD
 
-    def _answer(self, argv: Argv) -> Any:
-        """Run any command, or refuse it."""
+    def answer(self, argv: Argv) -> Any:
+        """Run any command, or refuse it; return its reply as the sandbox takes it."""
         interpreter, client, txn = self._running, self._client, self._txn
         if interpreter is None or client is None or txn is None:
             return _NOT_ALLOWED
@@ -320,7 +335,9 @@ class Scripts:
             return self._count_refusal(argv, refusal)
         if command.writes:
             self.busy.has_written = True
-        return self._result(self.dispatcher.answer(client, command, argv, txn), interpreter)
+        if self.dispatcher.plain_calls is not None:
+            self.dispatcher.recorder.record_uses(txn)  # those of the plain calls before it
+        return self.result(self.dispatcher.answer(client, command, argv, txn))
 
     def _find(self, argv: list[bytes]) -> Command | tuple[bytes, int]:
         """Return the command of a request, or the refusal."""
@@ -360,9 +377,10 @@ class Scripts:
         self.dispatcher.statistics.count_rejection(_code(message), name_of(argv, self._commands))
         return message, _FAILED
 
-    def _result(self, reply: Any, interpreter: Interpreter) -> Any:
+    def result(self, reply: Any) -> Any:
         """Return a reply as the sandbox takes it; a command that would block has timed out."""
-        kind = type(reply)
+        interpreter, kind = self._running, type(reply)
+        assert interpreter is not None
         if kind is Blocked:
             reply = reply.expired
             kind = type(reply)
@@ -373,13 +391,13 @@ class Scripts:
                 return FULL
             return reply
         if reply is None or kind is NullArray:
-            return False if self._protocol == RESP2 else None
+            return False if self.protocol == RESP2 else None
         if reply is OK:
             return True
         if type(reply) is ErrorReply:
             self._error_of_call = reply
             return reply.line, _FAILED
-        wire = encode(reply, self._protocol)
+        wire = encode(reply, self.protocol)
         if len(wire) > SMALL and not interpreter.has_room(8 * len(wire)):
             return FULL
         return wire, _ENCODED
@@ -404,7 +422,7 @@ class Scripts:
 
     def set_resp(self, protocol: int) -> None:
         """Set the protocol in which the script gets replies."""
-        self._protocol = protocol
+        self.protocol = protocol
 
     def tick(self) -> int | None:
         """Return the number of the error that ends the script now."""
@@ -417,6 +435,30 @@ class Scripts:
         except BaseException as error:
             self._failure = error
             return INTERNAL_ERROR
+
+
+class PythonScriptCalls:
+    """Runs the commands of scripts."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    def begin(self, client: Client, txn: Txn, interpreter: Interpreter, reads: bool) -> None:
+        """Take the state of a script that begins."""
+
+    def end(self) -> None:
+        """Forget a script that has ended."""
+
+    def run_sha(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Any:
+        """Run a script in the usual way; NotImplemented: ``Scripts.run_sha`` runs it."""
+        return NotImplemented
+
+    def __call__(self, *argv: Any) -> Any:
+        """Run a command of the script; return its reply as the sandbox takes it."""
+        try:
+            return self._scripts.answer(list(argv))
+        except BaseException as error:
+            return self._scripts.fail(error)
 
 
 def _may(user: User, command: Command, argv: Sequence[bytes]) -> bool:

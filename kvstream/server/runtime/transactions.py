@@ -31,6 +31,8 @@ from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
 from kvstream.operations.watch import Watched
 from kvstream.resp.replies import encode
+from kvstream.resp.requests import ARGUMENT_BYTES
+from kvstream.server import calls as twins
 from kvstream.server.runtime.client import Argv, Client, MultiQueue, ReplyMode
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import PendingReply
@@ -49,7 +51,7 @@ class ExecReplies:
     """The memory that the replies of one EXEC may take together: as much as one other reply."""
 
     def __init__(self, limits: Limits, short_bytes: int) -> None:
-        self._limits, self._short_bytes = limits, short_bytes
+        self.limits, self.short_bytes = limits, short_bytes
         self.size = 0
         """Bytes that the replies take so far."""
         self.is_long = False
@@ -60,18 +62,18 @@ class ExecReplies:
 
         The reply of a command that has written is never refused.
         """
-        limits, size = self._limits, OBJECT_BYTES if type(reply) in _MINIMAL else memory_of(reply)
+        limits, size = self.limits, OBJECT_BYTES if type(reply) in _MINIMAL else memory_of(reply)
         total = self.size + size
         if size > SMALL and 0 < limits.reply_max < total and not command.writes:
             return ErrorReply.of(limits.too_large())
         self.size = limits.reply_held = total
-        if type(reply) is Paged or total > self._short_bytes:
+        if type(reply) is Paged or total > self.short_bytes:
             self.is_long = True
         return reply
 
     def leave(self) -> None:
         """Restore the full limit for the replies of others."""
-        self._limits.reply_held = 0
+        self.limits.reply_held = 0
 
 
 def queueable(commands: Mapping[bytes, Command | Container]) -> dict[bytes, Command]:
@@ -87,15 +89,25 @@ def queueable(commands: Mapping[bytes, Command | Container]) -> dict[bytes, Comm
     }
 
 
-def queue_plain(client: Client, commands: Mapping[bytes, Command], most: int) -> int:
+def queue_plain(client: Client, commands: dict[bytes, Command], most: int) -> int:
     """Queue the next requests of a client in MULTI that need no check; return how many.
 
     It stops at a request that is not one of ``commands`` or has a wrong number of words.
     """
     if not (client.user.free and client.authenticated and client.reply_mode is ReplyMode.ON):
         return 0
-    queue, requests, count = client.queue, client.requests, 0
+    queue = client.queue
     assert queue is not None
+    if twins is not None and not queue.failed:
+        return twins.queue_plain(client, commands, most, ARGUMENT_BYTES)
+    return queue_in_python(client, queue, commands, most)
+
+
+def queue_in_python(
+    client: Client, queue: MultiQueue, commands: Mapping[bytes, Command], most: int
+) -> int:
+    """Do what ``queue_plain`` does for a client that needs no check."""
+    requests, count = client.requests, 0
     while requests and count < most:
         argv = requests[0]
         command = commands.get(argv[0]) if argv else None  # a Requeued is empty
@@ -127,8 +139,7 @@ def run_queue(
     dispatcher: Dispatcher, client: Client, queue: MultiQueue, watched: Watched, txn: Txn
 ) -> Answer:
     """Run queued commands; an error of one does not stop the others."""
-    has_scripts = any(command.runs_scripts for command, _ in queue.commands)
-    if has_scripts and client.pages and dispatcher.prepare_scripts():
+    if queue.runs_scripts and client.pages and dispatcher.prepare_scripts():
         return LATER
     begun = dispatcher.clock()
     if watched.is_changed(txn):
@@ -136,17 +147,25 @@ def run_queue(
     room = ExecReplies(txn.catalog.limits, txn.thresholds.short_bytes)
     tracking = dispatcher.trackers.clients.get(client)
     caching = tracking is not None and tracking.caching
-    protocol = client.protocol
+    protocol, calls = client.protocol, dispatcher.plain_calls
     replies: list[Reply] = []
     client.in_exec = True
     try:
-        for run in _runs(queue.commands):
+        for run in _runs(queue.commands) if queue.appends else [queue.commands]:
             are_xadds = len(run) > 1 and _is_xadd(run[0])
             ids = _add_together(dispatcher, client, run, txn) if are_xadds else []
             if ids:
                 replies += [room.take(run[0][0], eid) for eid in ids]
                 continue
-            for command, argv in run:
+            at = 0
+            while at < len(run):
+                if calls is not None and client.protocol == protocol:
+                    at = calls.run_queue(client, run, at, txn, room, replies)
+                    if at == len(run):
+                        break
+                    dispatcher.recorder.record_uses(txn)
+                command, argv = run[at]
+                at += 1
                 if tracking is not None:
                     tracking.caching = caching  # CLIENT CACHING applies to the whole transaction
                 reply = room.take(command, _answer(dispatcher, client, command, argv, txn))
@@ -154,6 +173,8 @@ def run_queue(
                     # HELLO ran: its reply and those after it are of the new protocol
                     reply = Shared(reply, {protocol: encode(reply, client.protocol)})
                 replies.append(reply)
+                if calls is not None:
+                    dispatcher.update_path()
     finally:
         client.in_exec = False
         room.leave()
@@ -174,8 +195,6 @@ def _is_xadd(queued: Queued) -> bool:
 
 def _runs(commands: list[Queued]) -> list[list[Queued]]:
     """Split commands into runs: XADDs without options to one key, and all between these."""
-    if not any(map(_is_xadd, commands)):
-        return [commands] if commands else []
     return [
         list(alike)
         for _, alike in groupby(commands, lambda each: each[1][1] if _is_xadd(each) else None)

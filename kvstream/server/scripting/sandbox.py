@@ -161,22 +161,25 @@ class Interpreter:
         imitated: Imitated | None = None,
     ) -> None:
         """Raise NoLua if lupa is not installed; without ``imitated``, libraries see kvstream."""
-        self._host, self._memory_max = host, max(memory_max, 4 * SPARE)
-        self._nearly = self._memory_max - SPARE
+        self._host, self.memory_max = host, max(memory_max, 4 * SPARE)
+        self.nearly = self.memory_max - SPARE
+        """Bytes beyond which Lua gets no more replies."""
         self._version = version, number
         self._imitated = imitated
         try:
             self._lua = import_module("lupa.lua51")
         except ImportError:
             raise NoLua from None
+        self.error: type[Exception] = self._lua.LuaError
         self._runtime: Any = None
-        self._loaded: set[bytes] = set()
+        self.loaded: set[bytes] = set()
+        """The keys of the scripts that are compiled."""
         self._start()
 
     def _start(self) -> None:
         """Make a new Lua state."""
         if self._runtime is not None:
-            self._runtime.set_max_memory(2 * self._memory_max)  # to take it down
+            self._runtime.set_max_memory(2 * self.memory_max)  # to take it down
         host = self._host
         runtime = self._lua.LuaRuntime(
             encoding=None,
@@ -185,7 +188,7 @@ class Interpreter:
             register_eval=False,
             register_builtins=False,
             unpack_returned_tuples=True,
-            max_memory=self._memory_max,
+            max_memory=self.memory_max,
         )
         functions = host.tick, host.command, host.may_run, host.sha1hex, host.log, host.set_resp
         install_libraries(runtime)
@@ -195,27 +198,28 @@ class Interpreter:
             for name in _SANDBOX
         ]
         made_functions = first(*parts, *functions, *self._version)
-        self._load, self._forget, self._feed, self._run, *rest = made_functions
+        self._load, self._forget, self._feed, self.call, *rest = made_functions
         self._load_library, self._end_loading, imitate = rest
         if self._imitated is not None:
             imitate(*self._imitated)
         del spare, first, parts
         self._runtime = runtime
-        self._used: Callable[[], int] = runtime.get_memory_used
-        self._loaded.clear()
+        self.used: Callable[[], int] = runtime.get_memory_used
+        """Returns the bytes that the Lua state takes."""
+        self.loaded.clear()
 
     @property
     def memory(self) -> int:
         """The bytes that the Lua state takes."""
-        return self._used()
+        return self.used()
 
     def has_room(self, size: int = SMALL) -> bool:
         """Return whether ``size`` bytes may be given to Lua now."""
-        return self._used() + size + SPARE - SMALL <= self._memory_max
+        return self.used() + size + SPARE - SMALL <= self.memory_max
 
     def is_full(self) -> bool:
         """Return whether not even a small reply may be given to Lua now."""
-        return self._used() > self._nearly
+        return self.used() > self.nearly
 
     def make_room(self, size: int) -> None:
         """Make room in Lua for ``size`` bytes, or raise RequestError.
@@ -234,17 +238,17 @@ class Interpreter:
 
     def load(self, key: bytes, source: bytes, name: bytes = b"@user_script") -> None:
         """Compile a script, if it is not, and keep it under its key; NotCompiled if it is wrong."""
-        if key in self._loaded:
+        if key in self.loaded:
             return
         self.make_room(3 * len(source))
         try:
             message = self._load(key, without_tail_calls(source), name)
-        except self._lua.LuaError:
+        except self.error:
             self._start()
             message = _NO_MEMORY
         if message is not None:
             raise NotCompiled(f"Error compiling script (new function): {text(message)}")
-        self._loaded.add(key)
+        self.loaded.add(key)
 
     def load_library(self, code: bytes) -> list[Function]:
         """Run a library of functions, and return the functions that it registers.
@@ -254,7 +258,7 @@ class Interpreter:
         self.make_room(3 * len(code))
         try:
             result = self._load_library(without_tail_calls(code))
-        except self._lua.LuaError as error:
+        except self.error as error:
             self._start()
             raise NotCompiled(f"Error registering functions: ERR {error}") from None
         if type(result) is bytes:
@@ -267,7 +271,7 @@ class Interpreter:
     def use_libraries(self, names: Iterable[bytes]) -> None:
         """Make the functions of the libraries that were loaded callable; they have these names."""
         self._end_loading(True)
-        self._loaded.update(names)
+        self.loaded.update(names)
 
     def drop_libraries(self) -> None:
         """Forget the libraries that were loaded and are not used."""
@@ -275,13 +279,13 @@ class Interpreter:
 
     def forget(self, key: bytes) -> None:
         """Forget a script or a function."""
-        if key in self._loaded:
-            self._loaded.discard(key)
+        if key in self.loaded:
+            self.loaded.discard(key)
             self._forget(key)
 
     def has(self, key: bytes) -> bool:
         """Return whether a script is compiled."""
-        return key in self._loaded
+        return key in self.loaded
 
     def run(
         self, key: bytes, values: Sequence[bytes], keys: int, protocol: int, reply_max: int
@@ -293,14 +297,22 @@ class Interpreter:
         """
         try:
             if len(values) <= ARGUMENTS_MAX:
-                result = self._run(key, protocol, reply_max, keys, *values)
+                result = self.call(key, protocol, reply_max, keys, *values)
             else:
                 for at in range(0, len(values), ARGUMENTS_MAX):
                     self._feed(*values[at : at + ARGUMENTS_MAX])
-                result = self._run(key, protocol, reply_max, keys)
-        except self._lua.LuaError as error:
-            self._start()
-            return Failure(b"ERR " + str(error).encode() if str(error) else _NO_MEMORY)
+                result = self.call(key, protocol, reply_max, keys)
+        except self.error as error:
+            return self.failure_of(error)
+        return self.result_of(result)
+
+    def failure_of(self, error: Exception) -> Failure:
+        """Begin anew after an error that Lua itself has raised, and return it."""
+        self._start()
+        return Failure(b"ERR " + str(error).encode() if str(error) else _NO_MEMORY)
+
+    def result_of(self, result: Any) -> Result:
+        """Return the result of what ``call`` has returned."""
         if type(result) is not tuple:
             if isinstance(result, BaseException):  # an interrupt
                 raise result

@@ -85,7 +85,8 @@ class ScriptCache:
     def __init__(self, on_evict: Callable[[Script], None]) -> None:
         """``on_evict`` is called with each script that leaves because others ran after it."""
         self._on_evict = on_evict
-        self._scripts: dict[bytes, Script] = {}
+        self.scripts: dict[bytes, Script] = {}
+        """By their SHA-1 in small letters."""
         self._by_source: dict[bytes, Script] = {}
         self._recent: dict[bytes, None] = {}
         """Scripts of EVAL by SHA-1, the one that ran last at the end."""
@@ -93,18 +94,18 @@ class ScriptCache:
         self.text_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._scripts)
+        return len(self.scripts)
 
     @property
     def memory(self) -> int:
         """The bytes that the scripts take, for INFO."""
-        return self.text_bytes + SCRIPT_BYTES * len(self._scripts)
+        return self.text_bytes + SCRIPT_BYTES * len(self.scripts)
 
     def get(self, sha: bytes) -> Script | None:
         """Return the script of a SHA-1, in letters of any case."""
-        script = self._scripts.get(sha)
+        script = self.scripts.get(sha)
         if script is None and len(sha) == SHA_DIGITS:
-            script = self._scripts.get(sha.lower())
+            script = self.scripts.get(sha.lower())
         if script is not None and not script.stays:
             self._use(script)
         return script
@@ -123,18 +124,18 @@ class ScriptCache:
             recent[script.sha] = None
 
     def has(self, sha: bytes) -> bool:
-        return sha in self._scripts or sha.lower() in self._scripts
+        return sha in self.scripts or sha.lower() in self.scripts
 
     def add(self, script: Script, stays: bool) -> None:
         """Keep a script; ``stays``: until SCRIPT FLUSH."""
-        self._scripts[script.sha] = self._by_source[script.source] = script
+        self.scripts[script.sha] = self._by_source[script.source] = script
         self.text_bytes += len(script.source)
         script.stays = stays
         if stays:
             return
         self._recent[script.sha] = None
         if len(self._recent) > EVAL_SCRIPTS_MAX:
-            oldest = self._scripts.pop(next(iter(self._recent)))
+            oldest = self.scripts.pop(next(iter(self._recent)))
             del self._recent[oldest.sha], self._by_source[oldest.source]
             self.text_bytes -= len(oldest.source)
             self.evicted += 1
@@ -147,7 +148,7 @@ class ScriptCache:
 
     def clear(self) -> None:
         """Forget all scripts."""
-        self._scripts.clear()
+        self.scripts.clear()
         self._by_source.clear()
         self._recent.clear()
         self.text_bytes = 0

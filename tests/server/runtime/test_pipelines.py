@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kvstream.server.scripting.script import sha1
 from kvstream.types.clock import ManualClock
 from tests.server.talking import Server, request, sound
 
@@ -68,6 +69,22 @@ REQUESTS: st.SearchStrategy[Words] = st.one_of(
     st.sampled_from([("CLIENT", "REPLY", "SKIP"), ("CLIENT", "NO-TOUCH", "ON"), ("RESET",)]),
     st.sampled_from([("HELLO", "3"), ("HELLO", "2"), ("CONFIG", "SET", "maxmemory", "0")]),
 )
+SCRIPTS = (
+    "redis.call('set', KEYS[1], ARGV[1]) redis.call('incr', KEYS[2])"
+    "return redis.call('get', KEYS[1])",
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end",
+    "return {redis.pcall('Mget', KEYS[1], KEYS[2]), redis.pcall('xlen', KEYS[1]), redis.pcall('')}",
+    "redis.setresp(3) redis.call('select', 1)"
+    "return {redis.pcall('get', KEYS[1]) == nil, redis.call('ping')}",
+    "redis.pcall('GET', KEYS[1]) redis.pcall('xadd', KEYS[2], '*', 'f', ARGV[1]) "
+    "return redis.call('object', 'idletime', KEYS[1])",
+)
+SHAS = [sha1(script.encode()).decode() for script in SCRIPTS]
+RUNS: st.SearchStrategy[Words] = st.tuples(
+    st.sampled_from(["EVALSHA", "EVALSHA_RO"]),
+    *(st.sampled_from([*SHAS, SHAS[0].upper()]), st.just("2"), KEYS, KEYS),
+    st.sampled_from(["1", "v", "v" * 3000]),
+)
 FIGURES = ("calls", "rejected", "failed", "idle")
 
 
@@ -83,7 +100,7 @@ def figures(server: Server) -> dict[str, Any]:
     return {"commands": commands, "hits": hits, "misses": misses, "errors": statistics.errors}
 
 
-@given(st.lists(st.lists(REQUESTS, max_size=12), max_size=5))
+@given(st.lists(st.lists(REQUESTS | RUNS, max_size=12), max_size=5))
 @example([[("XADD", "s", "1-1", "f", "v")], [*STREAMS_READS]])
 @settings(max_examples=int(os.environ.get("KVSTREAM_EXAMPLES") or 40))
 def test_pipelines_have_the_replies_and_counters_of_the_general_path(
@@ -100,6 +117,8 @@ def test_pipelines_have_the_replies_and_counters_of_the_general_path(
         seen = []
         for server in (plain, general):
             ann, bob, heard = server.client(), server.client(), []
+            for script in SCRIPTS:
+                bob.ask("SCRIPT", "LOAD", script)
             for requests in turns:
                 if bob.client.block is None:
                     bob.send("XREAD", "BLOCK", "0", "STREAMS", "missing", "s", "$", "$")

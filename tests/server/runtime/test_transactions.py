@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstream.commands import reply_pages
+from kvstream.server import calls, stats
+from kvstream.server.runtime.transactions import SMALL
+from kvstream.server.scripting import sandbox
 from kvstream.types.clock import ManualClock
-from tests.server.runtime.test_pipelines import Words, figures
+from tests.server.runtime.test_pipelines import SCRIPTS, Words, figures
 from tests.server.talking import Server, request, sound
 
 KEYS = st.sampled_from(["a", "b", "string"])
@@ -20,6 +24,15 @@ COMMANDS: st.SearchStrategy[Words] = st.one_of(
     st.tuples(st.just("XADD"), KEYS, st.just("5-*"), st.just("f"), st.just("v")),
     st.tuples(st.just("XLEN"), KEYS),
     st.tuples(st.just("DEL"), KEYS),
+    st.tuples(st.just("INCR"), KEYS),
+    st.tuples(st.just("SET"), KEYS, st.sampled_from(["1", "v", "v" * 3000])),
+    st.tuples(st.sampled_from(["GET", "get", "Get"]), KEYS),
+    st.tuples(st.just("MGET"), KEYS, KEYS),
+    st.tuples(st.just("OBJECT"), st.just("IDLETIME"), KEYS),
+    st.tuples(*map(st.just, ("XREAD", "BLOCK", "0", "STREAMS")), KEYS, st.just("$")),
+    st.tuples(st.just("EVAL"), st.sampled_from(SCRIPTS), st.just("2"), KEYS, KEYS, st.just("1")),
+    st.sampled_from([("HELLO", "3"), ("HELLO", "2"), ("CLIENT", "NO-TOUCH", "ON"), ("NONE",)]),
+    st.sampled_from([("CONFIG", "SET", "notify-keyspace-events", "KEA"), ("ECHO",)]),
     st.sampled_from([("SELECT", "1"), ("SELECT", "0"), ("CONFIG", "SET", "maxmemory", "0")]),
 )
 
@@ -39,8 +52,7 @@ def test_exec_has_the_replies_and_counters_of_single_commands(
     seen = []
     for name in ("together", "alone"):
         with sound(folder / name, ManualClock()) as server:
-            if name == "alone":
-                server.client().ask("MONITOR")
+            server.client().ask("MONITOR" if name == "alone" else "PING")
             ann, bob = server.client(), server.client()
             ann.ask("SET", "string", "1")
             if waits:
@@ -51,6 +63,14 @@ def test_exec_has_the_replies_and_counters_of_single_commands(
             read = [ann.ask("XRANGE", key, "-", "+") for key in ("a", "b")]
             seen.append((ann.heard(), bob.heard(), read, figures(server), ann.client.commands_run))
     assert seen[0] == seen[1]
+
+
+@pytest.mark.skipif(calls is None, reason="the compiled calls are not installed")
+def test_compiled_calls_have_the_bounds_of_python() -> None:
+    bounds = calls.BOUNDS
+    assert bounds["object_bytes"] == reply_pages.OBJECT_BYTES
+    assert bounds["object_bytes"] + bounds["small"] <= SMALL
+    assert (bounds["recent"], bounds["arguments_max"]) == (stats.RECENT, sandbox.ARGUMENTS_MAX)
 
 
 def test_xadds_of_an_exec_are_one_operation(
