@@ -14,6 +14,7 @@ MODULES = [
     "kvstream.layout._compiled",
     "kvstream.layout._packing",
     "kvstream.meta._plain",
+    "kvstream.meta._strings",
     "kvstream.rdb._compiled",
     "kvstream.resp._waits",
     "kvstream.resp._wire",

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from bench.commands import RELEASE, THREE_CALLS, sha1_of
 from bench.machine.allocations import AllocationCounter, CompilerMissing
 from bench.processes import framed
 from kvstream import Message, Queue, Store, StreamID
@@ -58,6 +59,9 @@ REQUESTS = {
     "XPENDING": "XPENDING s g",
     "XINFO STREAM": "XINFO STREAM s",
     "XINFO GROUPS": "XINFO GROUPS s",
+    "EVALSHA, a release": f"EVALSHA {sha1_of(RELEASE)} 1 k other",
+    "EVALSHA, three calls": f"EVALSHA {sha1_of(THREE_CALLS)} 2 k n v",
+    "MULTI of 10 INCR": "; ".join(("MULTI", *[f"INCR c{{0}}:{at}" for at in range(10)], "EXEC")),
 }
 """The words of requests; ``{}`` is a number that rises by one."""
 ENTRIES = 4 * (WARM_UPS + REPEATS) * (1 + PIPELINED)
@@ -157,7 +161,8 @@ def _requests(folder: Path, clock: ManualClock) -> Iterator[Step]:
     numbers = count(1)
 
     def encode(words: str, size: int = 1) -> bytes:
-        return b"".join(framed(*words.format(next(numbers)).split()) for _ in range(size))
+        requests = (words.format(next(numbers)) for _ in range(size))
+        return b"".join(framed(*each.split()) for unit in requests for each in unit.split("; "))
 
     def run(requests: bytes) -> None:
         """Parse what has arrived at once, and run it."""
@@ -168,6 +173,8 @@ def _requests(folder: Path, clock: ManualClock) -> Iterator[Step]:
     for number in range(1, ENTRIES + 1):
         run(encode(f"XADD s {number}-1 f v") + encode(f"XADD deleted {number}-1 f v"))
     run(encode("SET k v") + encode("XGROUP CREATE s g 0") + encode("XGROUP CREATE q g 0 MKSTREAM"))
+    for script in (RELEASE, THREE_CALLS):
+        run(framed("SCRIPT", "LOAD", script))
     run(encode(f"XREADGROUP GROUP g c COUNT {ENTRIES // 2} STREAMS s >"))
     for name, words in REQUESTS.items():
         numbers = count(1)

@@ -115,7 +115,7 @@ def _scripts(client: Redis, count: int) -> None:
     client.set(KEY, "token")
 
 
-def _sha1(script: str) -> str:
+def sha1_of(script: str) -> str:
     return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -414,7 +414,7 @@ COMMANDS = (
         "evalsha-release",
         "EVALSHA that releases a lock",
         (0.5, 0.5),
-        ("EVALSHA", _sha1(RELEASE), "1", KEY, "other"),
+        ("EVALSHA", sha1_of(RELEASE), "1", KEY, "other"),
         prepare=_scripts,
         holds=lambda reply: reply == 0,
     ),
@@ -422,7 +422,7 @@ COMMANDS = (
         "evalsha-three",
         "EVALSHA of three calls",
         (0.5, 0.5),
-        ("EVALSHA", _sha1(THREE_CALLS), "2", f"{KEY}:1", f"{KEY}:2", "value"),
+        ("EVALSHA", sha1_of(THREE_CALLS), "2", f"{KEY}:1", f"{KEY}:2", "value"),
         prepare=_scripts,
         holds=lambda reply: reply == b"value",
         divisor=2,

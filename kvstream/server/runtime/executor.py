@@ -456,7 +456,7 @@ class Executor:
                     ran, unanswered = run_pipeline(
                         pipelines, turn, client, room, self._until, self._replies
                     )
-                elif client.queue is not None and not general:
+                elif not general and (client.queue or transactions.is_multi(requests[0])):
                     ran = self._queue(client, room)
                 if unanswered is not None:
                     self._replies.append(unanswered)
@@ -701,11 +701,16 @@ class Executor:
     # --- transactions ---------------------------------------------------------------------------
 
     def _queue(self, client: Client, most: int) -> int:
-        """Queue the next requests of a client in MULTI, if they need no check; return how many."""
-        count = transactions.queue_plain(client, self._queueable, most)
-        if count and self.limits.lets_queue(client):
-            self._replies.append(transactions.replies_to_queued(client, count))
-        return count
+        """Run MULTI, and queue the requests after it that need no check; return how many ran."""
+        begins = client.is_plain and client.queue is None
+        if begins:
+            transactions.begin(self.dispatcher, client)
+        elif client.queue is None:
+            return 0
+        count = transactions.queue_plain(client, self._queueable, most - begins)
+        if (count or begins) and self.limits.lets_queue(client):
+            self._replies.append(transactions.replies_to_queued(client, count, begins))
+        return count + begins
 
     def _exec(self, turn: Turn, client: Client) -> None:
         """Run the queue of a MULTI as one unit, atomically."""

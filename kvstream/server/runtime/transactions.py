@@ -20,6 +20,7 @@ from kvstream.commands.command import (
 )
 from kvstream.commands.replies import (
     NULL_ARRAY,
+    OK,
     ErrorReply,
     Paged,
     Reply,
@@ -43,6 +44,7 @@ SMALL = 1 << 10
 _MINIMAL = frozenset({int, Simple, type(None)})
 """Types of replies whose size need not be measured."""
 QUEUED = Simple("QUEUED")
+_MULTI = spellings("multi")
 _EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
 _EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
 
@@ -119,9 +121,28 @@ def queue_in_python(
     return count
 
 
-def replies_to_queued(client: Client, count: int) -> PendingReply:
-    """Return the replies to ``count`` queued requests, which depend on no commit."""
-    replies = b"+QUEUED\r\n" * count
+def is_multi(argv: Argv) -> bool:
+    """Return whether a request is MULTI as most clients write it."""
+    return len(argv) == 1 and argv[0] in _MULTI
+
+
+def begin(dispatcher: Dispatcher, client: Client) -> None:
+    """Run the next request of a plain client, which is MULTI."""
+    begun = dispatcher.clock()
+    client.requests.popleft()
+    client.begin_queue()
+    client.update_path()
+    client.last_command = "multi"
+    client.commands_run += 1
+    dispatcher.statistics.count("multi", dispatcher.clock() - begun)
+
+
+def replies_to_queued(client: Client, count: int, begins: bool) -> PendingReply:
+    """Return the replies to MULTI, if it ``begins``, and ``count`` queued requests.
+
+    They depend on no commit.
+    """
+    replies = OK.line * begins + QUEUED.line * count
     shared = Shared(QUEUED, {client.protocol: replies})
     return PendingReply(client, shared, protocol=client.protocol, depends=False, is_sent=True)
 
