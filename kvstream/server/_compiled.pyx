@@ -5,8 +5,10 @@ Each takes the plain case alone and leaves all else to the Python twin that its 
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_Next
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from kvstream.layout._msgpack cimport (
     UNIQUE,
@@ -16,6 +18,7 @@ from kvstream.layout._msgpack cimport (
     pack_string,
     packed_size,
 )
+from kvstream.layout._slots cimport find_slots, get, is_of, put
 from kvstream.resp._requests cimport Part, take_bulk, take_number
 from kvstream.resp._sockets cimport (
     KVSTREAM_READY,
@@ -42,6 +45,89 @@ cdef enum:
     OPTIONS_MAX = 5  # words before the ID of an XADD that trims
     TRIMS_KEPT = 256  # texts of trims that are remembered
     READ_ROOM = 262144  # bytes read from a socket at once
+
+
+# --- the slots of Python's classes -------------------------------------------------------------------
+
+
+cdef struct ClientSlots:
+    Py_ssize_t type
+    Py_ssize_t bytes_in
+    Py_ssize_t bytes_out
+    Py_ssize_t closing
+    Py_ssize_t commands_run
+    Py_ssize_t db
+    Py_ssize_t last_command
+    Py_ssize_t last_used
+    Py_ssize_t look_at
+    Py_ssize_t lost
+    Py_ssize_t on_short_path
+    Py_ssize_t output_over_since
+    Py_ssize_t prefix
+    Py_ssize_t protocol
+    Py_ssize_t reader
+    Py_ssize_t reply_unfinished
+    Py_ssize_t requests
+    Py_ssize_t send
+    Py_ssize_t user
+
+
+cdef struct StatisticsSlots:
+    Py_ssize_t type
+    Py_ssize_t bytes_in
+    Py_ssize_t bytes_out
+
+
+cdef ClientSlots CLIENT
+cdef StatisticsSlots STATISTICS
+
+
+def bind(type client, type statistics):
+    """Find the slots of the classes."""
+    global CLIENT, STATISTICS
+    CLIENT, STATISTICS = find_slots(client, CLIENT), find_slots(statistics, STATISTICS)
+
+
+cdef inline object of_client(object client, Py_ssize_t place, object name):
+    """Return an attribute of a client, at its place in a ``Client``."""
+    return get(client, place) if is_of(client, CLIENT.type) else getattr(client, name)
+
+
+cdef inline bint is_so(object client, Py_ssize_t place, object name) except -1:
+    """Return whether an attribute of a client is true."""
+    value = of_client(client, place, name)
+    return False if value is False else True if value is True else bool(value)
+
+
+cdef inline int set_of_client(object client, Py_ssize_t place, object name, object value) except -1:
+    if is_of(client, CLIENT.type):
+        put(client, place, value)
+    else:
+        setattr(client, name, value)
+    return 0
+
+
+cdef int note_commands(object client, object name, Py_ssize_t count) except -1:
+    """Count commands that a client has run, the last one of that name."""
+    set_of_client(client, CLIENT.last_command, "last_command", name)
+    before = of_client(client, CLIENT.commands_run, "commands_run")
+    return set_of_client(client, CLIENT.commands_run, "commands_run", before + count)
+
+
+cdef inline int count_bytes_in(object statistics, Py_ssize_t size) except -1:
+    if is_of(statistics, STATISTICS.type):
+        put(statistics, STATISTICS.bytes_in, get(statistics, STATISTICS.bytes_in) + size)
+    else:
+        statistics.bytes_in += size
+    return 0
+
+
+cdef inline int count_bytes_out(object statistics, Py_ssize_t size) except -1:
+    if is_of(statistics, STATISTICS.type):
+        put(statistics, STATISTICS.bytes_out, get(statistics, STATISTICS.bytes_out) + size)
+    else:
+        statistics.bytes_out += size
+    return 0
 
 
 # --- batches of XADD ----------------------------------------------------------------------------
@@ -302,8 +388,7 @@ def answer(list batches not None, list ids not None):
         stop = at + PyList_GET_SIZE(batch.entries)
         batch.replies = encode_ids(ids, at, stop)
         client = batch.client
-        client.last_command = "xadd"
-        client.commands_run += stop - at
+        note_commands(client, "xadd", stop - at)
         at = stop
 
 
@@ -326,14 +411,22 @@ cdef class Arrivals:
         self.ready, self.xadd_batches = server.ready, server.xadd_batches
 
     def __call__(self, client, bytes data not None):
+        self.receive(client, data)
+
+    cdef int receive(self, object client, bytes data) except -1:
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-        self.statistics.bytes_in += size
-        arrived = client.bytes_in + size
-        client.bytes_in = arrived
-        if arrived > client.look_at:
+        count_bytes_in(self.statistics, size)
+        arrived = of_client(client, CLIENT.bytes_in, "bytes_in") + size
+        set_of_client(client, CLIENT.bytes_in, "bytes_in", arrived)
+        if arrived > of_client(client, CLIENT.look_at, "look_at"):
             self.limits.pause_if_ahead(client)
-        if not (client.on_short_path and not client.requests and self.take(client, data, size)):
+        if not (
+            is_so(client, CLIENT.on_short_path, "on_short_path")
+            and not len(of_client(client, CLIENT.requests, "requests"))
+            and self.take(client, data, size)
+        ):
             self.receive_unusual(client, data)
+        return 0
 
     cdef bint take(self, object client, bytes data, Py_ssize_t size) except -1:
         """Take a batch or whole requests; return False for anything else."""
@@ -343,17 +436,17 @@ cdef class Arrivals:
         if size <= self.batch_max:
             batch = take_batch(client, data, self.entry_max, self.read_trim)
         if batch is not None:
-            client.last_used = self.clock()
+            set_of_client(client, CLIENT.last_used, "last_used", self.clock())
             self.xadd_batches.append(batch)
             return True
-        reader = client.reader
+        reader = of_client(client, CLIENT.reader, "reader")
         if size > self.piece or not reader.trusted:
             return False
         end = take_plain(data, 0, requests, [], 0, reader.bulk_max)
         if end[0] != size or end[2] or not requests:
             return False
-        client.last_used = self.clock()
-        client.requests.extend(requests)
+        set_of_client(client, CLIENT.last_used, "last_used", self.clock())
+        of_client(client, CLIENT.requests, "requests").extend(requests)
         self.ready[client] = None
         return True
 
@@ -434,14 +527,15 @@ cdef class Channel:
             return
         if self.socket < 0 and transport.is_closing():
             return
-        self.statistics.bytes_out += size
-        client.bytes_out += size
+        count_bytes_out(self.statistics, size)
+        written = of_client(client, CLIENT.bytes_out, "bytes_out") + size
+        set_of_client(client, CLIENT.bytes_out, "bytes_out", written)
         if self.socket >= 0 and not self.uncounted:
             if not self.buffered or not transport.get_write_buffer_size():
                 self.buffered = False
                 sent = kvstream_send(self.socket, PyBytes_AS_STRING(data), size)
                 if sent == size:
-                    if client.output_over_since is not None:
+                    if of_client(client, CLIENT.output_over_since, "output_over_since") is not None:
                         client.output_over_since = None
                     return
                 if transport.is_closing():
@@ -531,7 +625,11 @@ cdef class Poller:
                     channel.abort()
                 elif channel.client is not None:
                     data = PyBytes_FromStringAndSize(self.buffer, size)
-                    channel.executor.receive(channel.client, data)
+                    receive = channel.executor.receive
+                    if type(receive) is Arrivals:
+                        (<Arrivals>receive).receive(channel.client, data)
+                    else:
+                        receive(channel.client, data)
             except Exception as error:
                 channel.report(error)
         return taken
@@ -547,9 +645,14 @@ cdef class Answered:
     cdef readonly list requests, replies
 
     def __init__(self, client):
+        self.begin(client)
+
+    cdef int begin(self, object client) except -1:
         self.client = client
-        self.db, self.protocol = client.db, client.protocol
+        self.db = of_client(client, CLIENT.db, "db")
+        self.protocol = of_client(client, CLIENT.protocol, "protocol")
         self.requests, self.replies = [], []
+        return 0
 
 
 cdef inline bint is_common(object reply) noexcept:
@@ -582,6 +685,16 @@ cdef object only_stream(list argv):
     return <object>PyList_GET_ITEM(argv, mark + 1)
 
 
+cdef extern from *:
+    """
+    /* An instance of a class whose __init__ is left out. */
+    static inline PyObject *kvstream_new(PyObject *type, PyObject *none) {
+        return ((PyTypeObject *)type)->tp_new((PyTypeObject *)type, none, NULL);
+    }
+    """
+    object new_of "kvstream_new" (object type, tuple none)
+
+
 cdef class PlainRun:
     """The state of the loops of ``run_in_python`` and ``run_ready_in_python`` of pipelines.py."""
 
@@ -593,7 +706,7 @@ cdef class PlainRun:
     cdef object unanswered
     cdef double noted_s, until
     # The last command and what is asked of it at each request.
-    cdef object last, handler
+    cdef object last, handler, name
     cdef Py_ssize_t arity, key_at
     cdef bint touches, counts, collects, names_streams, writes, shows_change
 
@@ -614,7 +727,7 @@ cdef class PlainRun:
 
     cdef int note(self, object plain) except -1:
         """Note the command of the next requests."""
-        self.last, self.handler = plain, plain.run
+        self.last, self.handler, self.name = plain, plain.run, plain.name
         self.arity, self.key_at = plain.arity, plain.key_at
         self.touches, self.counts = plain.touches_keys, plain.counted_keys
         self.collects = not self.key_at and (self.touches or self.counts) and plain.keys is not None
@@ -658,7 +771,7 @@ cdef class PlainRun:
         elif self.names_streams:
             key = only_stream(<list>argv)
         if key is not None:
-            name = <bytes?>client.prefix + <bytes>key
+            name = <bytes?>of_client(client, CLIENT.prefix, "prefix") + <bytes>key
             if self.touches:
                 self.names.append(name)
             if self.counts:
@@ -685,13 +798,16 @@ cdef class PlainRun:
 
     cdef Py_ssize_t run(self, object client, Py_ssize_t most) except -1:
         """Do what ``run_in_python`` does; set ``unanswered``."""
-        cdef Answered pipeline = self.pipeline_type(client)
-        cdef list argvs = pipeline.requests, replies = pipeline.replies
-        cdef object requests = client.requests, popleft = requests.popleft, plain, reply, argv
-        cdef dict by_word = self.by_word if client.user.all_channels else self.unchecked
+        cdef Answered pipeline = <Answered>new_of(self.pipeline_type, ())
+        cdef list argvs, replies
+        cdef object requests = of_client(client, CLIENT.requests, "requests"), plain, reply, argv
+        cdef object user = of_client(client, CLIENT.user, "user")
+        cdef dict by_word = self.by_word if user.all_channels else self.unchecked
         cdef Py_ssize_t ran = 0, words
         cdef double began, ended
         self.unanswered = None
+        pipeline.begin(client)
+        argvs, replies = pipeline.requests, pipeline.replies
         self.pending.append(pipeline)
         ended = began = self.now()
         while ran < most and len(requests):
@@ -709,7 +825,7 @@ cdef class PlainRun:
                     self.begin(plain)
             if not fits(self.arity, words):
                 break
-            argvs.append(popleft())
+            argvs.append(requests.popleft())
             ran += 1
             reply = self.answer(client, argv)
             ended = self.now()
@@ -732,8 +848,7 @@ cdef class PlainRun:
             began = ended
         self.dispatcher.ended = ended
         if replies:
-            client.last_command = self.last.name
-            client.commands_run += PyList_GET_SIZE(replies)
+            note_commands(client, self.name, PyList_GET_SIZE(replies))
         elif not argvs:
             self.pending.pop()
         return ran
@@ -759,24 +874,28 @@ def run_ready(
 ):
     """Do what ``run_ready_in_python`` of pipelines.py does."""
     cdef PlainRun run = PlainRun(pipelines, turn, until, pending)
-    cdef Py_ssize_t ran = 0, count, each = pipelines.client_requests
-    cdef object xadds = pipelines.xadds
+    cdef Py_ssize_t ran = 0, count, each = pipelines.client_requests, at
+    cdef object xadds = pipelines.xadds, client
+    cdef PyObject *first = NULL
     while ready and ran < most and run.dispatcher.ended < until:
-        client = next(iter(ready))
+        at = 0
+        PyDict_Next(ready, &at, &first, NULL)
+        client = <object>first
         del ready[client]
-        if not client.on_short_path:
+        if not is_so(client, CLIENT.on_short_path, "on_short_path"):
             return ran, client, None
         try:
-            if xadds.waiting and client.requests and pipelines.has_next(client):
+            if xadds.waiting and of_client(client, CLIENT.requests, "requests") and pipelines.has_next(client):
                 xadds.flush(turn)
             count = run.run(client, min(most - ran, each))
         except pipelines.failure:
             ready[client] = None  # for the requests that have not run
             raise
         ran += count
-        if run.unanswered is None and count >= each and client.requests:
+        more = len(of_client(client, CLIENT.requests, "requests")) > 0
+        if run.unanswered is None and count >= each and more:
             ready[client] = None
-        elif run.unanswered is not None or client.requests:
+        elif run.unanswered is not None or more:
             return ran, client, run.unanswered
     return ran, None, None
 
@@ -807,7 +926,7 @@ def closing_clients(list replies not None):
     cdef object pending, client
     for pending in replies:
         client = client_of(pending)
-        if client.closing:
+        if is_so(client, CLIENT.closing, "closing"):
             clients.append(client)
     return clients
 
@@ -818,11 +937,11 @@ def write_replies(list replies not None, object begin_pages, Py_ssize_t most):
     cdef object pending, client, reply, before
     for pending in replies:
         client = client_of(pending)
-        if client.lost:
+        if is_so(client, CLIENT.lost, "lost"):
             continue
         reply = encode_pending(pending)
         if not reply:
-            if client.reply_unfinished:
+            if is_so(client, CLIENT.reply_unfinished, "reply_unfinished"):
                 begin_pages(pending)
             continue
         before = parts.get(client)
@@ -839,5 +958,6 @@ def write_replies(list replies not None, object begin_pages, Py_ssize_t most):
 
 
 cdef int send(object client, object replies) except -1:
-    client.send(b"".join(replies) if type(replies) is list else replies)
+    reply = b"".join(replies) if type(replies) is list else replies
+    of_client(client, CLIENT.send, "send")(reply)
     return 0

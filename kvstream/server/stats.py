@@ -151,6 +151,29 @@ class CommandStatistics:
 class Statistics:
     """Counters since the start, or since CONFIG RESETSTAT."""
 
+    __slots__ = (
+        "_changes_before",
+        "_peak",
+        "_samples",
+        "_writes",
+        "bytes_in",
+        "bytes_out",
+        "commands",
+        "connections",
+        "denied",
+        "errors",
+        "evicted_clients",
+        "input_disconnections",
+        "keyspace_hits",
+        "keyspace_misses",
+        "output_disconnections",
+        "rejected_connections",
+        "requests",
+        "slow_calls",
+        "turn_seconds",
+        "turns",
+    )
+
     def __init__(self, writes: frozenset[str]) -> None:
         """``writes`` are the names of the write commands."""
         self._writes = writes

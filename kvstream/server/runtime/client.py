@@ -18,6 +18,7 @@ from kvstream.engine.waiters import Waiter
 from kvstream.errors import ProtocolError
 from kvstream.operations.watch import Watched
 from kvstream.resp.requests import ARGUMENT_BYTES, QUERY_LIMIT, RequestReader
+from kvstream.server import twins
 from kvstream.server.acl import Acl, User
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client_state import (
@@ -435,6 +436,10 @@ class Client(Session):
             self.reply_mode = ReplyMode.ON
             self.update_path()
         return False
+
+
+if twins is not None:
+    twins.bind(Client, Statistics)
 
 
 class PendingReplies(Protocol):
