@@ -705,29 +705,41 @@ cdef class PlainRun:
     cdef set missing
     cdef object unanswered
     cdef double noted_s, until
-    # The last command and what is asked of it at each request.
-    cdef object last, handler, name
+    # The last command of the turn; the last one of any turn, and what is asked of it at each request.
+    cdef object last, noted, handler, name
     cdef Py_ssize_t arity, key_at
     cdef bint touches, counts, collects, names_streams, writes, shows_change
 
-    def __init__(self, pipelines, turn, double until, list pending not None):
-        dispatcher, recorder, txn = pipelines.dispatcher, pipelines.recorder, turn.txn
-        self.pipelines, self.turn, self.dispatcher = pipelines, turn, dispatcher
-        self.recorder, self.txn = recorder, txn
+    def __init__(self, pipelines):
+        recorder = pipelines.recorder
+        self.pipelines, self.dispatcher, self.recorder = pipelines, pipelines.dispatcher, recorder
         self.pipeline_type, self.command_type = pipelines.pipeline_type, pipelines.command_type
         self.held_types, self.readers = pipelines.held_types, pipelines.readers
-        self.clock = None if dispatcher.clock is perf_counter else dispatcher.clock
         self.by_word, self.unchecked = pipelines.by_word, pipelines.unchecked
-        self.signals, self.missing = txn.signals, txn.missing
         self.times, self.names, self.lookups = recorder.times, recorder.names, recorder.lookups
-        self.noted_s, self.until, self.pending = recorder.noted_s, until, pending
-        self.last = recorder.command
+
+    cdef int begin_turn(self, object turn, double until, list pending) except -1:
+        clock, txn, recorder = self.dispatcher.clock, turn.txn, self.recorder
+        self.clock = None if clock is perf_counter else clock
+        self.turn, self.until, self.pending = turn, until, pending
+        self.txn, self.signals, self.missing = txn, txn.signals, txn.missing
+        self.noted_s, self.last = recorder.noted_s, recorder.command
         if self.last is not None:
             self.note(self.last)
+        return 0
+
+    cdef int end_turn(self) except -1:
+        """Keep no replies until the next turn."""
+        self.turn = self.txn = self.pending = self.unanswered = self.last = None
+        self.signals, self.missing = None, None
+        return 0
 
     cdef int note(self, object plain) except -1:
         """Note the command of the next requests."""
-        self.last, self.handler, self.name = plain, plain.run, plain.name
+        self.last = plain
+        if plain is self.noted:
+            return 0
+        self.noted, self.handler, self.name = plain, plain.run, plain.name
         self.arity, self.key_at = plain.arity, plain.key_at
         self.touches, self.counts = plain.touches_keys, plain.counted_keys
         self.collects = not self.key_at and (self.touches or self.counts) and plain.keys is not None
@@ -858,10 +870,22 @@ cdef inline bint fits(Py_ssize_t arity, Py_ssize_t words) noexcept:
     return words == arity or 0 < -arity <= words
 
 
+cdef PlainRun prepare(pipelines):
+    """Return the state of the loops of one server, which is kept between turns."""
+    found = pipelines.prepared
+    if type(found) is not PlainRun:
+        found = pipelines.prepared = PlainRun(pipelines)
+    return <PlainRun>found
+
+
 def run_pipeline(pipelines, turn, client, Py_ssize_t most, double until, list pending not None):
     """Do what ``run_in_python`` of pipelines.py does."""
-    cdef PlainRun run = PlainRun(pipelines, turn, until, pending)
-    return run.run(client, most), run.unanswered
+    cdef PlainRun run = prepare(pipelines)
+    run.begin_turn(turn, until, pending)
+    try:
+        return run.run(client, most), run.unanswered
+    finally:
+        run.end_turn()
 
 
 def run_ready(
@@ -873,7 +897,17 @@ def run_ready(
     list pending not None,
 ):
     """Do what ``run_ready_in_python`` of pipelines.py does."""
-    cdef PlainRun run = PlainRun(pipelines, turn, until, pending)
+    cdef PlainRun run = prepare(pipelines)
+    run.begin_turn(turn, until, pending)
+    try:
+        return run_all(run, pipelines, turn, ready, most, until)
+    finally:
+        run.end_turn()
+
+
+cdef tuple run_all(
+    PlainRun run, object pipelines, object turn, dict ready, Py_ssize_t most, double until
+):
     cdef Py_ssize_t ran = 0, count, each = pipelines.client_requests, at
     cdef object xadds = pipelines.xadds, client
     cdef PyObject *first = NULL

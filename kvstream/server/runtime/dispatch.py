@@ -96,7 +96,7 @@ class Dispatcher:
         """
         alone = bool(
             self._monitors
-            or self.recorder.counts_hot_keys
+            or (self.recorder.hot_keys is not None and self.recorder.counts_hot_keys)
             or self.notifications.of_calls
             or self.paused
             or self.over_maxmemory

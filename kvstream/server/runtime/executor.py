@@ -237,8 +237,10 @@ class Executor:
             self.incremental.run()
         if self.limits.paused:
             self.limits.release()
-        if self.options.maxmemory_clients:
-            self.limits.bound_clients()
+        counted, limits = self.statistics, self.limits
+        moved = counted.bytes_in + counted.bytes_out
+        if not limits.measured <= moved < limits.measure_at:
+            limits.bound_clients()
         if self.trackers.clients:
             self._send_invalidations()
         if self.pubsub.queue or self.pubsub.behind:

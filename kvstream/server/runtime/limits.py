@@ -161,7 +161,9 @@ class Limits:
         self._refusals, self._cuts = Throttle(), Throttle()
         self._http = Throttle(1, WARN_S)
         self._evicted_at = -WARN_S
-        self._moved = 0
+        self.measured = self.measure_at = 0
+        """The bytes received and sent when the clients' memory was summed last, and when it is
+        summed again."""
         """Bytes received and sent when the memory of clients was last summed."""
         self.recent_input = self.recent_output = 0
         """The most bytes of unrun requests, and of unread replies, of a client at the last sum."""
@@ -265,7 +267,7 @@ class Limits:
 
     def look_soon(self) -> None:
         """Sum the memory of clients after this turn."""
-        self._moved = sys.maxsize
+        self.measured = self.measure_at = sys.maxsize
 
     def bound_clients(self, look: bool = False) -> None:
         """Close the largest clients while all together exceed ``maxmemory-clients``.
@@ -275,10 +277,14 @@ class Limits:
         """
         server = self._server
         most, counted = server.options.clients_memory_max, server.statistics
-        moved = counted.bytes_in + counted.bytes_out
-        if not look and (not most or 0 <= moved - self._moved < most // LOOKS_AT_CLIENTS):
+        moved, step = counted.bytes_in + counted.bytes_out, most // LOOKS_AT_CLIENTS
+        looks = look or not 0 <= moved - self.measured < step
+        if most and not looks:
+            self.measure_at = self.measured + step
             return
-        self._moved = moved
+        self.measured, self.measure_at = moved, moved + step if most else sys.maxsize
+        if not look and not most:
+            return
         sizes = self._measure_clients()
         total = sum(sizes.values())
         if not most or total <= most:

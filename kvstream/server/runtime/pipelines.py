@@ -103,6 +103,8 @@ class Pipelines:
         commands: Mapping[bytes, Command | Container],
     ) -> None:
         self.dispatcher, self.recorder, self.xadds = dispatcher, dispatcher.recorder, xadds
+        self.prepared: object = None
+        """What the compiled loops keep between turns."""
         rows = [row for row in commands.values() if isinstance(row, Command)]
         self.by_word: dict[bytes, Command | _UnlessBatched | dict[bytes, Command]]
         """A container's word has a table of its subcommands."""

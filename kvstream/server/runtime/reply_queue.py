@@ -330,7 +330,7 @@ class ReplyQueue:
     def send(self, sequence: int, replies: list[PendingReplies]) -> None:
         """Write replies once that sequence number is durable, after those of earlier turns."""
         closing = closing_clients(replies)
-        if not self._waiting and not self._committer.delays(sequence):
+        if not self._waiting and not (sequence and self._committer.delays(sequence)):
             return self._write(replies, closing)
         if self._waiting:  # replies are sent in order
             sequence = max(sequence, self._waiting[-1][0])
