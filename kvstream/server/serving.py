@@ -91,7 +91,7 @@ async def drain(executor: Executor, seconds: float) -> Ending:
     idle = await _until(lambda: not (checkpoints.is_busy or executor.uploads.is_busy), until)
     sync = checkpoints.start_sync()
     await _until(
-        lambda: not (sync.is_alive or executor.reply_queue.is_waiting or executor.pending),
+        lambda: not (sync.is_alive or executor.reply_queue.is_waiting() or executor.pending),
         max(until, loop.time() + SYNC_S),
     )
     await asyncio.sleep(0)  # callbacks of threads run first

@@ -352,7 +352,7 @@ class Listener:
         until = monotonic() + ROUNDS_S
         while self.epoll_reader.receive() and not self.scheduled:
             self.turn()
-            if self.scheduled or self.executor.reply_queue.is_waiting or monotonic() >= until:
+            if self.scheduled or self.executor.reply_queue.is_waiting() or monotonic() >= until:
                 return  # replies that wait for an fsync ask for it in the next iteration
 
     def turn(self) -> None:

@@ -186,7 +186,7 @@ class Executor:
             client.handle(Event.CLOSE)
             self.blocking.cancel(client)
             return False
-        if not (asked or client.reply_unfinished or self.reply_queue.is_waiting):
+        if not (asked or client.reply_unfinished or self.reply_queue.is_waiting()):
             return False
         client.handle(Event.END_INPUT)
         self.ready[client] = None
@@ -233,7 +233,7 @@ class Executor:
 
     def _work_between_turns(self) -> None:
         """Do the work between two turns."""
-        if self.incremental.is_busy:
+        if self.incremental.has_step():
             self.incremental.run()
         if self.limits.paused:
             self.limits.release()
@@ -260,7 +260,7 @@ class Executor:
         """
         if self.busy.takes_turns:
             return self._run_in_slices()
-        if not self.pending:
+        if not self._has_work():
             return False
         begun = self.dispatcher.ended = perf_counter()
         self._until = begun + self.engine.thresholds.turn_s
@@ -296,13 +296,17 @@ class Executor:
             self._turn = None
             self.statistics.count_turn(TURN_REQUESTS - left, perf_counter() - begun)
         self._work_between_turns()
-        return self.pending
+        return self._has_work()
 
     @property
     def pending(self) -> bool:
         """Whether there are requests to run."""
-        waiting = self.ready or self.xadd_batches or self.first or self.pubsub.queue
-        return bool(waiting or self.incremental.is_busy or self.busy.is_on)
+        return self._has_work()
+
+    def _has_work(self) -> bool:
+        if self.ready or self.xadd_batches or self.first or self.pubsub.queue or self.busy.is_on:
+            return True
+        return self.incremental.has_step()
 
     def _run_in_slices(self) -> bool:
         """Run a turn that may be suspended, or the next slice of one that is."""

@@ -313,9 +313,8 @@ class ReplyQueue:
         self.group_fsync: GroupFsync | None = None
         """None: each turn asks for its own fsync."""
 
-    @property
     def is_waiting(self) -> bool:
-        """Whether replies wait for an fsync."""
+        """Return whether replies wait for an fsync."""
         return bool(self._waiting)
 
     @property

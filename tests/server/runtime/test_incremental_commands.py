@@ -184,7 +184,7 @@ def test_with_always_the_reply_waits_for_the_disk(tmp_path: Path) -> None:
         worker.send("COPY", "s", "c")
         server.turn()
         assert worker.heard() == b""
-        assert server.executor.reply_queue.is_waiting
+        assert server.executor.reply_queue.is_waiting()
     until = monotonic() + 60
     while not (said := worker.heard()):
         server.turn()

@@ -208,7 +208,7 @@ def test_with_always_a_message_is_sent_before_the_end_of_the_last_subscription(
         ann.send("UNSUBSCRIBE")
         server.turn()
         go.set()
-        until(lambda: not server.executor.reply_queue.is_waiting)
+        until(lambda: not server.executor.reply_queue.is_waiting())
     messages = bulk(b"message", b"c", b"m") + bulk(b"message", b"c", b"n")
     assert ann.heard() == messages + bulk(b"unsubscribe", b"c", 0)
     server.engine.close()

@@ -137,7 +137,7 @@ def test_the_loop_may_wait_for_the_disk(server: Server, fails: bool) -> None:
             assert (talker.heard(), talker.closed, patient.begun) == (b"", False, True)
         replies.wait()
     assert not patient.begun
-    assert not replies.is_waiting
+    assert not replies.is_waiting()
     for talker in (ann, bob):
         said = talker.heard()
         assert talker.closed
