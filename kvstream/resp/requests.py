@@ -119,6 +119,26 @@ class RequestReader:
     hold for the lengths parsed after that.
     """
 
+    __slots__ = (
+        "_args",
+        "_at",
+        "_big",
+        "_body",
+        "_bulk",
+        "_counted",
+        "_fault",
+        "_grown",
+        "_held",
+        "_kept",
+        "_left",
+        "_mark",
+        "_wanted",
+        "bulk_max",
+        "is_cut",
+        "query_max",
+        "trusted",
+    )
+
     def __init__(
         self, *, trusted: bool = True, bulk_max: int = BULK_MAX, query_max: int = QUERY_MAX
     ) -> None:

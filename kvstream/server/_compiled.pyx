@@ -72,6 +72,12 @@ cdef struct ClientSlots:
     Py_ssize_t user
 
 
+cdef struct ReaderSlots:
+    Py_ssize_t type
+    Py_ssize_t bulk_max
+    Py_ssize_t trusted
+
+
 cdef struct StatisticsSlots:
     Py_ssize_t type
     Py_ssize_t bytes_in
@@ -79,13 +85,15 @@ cdef struct StatisticsSlots:
 
 
 cdef ClientSlots CLIENT
+cdef ReaderSlots READER
 cdef StatisticsSlots STATISTICS
 
 
-def bind(type client, type statistics):
+def bind(type client, type reader, type statistics):
     """Find the slots of the classes."""
-    global CLIENT, STATISTICS
-    CLIENT, STATISTICS = find_slots(client, CLIENT), find_slots(statistics, STATISTICS)
+    global CLIENT, READER, STATISTICS
+    CLIENT, READER = find_slots(client, CLIENT), find_slots(reader, READER)
+    STATISTICS = find_slots(statistics, STATISTICS)
 
 
 cdef inline object of_client(object client, Py_ssize_t place, object name):
@@ -440,9 +448,11 @@ cdef class Arrivals:
             self.xadd_batches.append(batch)
             return True
         reader = of_client(client, CLIENT.reader, "reader")
-        if size > self.piece or not reader.trusted:
+        if size > self.piece or not is_of(reader, READER.type):
             return False
-        end = take_plain(data, 0, requests, [], 0, reader.bulk_max)
+        if get(reader, READER.trusted) is not True:
+            return False
+        end = take_plain(data, 0, requests, [], 0, get(reader, READER.bulk_max))
         if end[0] != size or end[2] or not requests:
             return False
         set_of_client(client, CLIENT.last_used, "last_used", self.clock())
@@ -606,7 +616,7 @@ cdef class Poller:
         cdef int ready[KVSTREAM_READY]
         cdef int count, i, taken = 0
         cdef Py_ssize_t size
-        cdef object found
+        cdef object found, executor = None, receive = None
         cdef Channel channel
         count = self.look(ready)
         for i in range(count):
@@ -625,7 +635,9 @@ cdef class Poller:
                     channel.abort()
                 elif channel.client is not None:
                     data = PyBytes_FromStringAndSize(self.buffer, size)
-                    receive = channel.executor.receive
+                    if channel.executor is not executor:
+                        executor = channel.executor
+                        receive = executor.receive
                     if type(receive) is Arrivals:
                         (<Arrivals>receive).receive(channel.client, data)
                     else:
@@ -704,7 +716,7 @@ cdef class PlainRun:
     cdef list pending, times, names, lookups
     cdef set missing
     cdef object unanswered
-    cdef double noted_s, until
+    cdef double noted_s, until, ended
     # The last command of the turn; the last one of any turn, and what is asked of it at each request.
     cdef object last, noted, handler, name
     cdef Py_ssize_t arity, key_at
@@ -724,12 +736,14 @@ cdef class PlainRun:
         self.turn, self.until, self.pending = turn, until, pending
         self.txn, self.signals, self.missing = txn, txn.signals, txn.missing
         self.noted_s, self.last = recorder.noted_s, recorder.command
+        self.ended = self.dispatcher.ended
         if self.last is not None:
             self.note(self.last)
         return 0
 
     cdef int end_turn(self) except -1:
-        """Keep no replies until the next turn."""
+        """Note when the last call ended; keep no replies until the next turn."""
+        self.dispatcher.ended = self.ended
         self.turn = self.txn = self.pending = self.unanswered = self.last = None
         self.signals, self.missing = None, None
         return 0
@@ -858,7 +872,7 @@ cdef class PlainRun:
             if ended >= self.until:
                 break
             began = ended
-        self.dispatcher.ended = ended
+        self.ended = ended
         if replies:
             note_commands(client, self.name, PyList_GET_SIZE(replies))
         elif not argvs:
@@ -909,9 +923,11 @@ cdef tuple run_all(
     PlainRun run, object pipelines, object turn, dict ready, Py_ssize_t most, double until
 ):
     cdef Py_ssize_t ran = 0, count, each = pipelines.client_requests, at
-    cdef object xadds = pipelines.xadds, client
+    cdef object xadds = pipelines.xadds, client, requests
+    cdef bint waits, more
     cdef PyObject *first = NULL
-    while ready and ran < most and run.dispatcher.ended < until:
+    waits = bool(xadds.waiting)
+    while ready and ran < most and run.ended < until:
         at = 0
         PyDict_Next(ready, &at, &first, NULL)
         client = <object>first
@@ -919,14 +935,16 @@ cdef tuple run_all(
         if not is_so(client, CLIENT.on_short_path, "on_short_path"):
             return ran, client, None
         try:
-            if xadds.waiting and of_client(client, CLIENT.requests, "requests") and pipelines.has_next(client):
+            requests = of_client(client, CLIENT.requests, "requests")
+            if waits and requests and pipelines.has_next(client):
                 xadds.flush(turn)
+                waits = False
             count = run.run(client, min(most - ran, each))
         except pipelines.failure:
             ready[client] = None  # for the requests that have not run
             raise
         ran += count
-        more = len(of_client(client, CLIENT.requests, "requests")) > 0
+        more = len(requests) > 0
         if run.unanswered is None and count >= each and more:
             ready[client] = None
         elif run.unanswered is not None or more:

@@ -439,7 +439,7 @@ class Client(Session):
 
 
 if twins is not None:
-    twins.bind(Client, Statistics)
+    twins.bind(Client, RequestReader, Statistics)
 
 
 class PendingReplies(Protocol):
