@@ -11,10 +11,10 @@ becomes open again.
 Appending keeps an upper bound of the open node's listpack bytes, from the length of each value.
 ``measure`` makes it exact, from the entries recorded since or from their rows.
 
-Deletions of single entries would read a row each. So a node from which a second one is deleted has
-its live IDs looked up at once, and keeps them (``Node.ids``, ``StreamMeta.open_ids``). If such a
-node is shortly before one that is not in memory, the deletions are in order: the nodes between them
-and some that follow are read at once.
+Deletions of single entries would read a row each. So a node from which several are deleted has its
+live IDs looked up at once, and keeps them (``Node.ids``, ``StreamMeta.open_ids``). If such a node
+precedes one that is not in memory, the deletions are in order: the nodes that follow are read with
+it.
 
 Live entries between two IDs are counted by nodes, a page of them at a time, as they are when the
 count begins. Only the two nodes at the bounds are read entry by entry.
@@ -158,9 +158,10 @@ CACHED_NODES_MAX = 256
 each. Fifty clients that share a deletion of entries in order are at some 50 nodes at a time."""
 IDS_MAX, IDS_BYTES_MAX = 512, 64 << 10
 """Live IDs are not looked up in nodes of more entries or bytes than that together."""
-BEHIND, AHEAD = 3, 8
-"""Nodes that are read together if deletions are in order: some before the wanted one, as clients
-that share the deletions skip nodes, and some after it."""
+READS_MAX = 6
+"""Reads of single rows of a node that take as long as to look up all of its live IDs."""
+AHEAD = 8
+"""Nodes that are read with the one that is wanted if deletions are in order."""
 _first_of_node = attrgetter("first")
 
 
@@ -370,16 +371,20 @@ def node_in_memory(stream: StreamMeta, eid: StreamID) -> Node | None:
     return None
 
 
-def live_ids(txn: Changeset, stream: StreamMeta, node: Node) -> bytearray | None:
+def live_ids(
+    txn: Changeset, stream: StreamMeta, node: Node, at_once: bool = False
+) -> bytearray | None:
     """Return the live IDs of a node in memory; None if they are not known.
 
-    An open node from which no entry was deleted before is not read for them.
+    They are looked up after READS_MAX calls, in the open node if an entry was deleted before.
     """
     if node.is_open and stream.slack:
         if stream.measured < stream.open_first and stream.unmeasured is not None:
             stream.open_ids = node.ids = bytearray()  # all of its entries are in memory
         measure(txn.batch, stream)
-    if node.ids is None and not (node.is_open and node.live == node.appended):
+    node.reads += 1
+    is_wanted = node.live < node.appended if node.is_open else node.reads > READS_MAX
+    if node.ids is None and (is_wanted or at_once):
         _look_up_ids(txn, stream, [node])
         if node.is_open:
             stream.open_ids = node.ids
@@ -433,38 +438,32 @@ def node_of(txn: Changeset, stream: StreamMeta, eid: StreamID) -> Node:
     known = node_in_memory(stream, eid)
     if known is not None:
         return known
-    rows = _rows_at(txn, stream, eid, BEHIND + 1)
-    nodes = [*map(_decode, reversed(rows))]
-    if not nodes or nodes[-1].last < eid:
+    rows = _rows_at(txn, stream, eid, 2)
+    node = _decode(rows[0]) if rows else None
+    if node is None or node.last < eid:
         raise damage_error(stream, f"has no node for entry {eid}")
-    start = len(nodes) - 1
-    while start and not _has_known_ids(stream, nodes[start - 1].first):
-        start -= 1
-    if start == 0 and len(rows) > BEHIND:
-        return _cache_node(stream, nodes[-1])
-    return _read_ahead(txn, stream, nodes[start:])
+    at = _place(stream, eid)
+    before = stream.cached_nodes[at - 1] if at else None
+    if len(rows) == 1 or (
+        before is not None
+        and before.ids is not None
+        and before.live < before.appended
+        and rows[1][0].endswith(before.first.packed)
+    ):
+        return _read_ahead(txn, stream, node)
+    return _cache_node(stream, node)
 
 
-def _has_known_ids(stream: StreamMeta, first: StreamID) -> bool:
-    """Return whether the closed node of a first ID is in memory with its live IDs."""
-    at = _place(stream, first) - 1
-    node = stream.cached_nodes[at] if at >= 0 else None
-    return node is not None and node.first == first and node.ids is not None
-
-
-def _read_ahead(txn: Changeset, stream: StreamMeta, nodes: list[Node]) -> Node:
-    """Cache adjacent nodes and the small ones behind them with their live IDs; return the last.
-
-    No node that is in memory is behind them.
-    """
-    last, cached, prefix = nodes[-1], stream.cached_nodes, tree_prefix(stream.nodes_tree)
-    place = _place(stream, last.first)
-    lower = prefix + last.first.packed + b"\x00"
+def _read_ahead(txn: Changeset, stream: StreamMeta, node: Node) -> Node:
+    """Cache a node and the small ones behind it, up to the next in memory, with their live IDs."""
+    cached, prefix = stream.cached_nodes, tree_prefix(stream.nodes_tree)
+    place = _place(stream, node.first)
+    lower = prefix + node.first.packed + b"\x00"
     upper = prefix + cached[place].first.packed if place < len(cached) else successor(prefix)
-    nodes += map(_decode, txn.batch.page(_TREES, lower, upper, AHEAD))
-    for node in _look_up_ids(txn, stream, nodes):
-        _cache_node(stream, node)
-    return _cache_node(stream, last)
+    following = map(_decode, txn.batch.page(_TREES, lower, upper, AHEAD))
+    for each in _look_up_ids(txn, stream, [node, *following]):
+        _cache_node(stream, each)
+    return _cache_node(stream, node)
 
 
 def has_large(

@@ -147,6 +147,8 @@ class Node:
     is_open: bool
     ids: bytearray | None = field(default=None, compare=False)
     """The live IDs, packed, in order; None if they were not looked up."""
+    reads: int = field(default=0, compare=False)
+    """Deletions that read a row, since the node is in memory without its IDs."""
     is_changed: bool = field(default=False, compare=False)
     """The row is to be put before rows of TREES are read or written."""
 

@@ -432,7 +432,7 @@ def _first_live(txn: Txn, stream: StreamMeta) -> StreamID:
     head = nodes.head_of(txn, stream)
     if head.live == head.appended:
         return head.first
-    known = nodes.live_ids(txn, stream, head)
+    known = nodes.live_ids(txn, stream, head, at_once=True)
     if known:
         return StreamID.unpack(bytes(known[:ID_BYTES]))
     # Rows after the node are not read: one of them may be large.
