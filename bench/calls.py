@@ -157,6 +157,7 @@ def _requests(folder: Path, clock: ManualClock) -> Iterator[Step]:
     executor = Executor(engine, TABLE, ServerOptions(), _Timed(clock))
     replies: deque[bytes] = deque(maxlen=1)
     client = Client(executor, 1, RequestReader(), replies.append, lambda: None, 0.0)
+    client.pages = True
     executor.add(client)
     numbers = count(1)
 

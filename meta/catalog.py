@@ -495,8 +495,9 @@ class Catalog:
 
     def groups(self, txn: Changeset, stream: StreamMeta) -> Iterator[GroupMeta]:
         """Yield all groups of a stream, sorted by name."""
-        for name in self._names(txn, stream.groups_tree, stream.groups, stream.groups_count):
-            group = self.group(txn, stream, name)
+        known = stream.groups
+        for name in self._names(txn, stream.groups_tree, known, stream.groups_count):
+            group = known.get(name) or self.group(txn, stream, name)
             if group is not None:
                 yield group
 

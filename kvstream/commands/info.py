@@ -1,6 +1,7 @@
 """XINFO: the counters, groups, consumers and pending entries of a stream."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from kvstream.commands.args import I64_MAX, Args, Argv, bad_subcommand, integer
@@ -178,12 +179,14 @@ def xinfo_groups(txn: Txn, session: Session, argv: Argv) -> Answer:
     The lag of a group below all entries is the length of the stream; Redis 7.0 may return null.
     """
     name = session.prefix + argv[2]
-
-    def answer(txn: Txn, session: Session) -> Reply:
-        return _each(txn, session, info.group_rows(txn, name), _group_row)
-
     plan = groups.plan_loading_groups(txn, name) if session.steps else None
-    return run_before(plan, answer) if plan else answer(txn, session)
+    if plan is not None:
+        return run_before(plan, partial(_groups, name))
+    return _groups(name, txn, session)
+
+
+def _groups(name: bytes, txn: Txn, session: Session) -> Reply:
+    return _each(txn, session, info.group_rows(txn, name), _group_row)
 
 
 def _group_row(row: GroupRow) -> Reply:

@@ -80,7 +80,7 @@ class NullArray:
         return "NULL_ARRAY"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Map:
     """Pairs: a map in RESP3, a flat array in RESP2."""
 

@@ -840,6 +840,8 @@ cdef class PlainRun:
             argv = requests[0]
             words = PyList_GET_SIZE(argv)  # 0 for a Requeued, which is of a subclass
             plain = by_word.get(<object>PyList_GET_ITEM(argv, 0)) if words else None
+            if type(plain) is dict:  # of the subcommands of a container
+                plain = (<dict>plain).get(<object>PyList_GET_ITEM(argv, 1)) if words > 1 else None
             if plain is not self.last or plain is None:
                 if type(plain) is not self.command_type:
                     plain = self.pipelines.find_next(client, PyList_GET_SIZE(argvs))
