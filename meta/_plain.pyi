@@ -19,6 +19,7 @@ def bind(
     tree: type,
     rows: type,
     keys: type,
+    encode_of_run: object,
 ) -> None: ...
 def append(
     txn: Any, name: bytes, value: bytes, names: tuple[str, ...] | tuple[bytes, ...]
@@ -30,6 +31,16 @@ def read_new(
     group_name: bytes,
     consumer_name: bytes,
     count: int,
+    given_back: bool = ...,
+) -> tuple[list[tuple[bytes, bytes]], int] | None: ...
+def lease(
+    run_type: type,
+    txn: Any,
+    name: bytes,
+    group_name: bytes,
+    consumer_name: bytes,
+    count: int,
+    lease_ms: int,
 ) -> tuple[list[tuple[bytes, bytes]], int] | None: ...
 def give(
     run_type: type, txn: Any, stream: Any, group: Any, consumer: Any, ids: list[bytes]
@@ -44,3 +55,16 @@ def discard(
     owner: bytes | None = ...,
     deliveries: int | None = ...,
 ) -> int: ...
+def settle(
+    run_type: type,
+    txn: Any,
+    name: bytes,
+    group_name: bytes,
+    owner: bytes,
+    eid: StreamID,
+    deliveries: int,
+) -> int: ...
+def reset(txn: Any, now_ms: int, read_only: bool) -> bool: ...
+def finish(txn: Any) -> Any: ...
+def put_changed(tree: Any, batch: Any) -> bool: ...
+def encode_group(group: Any) -> bytes | None: ...

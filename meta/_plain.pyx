@@ -16,11 +16,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_SET_ITEM
+from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
 from kvstream.layout._ids cimport PyObject_GC_UnTrack, kvstream_alloc, make_id, put_big_endian
 from kvstream.layout._msgpack cimport ID_BYTES, Bytes, big_endian, is_sound, take_row
 from kvstream.layout._slots cimport bounded, find_slots, get, is_of, part, put
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memmove
 
 cdef enum:
@@ -37,6 +37,11 @@ cdef enum:  # as in filling.py and records.py, and operations/reads/limits.py an
     FIRST_PAGE = 100
     FIRST_BYTES = 1 << 20
     SHORT = 16
+    MEMBER_VERSION = 2
+    POLICY_VERSION = 3
+    GROUP_BYTES = 78
+    ACTIVITY_BYTES = 20
+    RUN_BYTES = 28
 
 cdef uint64_t U64_MAX = 0xFFFFFFFFFFFFFFFF
 
@@ -50,6 +55,11 @@ BOUNDS = {  # which a test compares with those of the Python functions
     "first_page": FIRST_PAGE,
     "first_bytes": FIRST_BYTES,
     "short": SHORT,
+    "member_version": MEMBER_VERSION,
+    "policy_version": POLICY_VERSION,
+    "group_bytes": GROUP_BYTES,
+    "activity_bytes": ACTIVITY_BYTES,
+    "run_bytes": RUN_BYTES,
 }
 
 
@@ -57,12 +67,13 @@ BOUNDS = {  # which a test compares with those of the Python functions
 
 cdef struct TxnSlots:
     Py_ssize_t type
-    Py_ssize_t _known, _members, _streams, awaited, batch, catalog, frees, now_ms
-    Py_ssize_t read_only, thresholds, wanted_events
+    Py_ssize_t _known, _members, _streams, awaited, batch, catalog, events, expiry_ms, frees
+    Py_ssize_t groups_dropped, keeps_expired, missing, now_ms, only_redelivered, read_only
+    Py_ssize_t signals, thresholds, unwritten, wanted_events
 
 cdef struct BatchSlots:
     Py_ssize_t type
-    Py_ssize_t deferred, puts
+    Py_ssize_t deferred, puts, ranges
 
 cdef struct LimitsSlots:
     Py_ssize_t type
@@ -86,8 +97,9 @@ cdef struct NodeSlots:
 
 cdef struct GroupSlots:
     Py_ssize_t type
-    Py_ssize_t activity, consumers, entries_read, grown, index, indexed, keyed
-    Py_ssize_t last_delivered, near, policy, readahead, row, runs, watches
+    Py_ssize_t activity, consumers, consumers_count, consumers_tree, entries_read, grown, index
+    Py_ssize_t indexed, keyed, last_delivered, looked_rank, nack_rank, nacked, near, owned_since
+    Py_ssize_t pending, policy, rated, readahead, row, runs, times, watches
 
 cdef struct ConsumerSlots:
     Py_ssize_t type
@@ -103,7 +115,7 @@ cdef struct ReadaheadSlots:
 
 cdef struct TreeSlots:
     Py_ssize_t type
-    Py_ssize_t _changed, memory, prefix, room
+    Py_ssize_t _changed, _encode, id, memory, prefix, room
 
 cdef struct SortedRowsSlots:
     Py_ssize_t type
@@ -126,15 +138,19 @@ cdef ReadaheadSlots READAHEAD
 cdef TreeSlots TREE
 cdef SortedRowsSlots ROWS
 cdef SortedKeysSlots KEYS
+cdef object run_encode
 
 
 def bind(
     type txn, type batch, type limits, type thresholds, type stream, type node, type group,
-    type consumer, type activity, type readahead, type tree, type rows, type keys,
+    type consumer, type activity, type readahead, type tree, type rows, type keys, encode_of_run,
 ):
-    """Find the slots of the classes. What is of other classes, or comes before, is not plain."""
+    """Find the slots of the classes. What is of other classes, or comes before, is not plain.
+
+    Trees whose rows ``encode_of_run`` encodes are trees of runs.
+    """
     global TXN, BATCH, LIMITS, THRESHOLDS, STREAM, GROUP, CONSUMER, ACTIVITY, READAHEAD, TREE, ROWS
-    global KEYS, NODE
+    global KEYS, NODE, run_encode
     TXN, BATCH = find_slots(txn, TXN), find_slots(batch, BATCH)
     LIMITS, THRESHOLDS = find_slots(limits, LIMITS), find_slots(thresholds, THRESHOLDS)
     STREAM, GROUP = find_slots(stream, STREAM), find_slots(group, GROUP)
@@ -142,6 +158,7 @@ def bind(
     CONSUMER, ACTIVITY = find_slots(consumer, CONSUMER), find_slots(activity, ACTIVITY)
     READAHEAD, TREE = find_slots(readahead, READAHEAD), find_slots(tree, TREE)
     ROWS, KEYS = find_slots(rows, ROWS), find_slots(keys, KEYS)
+    run_encode = encode_of_run
 
 
 cdef object stream_of(txn, bytes name):
@@ -173,7 +190,7 @@ def append(txn, bytes name not None, bytes value not None, tuple names not None)
         return None
     last, rows = get(stream, STREAM.last), get(stream, STREAM.unmeasured)
     now_ms = get(txn, TXN.now_ms)
-    ms, seq = last
+    take_id(last, &ms, &seq)
     if now_ms > 0 and <uint64_t>now_ms > ms:
         ms, seq = <uint64_t>now_ms, 0
     elif seq < U64_MAX:
@@ -224,8 +241,16 @@ def append(txn, bytes name not None, bytes value not None, tuple names not None)
 cdef bint is_near(uint64_t ms, uint64_t seq, first) except -1:
     """Return whether an ID differs little from the first one of its node."""
     cdef uint64_t first_ms, first_seq
-    first_ms, first_seq = first
+    take_id(first, &first_ms, &first_seq)
     return ms - first_ms < NEAR and (seq - first_seq if seq > first_seq else first_seq - seq) < NEAR
+
+
+cdef inline int take_id(eid, uint64_t *ms, uint64_t *seq) except -1:
+    """Take the numbers of an ID."""
+    if not PyTuple_Check(eid) or PyTuple_GET_SIZE(eid) != 2:
+        raise TypeError("an ID is a tuple of two numbers")
+    ms[0], seq[0] = <object>PyTuple_GET_ITEM(eid, 0), <object>PyTuple_GET_ITEM(eid, 1)
+    return 0
 
 
 cdef bytes key_of(bytes prefix, uint64_t ms, uint64_t seq):
@@ -249,18 +274,94 @@ def read_new(
     bytes group_name not None,
     bytes consumer_name not None,
     Py_ssize_t count,
+    bint given_back=False,
 ):
     """Do ``read_short`` of operations/readgroup.py for entries of the readahead or the open node.
 
-    Return their rows and the length of their prefix; None if that is not plain.
+    Return their rows and the length of their prefix; None if that is not plain. With ``given_back``
+    it is not plain if entries were given back to the group.
     """
-    cdef object stream = stream_of(txn, name), group, consumer, last, known
-    cdef list page, ids
-    cdef Py_ssize_t prefix
-    if not 0 < count <= SHORT or stream is None or get(txn, TXN.read_only):
+    cdef object stream = stream_of(txn, name), group
+    if stream is None:
         return None
     group = group_of(stream, group_name)
     if group is None or get(group, GROUP.policy) is not None:
+        return None
+    if given_back and get(group, GROUP.nack_rank):
+        return None
+    return read_next(run_type, txn, stream, group, consumer_name, count)
+
+
+def lease(
+    type run_type not None,
+    txn,
+    bytes name not None,
+    bytes group_name not None,
+    bytes consumer_name not None,
+    Py_ssize_t count,
+    int64_t lease_ms,
+):
+    """Do ``lease`` of operations/readgroup.py for one stream, if only new messages may be due.
+
+    Return their rows and the length of their prefix; None if that is not plain.
+    """
+    cdef object stream = stream_of(txn, name), group, policy, packed
+    cdef int64_t now_ms, since
+    cdef uint64_t ms, seq
+    if stream is None:
+        return None
+    group = group_of(stream, group_name)
+    if group is None:
+        return None
+    policy = get(group, GROUP.policy)
+    if (
+        policy is None
+        or policy.order_by
+        or policy.limits
+        or get(group, GROUP.looked_rank) != get(group, GROUP.nack_rank)
+    ):
+        return None
+    now_ms, since = get(txn, TXN.now_ms), get(group, GROUP.owned_since)
+    lease_ms = policy.lease_ms or lease_ms
+    if now_ms < since or now_ms - lease_ms >= since:
+        return None  # the clock was set back, or a lease may have ended
+    packed = last_pending(group)
+    if packed is None:
+        return None
+    take_id(get(group, GROUP.last_delivered), &ms, &seq)
+    if PyBytes_GET_SIZE(packed) and is_above(<Bytes>last_of(packed), ms, seq):
+        return None
+    return read_next(run_type, txn, stream, group, consumer_name, count)
+
+
+cdef bytes last_pending(group):
+    """Return the IDs of a group's last run; None if its runs are not in memory."""
+    cdef list chunks, chunk
+    memory = get(part(group, GROUP.runs, TREE.type), TREE.memory)
+    if not is_of(memory, ROWS.type):
+        return None
+    chunks = get(part(memory, ROWS.keys, KEYS.type), KEYS._chunks)
+    if not PyList_GET_SIZE(chunks):
+        return b""
+    chunk = <list>PyList_GET_ITEM(chunks, PyList_GET_SIZE(chunks) - 1)
+    anchor = <object>PyList_GET_ITEM(chunk, PyList_GET_SIZE(chunk) - 1)
+    return <object>PyTuple_GET_ITEM((<dict>get(memory, ROWS.items))[anchor], PACKED)
+
+
+cdef inline bint is_above(Bytes eid, uint64_t ms, uint64_t seq) noexcept:
+    """Return whether a packed ID is above another one."""
+    cdef uint64_t own = big_endian(eid)
+    return own > ms or (own == ms and big_endian(eid + 8) > seq)
+
+
+cdef object read_next(
+    type run_type, txn, stream, group, bytes consumer_name, Py_ssize_t count
+):
+    """Deliver the next entries of a group; return as ``read_new``."""
+    cdef object consumer, last, known
+    cdef list page, ids
+    cdef Py_ssize_t prefix
+    if not 0 < count <= SHORT or get(txn, TXN.read_only):
         return None
     consumer = (<dict>get(group, GROUP.consumers)).get(consumer_name)
     last = get(group, GROUP.last_delivered)
@@ -312,10 +413,11 @@ cdef list read_ahead(stream, known, Py_ssize_t prefix, Py_ssize_t count):
 cdef list read_recent(stream, last, Py_ssize_t count):
     """Return the rows after an ID; None if they are not all in memory."""
     cdef Py_ssize_t at
+    cdef uint64_t ms, seq
     cdef object rows = get(stream, STREAM.unmeasured), measured = get(stream, STREAM.measured)
     if not rows:
         return None
-    ms, seq = last
+    take_id(last, &ms, &seq)
     at = count_rows_to(rows, key_of(get(stream, STREAM.prefix), ms, seq))
     if at == 0 and not (any(measured) and measured <= last):
         return None  # there may be others before them
@@ -463,6 +565,34 @@ def acknowledge(
         return -2
     put(txn, TXN.frees, True)
     return discard(run_type, txn, group, eid)
+
+
+def settle(
+    type run_type not None,
+    txn,
+    bytes name not None,
+    bytes group_name not None,
+    bytes owner not None,
+    eid,
+    deliveries,
+):
+    """Acknowledge one message as ``ack`` of operations/queues/leases.py; -2 if not plain."""
+    cdef object stream = stream_of(txn, name), group, policy
+    cdef uint64_t ms, seq
+    if stream is None:
+        return -2
+    group = group_of(stream, group_name)
+    if group is None:
+        return -2
+    policy = get(group, GROUP.policy)
+    if policy is not None and policy.limits:
+        return -2
+    try:
+        take_id(eid, &ms, &seq)
+    except OverflowError:
+        return -2
+    put(txn, TXN.frees, True)
+    return discard(run_type, txn, group, key_of(b"", ms, seq), owner, deliveries)
 
 
 def discard(
@@ -741,3 +871,177 @@ cdef void defer(runs, txn, anchor, exists) except *:
         (<list>get(part(txn, TXN.batch, BATCH.type), BATCH.deferred)).append(runs._put_changed)
     if anchor not in changed:
         changed[anchor] = exists
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+def reset(txn, now_ms, read_only):
+    """Do ``Txn.reset``; return False if that is not plain."""
+    if not is_of(txn, TXN.type):
+        return False
+    put(txn, TXN.now_ms, now_ms)
+    put(txn, TXN.expiry_ms, now_ms)
+    put(txn, TXN.frees, False)
+    put(txn, TXN.only_redelivered, False)
+    put(txn, TXN.groups_dropped, 0)
+    put(txn, TXN.read_only, read_only)
+    put(txn, TXN.keeps_expired, read_only)
+    put(txn, TXN.wanted_events, get(txn, TXN.catalog).wanted_events)
+    if get(txn, TXN.events):
+        put(txn, TXN.events, [])
+    if get(txn, TXN.signals):
+        put(txn, TXN.signals, {})
+    if get(txn, TXN.unwritten):
+        put(txn, TXN.unwritten, {})
+    if get(txn, TXN.missing):
+        put(txn, TXN.missing, set())
+    return True
+
+
+def finish(txn):
+    """Do ``Changeset.finish``; return False if that is not plain."""
+    cdef object batch, seen
+    cdef dict members, trees
+    cdef tuple puts
+    if not is_of(txn, TXN.type) or get(txn, TXN._streams):
+        return False
+    batch, members = part(txn, TXN.batch, BATCH.type), get(txn, TXN._members)
+    puts = get(batch, BATCH.puts)
+    if not (
+        puts[0]
+        or members
+        or get(batch, BATCH.deferred)
+        or puts[1]
+        or puts[2]
+        or get(batch, BATCH.ranges)
+    ):
+        return None
+    seen = get(txn, TXN.catalog).seen
+    if seen:
+        members.update(seen)
+        seen.clear()
+    if members:
+        trees = puts[2]
+        for row, member in members.items():
+            packed = encode_group(member)
+            if packed is None:
+                return False
+            trees[row] = packed
+        members.clear()
+    return batch
+
+
+def put_changed(tree, batch):
+    """Do ``Tree._put_changed`` for a tree of runs; return False if that is not plain."""
+    cdef dict changed, items, puts
+    cdef bytes prefix
+    if (
+        not is_of(tree, TREE.type)
+        or not is_of(batch, BATCH.type)
+        or get(tree, TREE._encode) is not run_encode
+    ):
+        return False
+    memory, changed = get(tree, TREE.memory), get(tree, TREE._changed)
+    if not is_of(memory, ROWS.type):
+        return False
+    items, prefix = get(memory, ROWS.items), get(tree, TREE.prefix)
+    puts = (<tuple>get(batch, BATCH.puts))[2]
+    for suffix, exists in changed.items():
+        run = items.get(suffix)
+        if run is not None:
+            packed = encode_run(run)
+            if packed is None:
+                return False
+            puts[prefix + <bytes>suffix] = packed
+        elif exists:
+            puts[prefix + <bytes>suffix] = None
+    changed.clear()
+    return True
+
+
+cdef bytes encode_run(run):
+    """Do ``Run.encode``; return None if a number is out of range."""
+    cdef bytes owner = <object>PyTuple_GET_ITEM(run, OWNER)
+    cdef bytes ids = <object>PyTuple_GET_ITEM(run, PACKED)
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(owner)
+    cdef uint64_t time_ms, deliveries, rank
+    try:
+        time_ms = <object>PyTuple_GET_ITEM(run, TIME_MS)
+        deliveries = <object>PyTuple_GET_ITEM(run, DELIVERIES)
+        rank = <object>PyTuple_GET_ITEM(run, RANK)
+    except OverflowError:
+        return None
+    made = PyBytes_FromStringAndSize(NULL, RUN_BYTES + length + PyBytes_GET_SIZE(ids))
+    to = <unsigned char *>PyBytes_AS_STRING(made)
+    put_big_endian(to, time_ms)
+    put_big_endian(to + 8, deliveries)
+    put_big_endian(to + 16, rank)
+    put_short(to + 24, <uint32_t>length)
+    memcpy(to + RUN_BYTES, PyBytes_AS_STRING(owner), length)
+    memcpy(to + RUN_BYTES + length, PyBytes_AS_STRING(ids), PyBytes_GET_SIZE(ids))
+    return made
+
+
+def encode_group(group):
+    """Do ``GroupMeta.encode``; return None if that is not plain."""
+    cdef bytes rules = b"", name
+    cdef Py_ssize_t length = 0, size
+    cdef uint64_t numbers[11]
+    cdef int64_t at_ms
+    if not is_of(group, GROUP.type) or get(group, GROUP.rated):
+        return None
+    policy, activity = get(group, GROUP.policy), part(group, GROUP.activity, ACTIVITY.type)
+    if policy is not None:
+        rules = policy.encoded
+        length = PyBytes_GET_SIZE(rules) + 5
+    name = get(activity, ACTIVITY.name)
+    try:
+        take_id(get(group, GROUP.last_delivered), &numbers[0], &numbers[1])
+        numbers[2] = <uint64_t>bounded(get(group, GROUP.entries_read))
+        numbers[3] = get(group, GROUP.pending)
+        numbers[4] = get(group, GROUP.nacked)
+        numbers[5] = get(group, GROUP.nack_rank)
+        numbers[6] = get(group, GROUP.consumers_count)
+        numbers[7] = get(group, GROUP.consumers_tree)
+        numbers[8] = get(part(group, GROUP.runs, TREE.type), TREE.id)
+        numbers[9] = get(part(group, GROUP.times, TREE.type), TREE.id)
+        numbers[10] = get(activity, ACTIVITY.number)
+        at_ms = get(activity, ACTIVITY.at_ms)
+    except OverflowError:
+        return None
+    if numbers[6] > <uint64_t>0xFFFFFFFF:
+        return None
+    size = GROUP_BYTES + length + ACTIVITY_BYTES + PyBytes_GET_SIZE(name)
+    made = PyBytes_FromStringAndSize(NULL, size)
+    to = <unsigned char *>PyBytes_AS_STRING(made)
+    to[0] = MEMBER_VERSION if policy is None else POLICY_VERSION
+    put_big_endian(to + 1, numbers[0])
+    put_big_endian(to + 9, numbers[1])
+    put_big_endian(to + 17, numbers[2])
+    to[25] = 1 if get(group, GROUP.indexed) else 0
+    put_big_endian(to + 26, numbers[3])
+    put_big_endian(to + 34, numbers[4])
+    put_big_endian(to + 42, numbers[5])
+    put_short(to + 50, <uint32_t>numbers[6])
+    put_big_endian(to + 54, numbers[7])
+    put_big_endian(to + 62, numbers[8])
+    put_big_endian(to + 70, numbers[9])
+    to += GROUP_BYTES
+    if length:
+        put_short(to, <uint32_t>(length - 5))
+        memcpy(to + 4, PyBytes_AS_STRING(rules), length - 5)
+        to[length - 1] = 0  # no deliveries that a rate counts
+        to += length
+    put_big_endian(to, numbers[10])
+    put_big_endian(to + 8, <uint64_t>at_ms)
+    put_short(to + 16, <uint32_t>PyBytes_GET_SIZE(name))
+    memcpy(to + ACTIVITY_BYTES, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+    return made
+
+
+cdef inline void put_short(unsigned char *at, uint32_t number) noexcept nogil:
+    cdef int i
+    for i in range(3, -1, -1):
+        at[i] = number & 0xFF
+        number >>= 8

@@ -7,10 +7,11 @@ place; ``counters_changed`` and ``record_changed`` put their records into the ba
 
 from collections.abc import Collection, Iterator
 from struct import error as StructError
-from typing import Protocol
+from typing import Literal, Protocol
 
 from kvstream.errors import Corruption
 from kvstream.layout.keys import key_of
+from kvstream.meta import plain
 from kvstream.meta.key_events import Event
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.strings import Key
@@ -150,6 +151,10 @@ class Changeset:
 
     def finish(self) -> Batch | None:
         """Put the changed records into the batch and return it, or None if nothing was changed."""
+        if plain is not None:
+            finished: Batch | Literal[False] | None = plain.finish(self)
+            if finished is not False:
+                return finished
         batch = self.batch
         if self._streams:
             puts = batch.puts[_METADATA]

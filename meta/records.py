@@ -57,6 +57,7 @@ import msgpack
 from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import COUNTED_MAX, U64, key_of, message_prefix, stream_row
 from kvstream.layout.values import Names
+from kvstream.meta import plain
 from kvstream.meta.keyed import Keyed
 from kvstream.meta.policy import GroupPolicy, Progress
 from kvstream.meta.reply_cache import Readahead
@@ -578,6 +579,8 @@ class GroupMeta:
         return None if self.entries_read == UNKNOWN else self.entries_read
 
     def encode(self) -> bytes:
+        if plain is not None and (record := plain.encode_group(self)) is not None:
+            return record
         policy = None if self.policy is None else self.policy.encoded
         head = _GROUP.pack(
             MEMBER_VERSION if policy is None else POLICY_VERSION,

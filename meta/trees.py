@@ -14,6 +14,7 @@ from itertools import chain, groupby, islice
 from typing import Generic, TypeVar
 
 from kvstream.layout.keys import successor, tree_prefix
+from kvstream.meta import plain
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.types.thresholds import Thresholds
 
@@ -246,7 +247,7 @@ class Tree(Generic[T]):
 
     def _put_changed(self, batch: Batch) -> None:
         """Put the rows that changed in memory into the batch."""
-        if not self._changed:
+        if not self._changed or (plain is not None and plain.put_changed(self, batch)):
             return
         memory, prefix, puts, encode = self.memory, self.prefix, batch.puts[_TREES], self._encode
         assert memory is not None

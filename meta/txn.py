@@ -14,6 +14,7 @@ from kvstream.meta.changeset import Changeset
 from kvstream.meta.key_events import OVERWRITTEN, TYPE_CHANGED, Event
 from kvstream.meta.records import Activity, ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.reply_cache import Readahead
+from kvstream.meta.runs import Run
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.trees import SortedKeys, SortedRows, Tree
 from kvstream.meta.wakeups import Wake
@@ -54,6 +55,8 @@ class Txn(Changeset):
 
     def reset(self, now_ms: int, read_only: bool) -> None:
         """Make a committed transaction ready for the next one, which is cheaper than a new one."""
+        if plain is not None and plain.reset(self, now_ms, read_only):
+            return
         self.now_ms = self.expiry_ms = now_ms
         self.frees = self.only_redelivered = False
         self.groups_dropped = 0
@@ -131,5 +134,5 @@ class Txn(Changeset):
 if plain is not None:
     plain.bind(
         *(Txn, Batch, Limits, Thresholds, StreamMeta, Node, GroupMeta, ConsumerMeta),
-        *(Activity, Readahead, Tree, SortedRows, SortedKeys),
+        *(Activity, Readahead, Tree, SortedRows, SortedKeys, Run.encode),
     )

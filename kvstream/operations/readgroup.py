@@ -137,10 +137,15 @@ def read_new(
 
     Entries that were given back come before them, or all that are idle for ``claim_min_idle_ms``.
     """
+    most = count if claim_min_idle_ms is None and budget is None else None
+    if most is not None and not noack and plain is not None:
+        new = plain.read_new(Run, txn, name, group_name, consumer_name, most, True)
+        if new is not None:
+            return Rows(*new)
     refuse_min_idle(claim_min_idle_ms)
     stream, group = group_of_key(txn, name, group_name, WHERE)
-    if count is not None and claim_min_idle_ms is None and budget is None and not group.nack_rank:
-        found = read_short(txn, name, group_name, consumer_name, count, noack)
+    if most is not None and not group.nack_rank:
+        found = read_short(txn, name, group_name, consumer_name, most, noack)
         if found is not None:
             return found
     consumer, limits = consumer_of(txn, name, group, consumer_name), budget or UNLIMITED
@@ -163,6 +168,11 @@ def lease(
     Only messages that were delivered before have a delivery count. ``lease_ms`` is used if the
     policy of the group has no lease any more.
     """
+    if plain is not None and len(names) == 1:
+        [name] = names
+        new = plain.lease(Run, txn, name, group_name, consumer_name, count, lease_ms)
+        if new is not None:
+            return [(name, Rows(*new))]
     groups = [group_of_key(txn, name, group_name, WHERE) for name in names]
     reply: Reply = []
     for name, (stream, group) in zip(names, groups, strict=True):

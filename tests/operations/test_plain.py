@@ -2,21 +2,28 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from struct import error as StructError
 from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvstream.layout.values import encode_flat
-from kvstream.meta import filling, nodes, pel, pel_index, plain, records
-from kvstream.meta.runs import Run
+from kvstream.meta import changeset, filling, nodes, pel, pel_index, plain, records, runs, trees
+from kvstream.meta import txn as transactions
+from kvstream.meta.changeset import Changeset
+from kvstream.meta.key_events import XADD
+from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.runs import Run, run_tree
+from kvstream.meta.trees import key_tree
 from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
 from kvstream.operations import ack, append, claim, delete, groups, readgroup
 from kvstream.operations.ack import Nack
-from kvstream.operations.queues import leases
+from kvstream.operations.queues import leases, policy
 from kvstream.operations.reads import limits, rows
 from kvstream.operations.trim import Strategy, Trim
 from kvstream.storage.database import Database
@@ -27,10 +34,21 @@ from tests.meta.rows import NOW_MS, Metadata
 
 pytestmark = pytest.mark.skipif(plain is None, reason="kvstream is not compiled")
 NAME = b"\x00\x00s"
-USERS: tuple[ModuleType, ...] = (ack, append, delete, groups, readgroup, pel)
+USERS: tuple[ModuleType, ...] = (
+    *(ack, append, delete, groups, leases, readgroup),
+    *(changeset, pel, records, trees, transactions),
+)
 SIZES = Thresholds(cached_rows=4, cached_ids=12, run_ids=3, chunk_keys=2)
 """A group outgrows memory soon."""
 
+POLICIES: list[dict[str, int]] = [
+    {"lease_ms": 3000},
+    {"lease_ms": 3000},
+    {"lease_ms": 0},
+    {"max_in_flight": 2},
+    {"max_in_flight": 0},
+    {"rate_count": 2, "rate_ms": 4000},
+]
 SMALL = st.integers(0, 9)
 STEPS = st.lists(
     st.one_of(
@@ -40,6 +58,9 @@ STEPS = st.lists(
         st.tuples(st.just("read"), st.sampled_from([b"c", b"c", b"d"]), st.integers(1, 3)),
         st.tuples(st.just("read"), st.just(b"c"), st.just(1)),
         st.tuples(st.just("next"), st.sampled_from([b"c", b"d"]), st.sampled_from([None, 1, 2])),
+        st.tuples(st.just("policy"), st.sampled_from(POLICIES)),
+        st.tuples(st.just("lease"), st.sampled_from([b"c", b"c", b"d"]), st.integers(1, 3)),
+        st.tuples(st.just("lease"), st.just(b"c"), st.just(1)),
         st.tuples(st.just("nack"), SMALL),
         st.tuples(st.just("noack"), st.just(b"c"), st.integers(1, 3)),
         st.tuples(st.just("ack"), SMALL),
@@ -105,6 +126,12 @@ class Side:
         if kind == "next":
             consumer, count = args
             return [*readgroup.read_new(txn, NAME, b"g", consumer, count)]
+        if kind == "policy":
+            return policy.set_policy(txn, NAME, b"g", args[0])
+        if kind == "lease":
+            consumer, count = args
+            reply = readgroup.lease(txn, [NAME], b"g", consumer, count, 2000)
+            return [(name, [*entries]) for name, entries in reply]
         if kind == "nack" and eid is not None:
             return ack.negative_acknowledge(txn, NAME, b"g", [eid], Nack(NackMode.FAIL))
         if kind == "ack" and eid is not None:
@@ -140,7 +167,10 @@ class Side:
         return rows, batch.ranges
 
 
-_OTHERS = ("add", "trim", "read", "next", "noack", "count", "wait", "commit", "reload", "undo")
+_OTHERS = (
+    *("add", "trim", "read", "next", "noack", "policy", "lease", "count", "wait"),
+    *("commit", "reload", "undo"),
+)
 
 
 @given(STEPS, st.booleans())
@@ -219,6 +249,70 @@ def test_compiled_code_deletes_from_nodes_of_known_ids(
         assert delete_plain(2) == -2
 
 
+def test_compiled_code_does_the_plain_cycle_of_a_queue(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with closing(Database.open(tmp_path_factory.mktemp("queue") / "s", StoreOptions())) as database:
+        side = Side(database, DEFAULT)
+        for step in (
+            *(("policy", {"lease_ms": 3000}), ("add", b"f", 1), ("lease", b"c", 1)),
+            *(("settle", 0, b"c", 1), ("commit",)),
+        ):
+            side.run(step)
+        txn = side.metadata.txn
+        for _ in range(3):
+            added = plain.append(txn, NAME, *encode_flat([b"f", b"v"]))
+            assert added is not None
+            assert plain.lease(Run, txn, NAME, b"g", b"c", 1, 2000) is not None
+            assert plain.finish(txn) is txn.batch
+            txn.batch.put_deferred()
+            assert plain.settle(Run, txn, NAME, b"g", b"d", added, 1) == -1
+            assert plain.settle(Run, txn, NAME, b"g", b"c", added, 1) == 1
+            assert plain.settle(Run, txn, NAME, b"g", b"c", added, 1) == 0
+            assert plain.finish(txn) is txn.batch
+        assert plain.settle(Run, txn, NAME, b"g", b"c", StreamID(-1, 0), 1) == -2
+
+
+@given(st.lists(st.integers(-1, 1 << 65) | st.integers(0, 9), min_size=12, max_size=12))
+@example([1 << 31] * 12)
+@example([(1 << 63) - 1] * 12)
+@settings(deadline=None)
+def test_both_twins_encode_a_group_alike(numbers: list[int]) -> None:
+    group = records.GroupMeta(b"g", b"row", numbers[0], run_tree(1, DEFAULT), key_tree(2, DEFAULT))
+    group.last_delivered = StreamID(*numbers[1:3])
+    group.entries_read, group.pending, group.nacked, group.nack_rank = numbers[3:7]
+    group.consumers_count, group.runs.id, group.times.id = numbers[7:10]
+    group.indexed = bool(numbers[1] % 2)
+    group.policy = GroupPolicy(lease_ms=5) if numbers[2] % 2 else None
+    group.rated = [(1, 2)] if numbers[0] == 1 else []
+    group.activity = records.Activity(numbers[10], numbers[11], b"c" * (numbers[1] % 300))
+    found = plain.encode_group(group)
+    with without_twins():
+        if found is None:
+            with suppress(StructError):
+                group.encode()
+        else:
+            assert group.encode() == found
+
+
+def test_both_twins_reset_a_transaction_alike(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with closing(Database.open(tmp_path_factory.mktemp("reset") / "s", StoreOptions())) as database:
+        one, other = (Metadata(database).txn for _ in range(2))
+        for txn in (one, other):
+            txn.frees = txn.only_redelivered = True
+            txn.groups_dropped = 3
+            txn.events.append((XADD, NAME))
+            txn.signals[NAME] = Wake.ADDED
+            txn.unwritten[NAME] = StreamID(1, 1)
+            txn.missing.add(NAME)
+        assert plain.reset(one, NOW_MS + 5, True)
+        with without_twins():
+            other.reset(NOW_MS + 5, True)
+        for name in set(Changeset.__slots__ + Txn.__slots__) - {"batch", "catalog"}:
+            if not name.startswith("_") and name != "thresholds":
+                assert getattr(one, name) == getattr(other, name), name
+
+
 class OtherTxn(Txn):
     """A class whose slots compiled code has not found."""
 
@@ -238,15 +332,20 @@ def test_objects_of_other_classes_are_not_plain(tmp_path_factory: pytest.TempPat
         assert plain.acknowledge(Run, txn, NAME, b"g", eid) == -2
         assert plain.discard(Run, txn, group, eid) == -2
         assert plain.delete(nodes.measure, txn, NAME, eid) == -2
+        assert plain.lease(Run, txn, NAME, b"g", b"c", 1, 2000) is None
+        assert plain.settle(Run, txn, NAME, b"g", b"c", side.ids[0], 1) == -2
+        assert plain.reset(txn, NOW_MS, False) is False
+        assert plain.finish(txn) is False
+        assert plain.put_changed(group.times, txn.batch) is False
 
 
 def test_a_class_without_slots_is_refused() -> None:
     with pytest.raises(TypeError, match="object has no slot"):
-        plain.bind(*[object] * 13)
+        plain.bind(*[object] * 13, Run.encode)  # type: ignore[call-arg]
 
 
 def test_compiled_code_has_the_bounds_of_python() -> None:
-    assert plain.BOUNDS == {
+    assert {
         "near": filling._NEAR,
         "counters_max": filling._COUNTERS_MAX,
         "head_far": filling._HEAD_FAR,
@@ -256,4 +355,9 @@ def test_compiled_code_has_the_bounds_of_python() -> None:
         "first_page": limits.FIRST_PAGE,
         "first_bytes": limits.FIRST_BYTES,
         "short": rows.FEW,
-    }
+        "member_version": records.MEMBER_VERSION,
+        "policy_version": records.POLICY_VERSION,
+        "group_bytes": records._GROUP.size,
+        "activity_bytes": records._HEAD.size,
+        "run_bytes": runs.HEAD_BYTES,
+    } == plain.BOUNDS

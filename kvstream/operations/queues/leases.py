@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kvstream.errors import InvalidArgument
 from kvstream.layout.values import Names
+from kvstream.meta import plain
 from kvstream.meta.pel import (
     Targets,
     discard,
@@ -131,6 +132,10 @@ def finish(
 
 def ack(txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]) -> list[int]:
     """Acknowledge the deliveries whose tokens are current."""
+    if plain is not None and len(tokens) == 1:
+        outcome = plain.settle(Run, txn, name, group, consumer, *tokens[0])
+        if outcome >= -1:
+            return [outcome]
     _, of_group = group_of_key(txn, name, group)
     txn.frees = True
     if len(tokens) == 1:
