@@ -165,6 +165,7 @@ class PieceMaker:
         batch = self._txn.batch
         for ids, values in pages:
             append_page(self._txn, stream, ids, values, table)
+        batch.put_deferred()
         cut = len(tree_prefix(stream.nodes_tree))
         nodes = [(row[cut:], value or b"") for row, value in batch.puts[Family.TREES].items()]
         batch.clear()

@@ -119,6 +119,7 @@ def scratch_of(txn: Txn) -> Txn:
 
 def merge(txn: Txn, batch: Batch) -> None:
     """Add rows that were made in another batch to a transaction."""
+    batch.put_deferred()
     for puts, others in zip(txn.batch.puts, batch.puts, strict=True):
         puts.update(others)
 
