@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import (
     AccessDenied,
+    ArchiveTaken,
+    ArchiveUnavailable,
     BadPayload,
     BusyGroup,
     ClientMissing,
@@ -71,6 +73,7 @@ from kvstream.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from kvstream import aio as aio
+    from kvstream.archive.restore import restore
     from kvstream.engine.lease_renewal import stop_on_signals
     from kvstream.engine.queue_arguments import Backoff
     from kvstream.group import Consumer, Group
@@ -115,6 +118,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessDenied",
+    "ArchiveTaken",
+    "ArchiveUnavailable",
     "Backoff",
     "BadPayload",
     "BareEntry",
@@ -207,10 +212,12 @@ __all__ = [
     "connect_async",
     "current_job",
     "open",
+    "restore",
     "stop_on_signals",
 ]
 
 _LAZY = {
+    "archive.restore": ("restore",),
     "engine.lease_renewal": ("stop_on_signals",),
     "engine.queue_arguments": ("Backoff",),
     "group": ("Consumer", "Group"),

@@ -33,6 +33,8 @@
     │   ├── NoSuchStore               the directory has no store, and none was to be created
     │   ├── StoreLocked               another opener holds the directory
     │   ├── StoreReadOnly             code MISCONF: a write failed before; reads go on
+    │   │   └── ArchiveTaken          another opener has taken the archive over
+    │   ├── ArchiveUnavailable        the object store does not answer, or refuses
     │   ├── StoreFull                 code MISCONF: less free space than the reserve
     │   ├── WriteStalled              compaction does not progress; nothing was written
     │   ├── UnknownOutcome            the write may or may not be durable
@@ -425,6 +427,14 @@ class StoreReadOnly(StoreError):
     """
 
     code = "MISCONF"
+
+
+class ArchiveTaken(StoreReadOnly):
+    """Another opener has taken the archive of the store over: this one writes no more."""
+
+
+class ArchiveUnavailable(StoreError):
+    """The object store of an archive does not answer, refuses, or is no archive."""
 
 
 class StoreFull(StoreError):

@@ -25,7 +25,7 @@ Name = bytes | str
 Seconds = float
 Policy = RefPolicy | Literal["KEEPREF", "DELREF", "ACKED"]
 Mode = NackMode | Literal["SILENT", "FAIL", "FATAL"]
-Level = Durability | Literal["always", "everysec", "no"]
+Level = Durability | Literal["archive", "always", "everysec", "no"]
 HasID = Entry[Any] | BareEntry | PendingEntry[Any]
 IDs = IDLike | HasID | Iterable[IDLike | HasID]
 _HAS_ID = (Entry, BareEntry, PendingEntry)
@@ -52,6 +52,10 @@ class _Settings(TypedDict, total=False):
     stream_idmp_duration_s: int
     stream_idmp_maxsize: int
     dump_target: str
+    archive: str
+    archive_interval_s: float
+    archive_keep_s: float
+    take_over: bool
     clock: Clock | None
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeAlias, TypeVar
 
+from kvstream.engine.archiving import Archiving
 from kvstream.engine.coerce import warn_of_block
 from kvstream.engine.disk_watch import DiskWatch
 from kvstream.engine.expiry import Expiry
@@ -47,7 +48,7 @@ from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch
 from kvstream.storage.contexts import contextmanager
 from kvstream.storage.database import Database
-from kvstream.storage.durability import Committer
+from kvstream.storage.durability import WAITING, Committer
 from kvstream.types.clock import Clock, SystemClock, monotonic, perf_counter
 from kvstream.types.glob import matcher
 from kvstream.types.options import Durability, StoreOptions
@@ -92,7 +93,7 @@ class Engine(Unclosed):
         directories.register(self)
         self.waiters = Waiters(self.catalog.wakeups)
         self.signal: Callable[[], Signal] = Signal  # what a blocked read waits for
-        self._always = self.options.durability is Durability.ALWAYS
+        self._always = self.options.durability in WAITING
         self._commit_watchers: list[Callable[[float], None]] = []
         self._publish: Publish | None = None
         self._now_ms = self.clock.now_ms
@@ -103,7 +104,9 @@ class Engine(Unclosed):
         self._unserved: dict[bytes, Wake] = {}
         """Changed keys whose waiters were not served because of an interrupt. The next commit
         serves them; the expiry thread makes one every tenth of a second."""
-        self.database = Database.open(directory, self.options, thresholds)
+        self.archiving = Archiving(self.options, directory)
+        keep_logs = bool(self.options.archive)
+        self.database = Database.open(directory, self.options, thresholds, keep_logs)
         self._write_guard = self.database.write_guard
         try:
             self._start_work()
@@ -123,10 +126,13 @@ class Engine(Unclosed):
         own = self.database, self.catalog, disk, self.timers, self._compacting
         self.expiry = Expiry(weak("run"), Upkeep(weak, *own), self.thresholds)
         # last: ``close`` needs the parts above
-        self.committer = Committer(self.database, self.options.durability, self.entered)
+        self.committer = Committer(
+            self.database, self.options.durability, self.entered, archive=self.archiving.put
+        )
         staged_loads.recover(self.run, self.options.read_only)
         if not self.options.read_only:
             index.call_sooner(self.timers.wake)
+            self.archiving.start(self.database, self.committer, weak("copy_files"))
             self.expiry.start()
             self.timers.start()
 
@@ -362,8 +368,11 @@ class Engine(Unclosed):
     def seen_sequence(self) -> int:
         """The sequence number that a read has to wait for with ``always``: that of the last write.
 
-        0 once the log has failed: reads then show what is in memory, and wait for no fsync.
+        0 once the log has failed: reads then show what is in memory, and wait for no fsync. With
+        ``archive`` they do not wait either, so that they go on while the object store is away.
         """
+        if self.committer.level is Durability.ARCHIVE:
+            return 0
         return self.database.sequence if self._write_guard.failure is None else 0
 
     # --- turns ----------------------------------------------------------------------------------
@@ -647,7 +656,7 @@ class Engine(Unclosed):
         """Change the durability level, from the next write on."""
         with self._working():
             self.committer.change(level)
-            self._always = level is Durability.ALWAYS
+            self._always = level in WAITING
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -683,6 +692,10 @@ class Engine(Unclosed):
         """
         self.refuse_within(self._flushing)
         self.run(Txn.write_seen)
+        self.copy_files(target, log_bytes_max)
+
+    def copy_files(self, target: Path, log_bytes_max: int) -> None:
+        """Do what ``checkpoint`` does, without the seen times that are in memory only."""
         with self._flushing:
             if self.database.size_on_disk(".log") > log_bytes_max:
                 self.database.flush()
@@ -741,6 +754,7 @@ class Engine(Unclosed):
                 if not discard:  # otherwise the caller raises another error
                     raise
             finally:
+                self.archiving.close()
                 # RocksDB cannot be closed meanwhile
                 with self._compacting, self._flushing, self.committer.hold():
                     self.database.close(discard)

@@ -83,7 +83,7 @@ class ChangeReader:
 
     def _open(self, number: int, offset: int) -> None:
         try:
-            descriptor = _open_log(self._directory, number)
+            descriptor = open_log(self._directory, number)
         except FileNotFoundError:
             raise LostWrites(f"the log {number} of {self._directory} was removed") from None
         self.close()
@@ -159,7 +159,16 @@ def _size(place: Path, number: int) -> int:
         return 0
 
 
-def _open_log(directory: Path, number: int) -> int:
+def log_size(directory: Path, number: int) -> int:
+    """Return the bytes of a log; FileNotFoundError if there is none."""
+    descriptor = open_log(directory, number)
+    try:
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def open_log(directory: Path, number: int) -> int:
     """Return a descriptor of a log; RocksDB may move it from the first place to the second."""
     place, archive = (each / f"{number:06}.log" for each in _places(directory))
     with suppress(FileNotFoundError):

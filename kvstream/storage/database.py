@@ -45,6 +45,9 @@ _log = DeferredLogger(__name__)
 FAMILY_NAMES = tuple(family.name.lower() for family in Family)
 
 _CLOSED = "the store is closed"
+_BEHIND_ALL = b"\xff" * 64
+TABLE_BATCH_ROWS = 1000
+"""Rows of tables that are one commit where an archive follows the log."""
 LARGE_WRITE = 1 * MEGABYTE
 """Writes of more bytes than this are checked against the free space one by one."""
 
@@ -299,11 +302,34 @@ class Database:
         """Ingest SST files, all or none, durably; none of their rows may be there already."""
         self._refuse_within()
         self.write_guard.admit(False, sum(path.stat().st_size for path in paths))
+        if self._options.archive:
+            self._write_tables(family, paths)
+            return
         try:
             with self._ingesting:
                 sst.ingest(self._families[family], paths)
         except Exception as error:
             raise self.write_guard.stop_writes(error, recovers=True) from None
+
+    def _write_tables(self, family: int, paths: list[Path]) -> None:
+        """Write the rows of SST files through the log, which an archive follows; remove the files.
+
+        A crash leaves a part of them, as an ingestion of several files may.
+        """
+        with self._ingesting:
+            merged = sst.Merged(self.staging() / uuid4().hex, paths)
+            try:
+                lower = b""
+                while rows := merged.page(lower, _BEHIND_ALL, TABLE_BATCH_ROWS):
+                    batch = Batch(self)
+                    batch.puts[family].update(rows)
+                    self.write(batch)
+                    lower = rows[-1][0] + b"\0"
+            finally:
+                merged.close()
+        for path in paths:
+            path.unlink(missing_ok=True)
+        self.flush_wal()
 
     def _refuse_within(self) -> None:
         """Raise ReentrantCall if this thread is ingesting, or copying the files, already."""

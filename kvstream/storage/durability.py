@@ -28,6 +28,8 @@ FLUSH_INTERVAL_S = 1.0
 """Redis's ``appendfsync everysec``."""
 RETRY_INTERVAL_S = 0.25
 """How often callbacks that wait for a full disk check whether it has recovered."""
+WAITING = frozenset({Durability.ALWAYS, Durability.ARCHIVE})
+"""The levels at which a writer waits."""
 _RELEASE = methodcaller("release")
 
 _open_committers: "weakref.WeakSet[Committer]" = weakref.WeakSet()
@@ -59,18 +61,25 @@ class Committer:
         level: Durability,
         entered: dict[int, bool] | None = None,
         flush_interval_s: float = FLUSH_INTERVAL_S,
+        archive: Callable[[int], None] | None = None,
     ) -> None:
-        """``entered`` has the threads that are in here: one that enters again would deadlock."""
+        """``entered`` has the threads that are in here: one that enters again would deadlock.
+
+        ``archive`` puts writes into the archive, up to a sequence number.
+        """
         self.level = level
         self._flush_interval_s = flush_interval_s
         self._entered: dict[int, bool] = {} if entered is None else entered
         self.durable_sequence = database.sequence
-        """Writes up to this one survive power loss."""
+        """Writes up to this one are as durable as ``always`` or ``archive`` promises."""
+        self.flushed_sequence = self.durable_sequence
+        """Writes up to this one survive power loss; with ``archive`` that is not all."""
+        self._archive = archive
         self._fsync_watchers: list[Callable[[float], None]] = []
         self._database = database
         self._writes_nothing = database.failure is not None
         """The store was opened read-only."""
-        self._waits = level is Durability.ALWAYS
+        self._waits = level in WAITING
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._stopping = False
@@ -137,6 +146,22 @@ class Committer:
             self._make_durable(sequence)
         return self.durable_sequence
 
+    def flush_if_free(self) -> int:
+        """Make the log durable, unless a thread is doing so; return how far it is.
+
+        With ``archive`` the writes are not acknowledged by it.
+        """
+        queued = _Queued(sys.maxsize)
+        with self._queueing:
+            if self._flusher is not None:
+                return self.flushed_sequence
+            self._flusher = queued
+        try:
+            self.flushed_sequence = self._database.flush_wal()
+        finally:
+            self._leave(queued)
+        return self.flushed_sequence
+
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Keep other threads from flushing the log: they wait."""
@@ -162,7 +187,7 @@ class Committer:
             if level is self.level:
                 return
             self.level = level
-            self._waits = level is Durability.ALWAYS
+            self._waits = level in WAITING
             self._changed.notify_all()
             self._start_thread()
 
@@ -201,8 +226,9 @@ class Committer:
 
     def _start_thread(self) -> None:
         """Start the thread of the level; those of former levels end by themselves."""
-        work = {
-            Durability.ALWAYS: self._serve_callbacks,
+        work: dict[Durability, Callable[[], None]] = {
+            Durability.ALWAYS: partial(self._serve_callbacks, Durability.ALWAYS),
+            Durability.ARCHIVE: partial(self._serve_callbacks, Durability.ARCHIVE),
             Durability.EVERYSEC: self._flush_every_second,
         }
         self._threads = [thread for thread in self._threads if thread.is_alive()]
@@ -264,9 +290,14 @@ class Committer:
         """Make the log durable, and pass the turn on."""
         begun = perf_counter()
         try:
-            self.durable_sequence = self._database.flush_wal()
+            self.flushed_sequence = self._database.flush_wal()
+            if self._archive is not None and self.level is Durability.ARCHIVE:
+                self._archive(self.flushed_sequence)
+            self.durable_sequence = self.flushed_sequence
             for watcher in self._fsync_watchers:
                 watcher(perf_counter() - begun)
+        except UnknownOutcome:  # of the archive
+            raise
         except StoreError as error:
             raise UnknownOutcome(f"the log cannot be made durable: {error}") from None
         finally:
@@ -292,10 +323,10 @@ class Committer:
                 with contextlib.suppress(UnknownOutcome):
                     self.sync()
 
-    def _serve_callbacks(self) -> None:
+    def _serve_callbacks(self, level: Durability) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._awaited or self._must_end(Durability.ALWAYS))
+                self._changed.wait_for(lambda: self._awaited or self._must_end(level))
                 if not self._awaited:
                     return
                 oldest = min(awaited.sequence for awaited in self._awaited)

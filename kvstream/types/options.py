@@ -139,6 +139,9 @@ class Durability(StrEnum):
     """fsync before the acknowledgement: writes survive power loss."""
     EVERYSEC = "everysec"
     """fsync once a second: writes survive kill -9; power loss loses at most a second."""
+    ARCHIVE = "archive"
+    """fsync, and a piece in the archive, before the acknowledgement: writes survive the loss of the
+    machine."""
     NO = "no"
     """No fsync: writes survive kill -9; power loss loses what the system has not written."""
 
@@ -178,6 +181,15 @@ class StoreOptions:
     stream_idmp_maxsize: int = STREAM_IDMP_MAXSIZE
     dump_target: str = DUMP_TARGET_AUTO
     """The server that payloads of DUMP are for, such as ``redis:7.2`` or ``valkey``."""
+    archive: str = ""
+    """The URL of the archive that follows the store, such as ``s3://bucket/orders``; "" is none."""
+    archive_interval_s: float = 1.0
+    """How often new commits are put into the archive."""
+    archive_keep_s: float = 7 * 24 * 3600.0
+    """How far back the archive can be restored; what is older is deleted from it."""
+    take_over: bool = False
+    """Where the directory holds no store: take the archive over from its owner, and go on from its
+    end."""
 
     def access(self) -> dict[str, bool]:
         """Return the options with which the directory is opened."""
@@ -191,6 +203,8 @@ class StoreOptions:
     def __post_init__(self) -> None:
         if self.following and not self.read_only:
             raise InvalidArgument("following is for a store that is opened read-only")
+        if not self.archive and (self.take_over or self.durability is Durability.ARCHIVE):
+            raise InvalidArgument("take_over and the durability archive need the URL of an archive")
         if not 1 <= self.databases <= DATABASES_MAX:
             raise InvalidArgument(
                 f"databases must be between 1 and {DATABASES_MAX}, not {self.databases}"

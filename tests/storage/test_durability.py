@@ -197,7 +197,7 @@ def test_closing_makes_all_writes_durable_and_leaves_no_thread(
     directory: Path, level: Durability
 ) -> None:
     before = threads()  # includes threads of stores of other tests
-    database = Database.open(directory, replace(SMALL, durability=level))
+    database = Database.open(directory, SMALL)
     one = Committer(database, level)
     called = threading.Event()
     sequence = put_one_by_one(database, range(5))

@@ -1,0 +1,134 @@
+"""The logs of an open store on their way into an archive: which there are, and what is unread.
+
+The bytes are taken as they are in the files, whole commits at a time (storage/changes.py says which
+files there are). A log that RocksDB needs no more is removed once it is read.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from kvstream.archive.format import RAW_MAX, Part
+from kvstream.errors import Corruption
+from kvstream.storage.changes import log_numbers, log_size, open_log, trim_logs
+from kvstream.storage.log import LogReader
+
+_READ = 1 << 20
+_ANY = 1 << 62
+
+
+class Position(NamedTuple):
+    """What has been read: the end of a commit in a log."""
+
+    log: int
+    offset: int
+
+
+class Chunk(NamedTuple):
+    """Bytes of logs, whole commits."""
+
+    parts: list[Part]
+    raw: bytes
+    position: Position
+    last: int
+    """The sequence number of the last commit; 0 if there is none."""
+
+
+class Logs:
+    """The logs of a store, read from a position on."""
+
+    def __init__(self, directory: Callable[[], Path], position: Position, last: int) -> None:
+        """``last`` is the sequence number of the last commit before ``position``; -1: unknown.
+
+        ``directory`` returns the present path of the store.
+        """
+        self._directory = directory
+        self.position = position
+        self.last = last
+
+    def read(self, until: int) -> Chunk:
+        """Return the next commits up to the sequence number ``until``, at most some megabytes.
+
+        Raises Corruption if a log is damaged or missing.
+        """
+        parts: list[Part] = []
+        data: list[bytes] = []
+        position, last, size = self.position, self.last, 0
+        numbers = log_numbers(self._directory())
+        for number in numbers:
+            if number < position.log:
+                continue
+            offset = position.offset if number == position.log else 0
+            with suppress(FileNotFoundError):  # moved away, empty, between the look and now
+                is_newest = number == numbers[-1]
+                raw, last = self._read_log(number, offset, last, until, RAW_MAX - size, is_newest)
+                position = Position(number, offset + len(raw))
+                if raw:
+                    parts.append(Part(number, offset, len(raw)))
+                    data.append(raw)
+                    size += len(raw)
+            if size >= RAW_MAX or last >= until:
+                break
+        return Chunk(parts, b"".join(data), position, last)
+
+    def _read_log(
+        self, number: int, offset: int, last: int, until: int, most: int, is_newest: bool
+    ) -> tuple[bytes, int]:
+        """Return whole commits of one log, and the number of the last one.
+
+        Power loss or a full disk may leave a torn end, behind which a newer log goes on.
+        """
+        reader, data, end = LogReader(offset), b"", offset
+        with os.fdopen(open_log(self._directory(), number), "rb") as file:
+            file.seek(offset)
+            while end - offset < most and last < until and (more := file.read(_READ)):
+                at = reader.position
+                data += more
+                try:
+                    records = reader.feed(more)
+                except Corruption:
+                    if is_newest:
+                        raise
+                    data = data[: reader.position - offset]
+                    records = LogReader(at).feed(data[at - offset :])
+                for record in records:
+                    if record.last > until:
+                        return data[: end - offset], last
+                    if record.row_count and last >= 0 and record.sequence != last + 1:
+                        raise Corruption(
+                            f"the log {number:06d}.log goes on with commit {record.sequence} "
+                            f"behind commit {last}"
+                        )
+                    end, last = record.end, record.last
+        return data[: end - offset], last
+
+    def take(self, chunk: Chunk) -> None:
+        """Note that a chunk is in the archive; remove the kept logs before it."""
+        self.position, self.last = chunk.position, chunk.last
+        trim_logs(self._directory(), _ANY, self.position.log)
+
+    def unread_bytes(self) -> int:
+        """Return the bytes behind the position, torn ends included."""
+        total = 0
+        for number in log_numbers(self._directory()):
+            if number >= self.position.log:
+                with suppress(FileNotFoundError):
+                    total += log_size(self._directory(), number)
+        return max(total - self.position.offset, 0)
+
+
+def reaches(directory: Path, position: Position) -> bool:
+    """Return whether the log of a position is there up to it."""
+    try:
+        return log_size(directory, position.log) >= position.offset
+    except FileNotFoundError:
+        return False
+
+
+def oldest(directory: Path) -> int:
+    """Return the number of the oldest log that RocksDB needs; 0 if there is none."""
+    return min(
+        (int(path.stem) for path in directory.glob("*.log") if path.stem.isdigit()), default=0
+    )

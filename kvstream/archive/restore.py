@@ -1,0 +1,298 @@
+"""Make a store of an archive: as it was at its end, at a moment, or behind a commit.
+
+The files of a snapshot are fetched, the logs are written from pieces, and the last one is cut
+behind the wanted commit. RocksDB replays them when the store is opened. Nothing is written into the
+archive, except by ``take_over``.
+"""
+
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from time import time_ns
+from uuid import uuid4
+
+from kvstream.archive import format as formats
+from kvstream.archive.archiver import note_owner
+from kvstream.archive.format import PINS, Part, Piece, Snapshot, piece_key, table_key
+from kvstream.archive.history import FETCHES, History, read_history, read_pieces
+from kvstream.archive.objects import Objects, open_objects
+from kvstream.errors import Corruption, InvalidArgument, StoreError
+from kvstream.storage import directory as directories
+from kvstream.storage import files
+from kvstream.storage.log import LogReader
+
+_RESTORING = ".restoring"
+"""A folder in which the files are made, beside them the store is none."""
+
+Progress = Callable[[int, int], object]
+"""Called with the bytes that are fetched, and those of all tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a restore fetches, and what it reaches."""
+
+    snapshot: Snapshot
+    sequence: int
+    """The last commit of the restored store."""
+    moment_ms: int
+    """The time, by the clock of the former owner, by which that commit was the last one."""
+    table_bytes: int
+    log_bytes: int
+    pieces: int
+
+
+def restore(
+    url: str,
+    directory: Path,
+    at_ms: int | None = None,
+    sequence: int | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Make a store in ``directory``, which must not exist or be empty, of the archive at ``url``.
+
+    By default as it was at its end; with ``at_ms`` at a Unix time, to 0.1 s; with ``sequence``
+    behind the commit with this number. The store begins a history of its own. Raises
+    InvalidArgument if the archive does not reach there, Corruption if an object is missing or
+    damaged: nothing is left in ``directory`` then. ArchiveUnavailable if the archive cannot be
+    reached. ::
+
+        kvstream.restore("s3://bucket/orders", "orders-then", at_ms=1764504000000)
+    """
+    objects = open_objects(url)
+    with _pin(objects):
+        history = read_history(objects)
+        plan = plan_restore(objects, history, at_ms, sequence)
+        _write_store(objects, plan, directory, progress)
+    return plan
+
+
+def take_over(url: str, directory: Path, progress: Progress | None = None) -> Plan | None:
+    """Become the owner of an archive, and restore its end into ``directory``.
+
+    From now on the former owner can write no more. Returns None, and does nothing, if there is a
+    store in the directory, or if the archive is empty.
+    """
+    objects = open_objects(url)
+    if _holds_store(directory):
+        return None
+    history = read_history(objects)
+    if history.head is None:
+        return None
+    _refuse_occupied(directory)
+    while not history.is_based:
+        raise Corruption(f"the archive {url} has no snapshot that leads to its end")
+    with _pin(objects):
+        while True:
+            assert history.head is not None
+            fence = _fence_behind(history, directory)
+            if objects.create(piece_key(fence.number), formats.encode(fence)):
+                break
+            history = read_history(objects)  # the former owner was quicker
+        plan = plan_restore(objects, replace(history, head=fence))
+        _write_store(objects, plan, directory, progress)
+    note_owner(directory, fence.archive, fence.epoch)
+    return plan
+
+
+def _fence_behind(history: History, directory: Path) -> Piece:
+    head = history.head
+    assert head is not None
+    return replace(
+        head,
+        number=head.number + 1,
+        epoch=uuid4().hex,
+        before=history.sum,
+        written_ms=time_ns() // 1_000_000,
+        parts=[],
+        times=[],
+        owner=f"{socket.gethostname()}, process {os.getpid()}, {directory}",
+    )
+
+
+def plan_restore(
+    objects: Objects, history: History, at_ms: int | None = None, sequence: int | None = None
+) -> Plan:
+    """Return what to fetch for a moment or commit; InvalidArgument if it cannot be reached."""
+    if not history.snapshots:
+        raise InvalidArgument(f"the archive {objects.url} has no snapshot yet")
+    chosen = [
+        snapshot
+        for snapshot in history.snapshots
+        if (at_ms is None or snapshot.written_ms <= at_ms)
+        and (sequence is None or snapshot.sequence <= sequence)
+    ]
+    if not chosen:
+        first = history.snapshots[0]
+        raise InvalidArgument(
+            f"the archive {objects.url} begins with commit {first.sequence}, at "
+            f"{first.written_ms / 1000:.3f} (Unix time): nothing before it can be restored"
+        )
+    snapshot = chosen[-1]
+    reached, moment_ms, size, count = snapshot.sequence, snapshot.written_ms, 0, 0
+    end = snapshot.sequence
+    for piece, raw in read_pieces(objects, snapshot.first_piece):
+        size, count, end = size + len(raw), count + 1, max(end, piece.last)
+        for ms, last in piece.times:
+            if last > reached and (at_ms is None or ms <= at_ms):
+                reached, moment_ms = last, ms
+        if at_ms is not None and any(ms > at_ms for ms, _ in piece.times):
+            break
+        if sequence is not None and piece.last >= sequence:
+            break
+    if at_ms is None:
+        reached = end if sequence is None else min(sequence, end)
+    if sequence is not None and sequence > end:
+        raise InvalidArgument(f"the archive {objects.url} ends with commit {end}")
+    tables = sum(size for _, size in snapshot.tables.values())
+    return Plan(snapshot, reached, moment_ms, tables, size, count)
+
+
+# --- the files ----------------------------------------------------------------------------------
+
+
+def _write_store(objects: Objects, plan: Plan, directory: Path, progress: Progress | None) -> None:
+    """Make the store; leave nothing behind on failure."""
+    _refuse_occupied(directory)
+    if directory.exists():
+        _write_inside(objects, plan, directory, progress)
+        return
+    with directories.stage(directory) as built:
+        built.mkdir(files.DIRECTORY_MODE)
+        _write_files(objects, plan, built, progress)
+        built.rename(directory)
+    files.sync_directory(directory.parent)
+
+
+def _write_inside(objects: Objects, plan: Plan, directory: Path, progress: Progress | None) -> None:
+    """Make the store in an empty folder, such as the root of a volume.
+
+    The layout file comes last: without it the folder holds no store.
+    """
+    built = directory / _RESTORING
+    shutil.rmtree(built, ignore_errors=True)
+    built.mkdir(files.DIRECTORY_MODE)
+    files.keep_private(built)
+    try:
+        _write_files(objects, plan, built, progress)
+        names = sorted(os.listdir(built), key=lambda name: name == directories.LAYOUT_FILE)
+        for name in names:
+            (built / name).rename(directory / name)
+    finally:
+        shutil.rmtree(built, ignore_errors=True)
+    files.make_private(directory)
+    files.sync_directory(directory)
+
+
+def _write_files(objects: Objects, plan: Plan, built: Path, progress: Progress | None) -> None:
+    fetched = 0
+    with ThreadPoolExecutor(FETCHES) as pool:
+        fetches = [
+            pool.submit(_write_table, objects, digest, size, built / name)
+            for name, (digest, size) in plan.snapshot.tables.items()
+        ]
+        try:
+            for fetch in fetches:
+                fetched += fetch.result()
+                if progress is not None:
+                    progress(fetched, plan.table_bytes)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    for name, content in plan.snapshot.files.items():
+        if "/" in name or name in ("", ".", ".."):
+            raise Corruption(f"the snapshot has a file of an unsafe name: {name!r}")
+        files.write(built / name, content)
+    _write_logs(objects, plan, built)
+    files.sync_directory(built)
+
+
+def _write_table(objects: Objects, digest: str, size: int, path: Path) -> int:
+    """Fetch a table; raise Corruption if it is missing, or is not what its name says."""
+    key = table_key(digest)
+    hashed, found = sha256(), 0
+    with path.open("xb") as file:
+        for data in objects.chunks(key):
+            hashed.update(data)
+            found += len(data)
+            file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    if not found and size:
+        raise formats.damaged(key, "it is missing")
+    if found != size or hashed.hexdigest() != digest:
+        raise formats.damaged(key, f"its {found} bytes are not the {size} of its name")
+    return found
+
+
+def _write_logs(objects: Objects, plan: Plan, built: Path) -> None:
+    """Write the logs up to the commit of the plan."""
+    first = plan.snapshot.first_log
+    if plan.sequence <= plan.snapshot.sequence and not first:
+        return
+    for piece, raw in read_pieces(objects, plan.snapshot.first_piece):
+        at = 0
+        for part in piece.parts:
+            data = raw[at : at + part.size]
+            at += part.size
+            if piece.last > plan.sequence:
+                data = _cut(part, data, plan.sequence)
+            if part.log >= first and data:
+                _append(built / f"{part.log:06d}.log", part, data)
+        if piece.last >= plan.sequence:
+            break
+    for path in built.glob("*.log"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _append(path: Path, part: Part, data: bytes) -> None:
+    with path.open("ab") as file:
+        if file.tell() != part.offset:
+            raise Corruption(
+                f"the archive lacks bytes {file.tell()} to {part.offset} of the log {part.log}"
+            )
+        file.write(data)
+
+
+def _cut(part: Part, data: bytes, sequence: int) -> bytes:
+    """Return the commits of a part that begin up to a sequence number."""
+    end = part.offset
+    for record in LogReader(part.offset).feed(data):
+        if record.sequence > sequence:
+            break
+        end = record.end
+    return data[: end - part.offset]
+
+
+def _holds_store(directory: Path) -> bool:
+    return (directory / directories.LAYOUT_FILE).exists()
+
+
+def _refuse_occupied(directory: Path) -> None:
+    """Raise StoreError if the directory is there and not empty."""
+    with suppress(FileNotFoundError):
+        names = [name for name in os.listdir(directory) if name not in ("lost+found", _RESTORING)]
+        if names:
+            raise StoreError(
+                f"{directory} is not empty (it has {names[0]}): give a path that is free"
+            )
+
+
+@contextmanager
+def _pin(objects: Objects) -> Iterator[None]:
+    """Keep the archive from deleting what a restore needs."""
+    key = f"{PINS}{time_ns() // 1_000_000:016x}-{uuid4().hex}"
+    with suppress(StoreError):  # the credentials may be for reading only
+        objects.create(key, b"")
+    try:
+        yield
+    finally:
+        with suppress(StoreError):
+            objects.delete([key])

@@ -1,0 +1,58 @@
+"""The archive of an engine, if its store has one. Only then its modules are imported: 5 ms."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvstream.storage.database import Database
+from kvstream.storage.durability import Committer
+from kvstream.types.options import StoreOptions
+
+if TYPE_CHECKING:
+    from kvstream.archive.archiver import Archiver
+
+
+class Archiving:
+    """Follows one store with an archiver, as its options say."""
+
+    def __init__(self, options: StoreOptions, directory: Path) -> None:
+        """Take the archive over first, if the options ask for it."""
+        self._options = options
+        self._archiver: Archiver | None = None
+        if options.take_over:
+            from kvstream.archive.restore import take_over
+
+            take_over(options.archive, directory)
+
+    @property
+    def archiver(self) -> "Archiver":
+        """The archiver; only for a store that has one."""
+        assert self._archiver is not None
+        return self._archiver
+
+    def start(
+        self,
+        database: Database,
+        committer: Committer,
+        copy_files: Callable[[Path, int], object],
+    ) -> None:
+        """Begin to put commits into the archive, if the store has one."""
+        if not self._options.archive:
+            return
+        from kvstream.archive.archiver import Archiver
+        from kvstream.archive.objects import open_objects
+
+        objects = open_objects(self._options.archive)
+        archiver = Archiver(objects, database, self._options, committer, copy_files)
+        archiver.start()
+        self._archiver = archiver
+
+    def put(self, sequence: int) -> None:
+        """Wait until a commit is in the archive; UnknownOutcome if that takes too long."""
+        if self._archiver is not None:  # else it is being opened
+            self._archiver.make_durable(sequence)
+
+    def close(self) -> None:
+        """Put what is left, and stop."""
+        if self._archiver is not None:
+            self._archiver.close()
