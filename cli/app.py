@@ -75,6 +75,10 @@ SECTIONS = {
         "export.export": "Write the entries of a stream to a FILE or stdout.",
         "migrate.migrate": "Move streams from any place to any place without loss.",
     },
+    "Archive": {
+        "archive.restore": "Make a store of an archive, as it was at any moment.",
+        "archive.archive": "Look at archives, verify and prune them.",
+    },
     "Spark": {
         "spark.spark": "Run Apache Spark jobs on whole streams.",
     },
@@ -310,7 +314,7 @@ def _command_at(args: list[str], options: Mapping[str, click.Option]) -> int:
 )
 @click.option(
     "--durability",
-    type=click.Choice([level.value for level in Durability]),
+    type=click.Choice([level.value for level in Durability if level is not Durability.ARCHIVE]),
     default=Durability.EVERYSEC.value,
     help="When writes are synced to disk while a command runs. A command that succeeds has synced "
     "all of them.",

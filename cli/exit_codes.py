@@ -49,14 +49,14 @@ MEANINGS = {
         "The request was refused or found nothing: there is no such stream, group or consumer; an "
         "ID is too small; `del`, `ack`, `nack` or `claim` found none of the entries; `read` got no "
         "entry; `find` found none; `dead` or `delayed` found no such message; a bad line stopped "
-        "an `import`; `migrate verify` found a difference; `migrate run` found keys that differ, "
-        "or would lose something that was not allowed."
+        "an `import`; there is no archive at a URL; `migrate verify` found a difference; `migrate "
+        "run` found keys that differ, or would lose something that was not allowed."
     ),
     ExitCode.USAGE: "Wrong usage: an unknown option, a value out of range, an invalid ID.",
     ExitCode.LOCKED: "Another process has the store open. Nothing was done.",
     ExitCode.DAMAGED: (
-        "The data is damaged: a store, or a file to migrate, cannot be read; writes were lost; the "
-        "layout is unknown; or `check` found faults that it did not repair."
+        "The data is damaged: a store, an archive or a file to migrate cannot be read; writes were "
+        "lost; the layout is unknown; or `check` found faults that it did not repair."
     ),
     ExitCode.UNAVAILABLE: (
         "The store or server cannot be used now: the directory has no store or is unsafe, the disk "
@@ -66,6 +66,11 @@ MEANINGS = {
     ExitCode.INTERRUPTED: "Stopped by Ctrl-C. Everything committed before stays.",
     ExitCode.BROKEN_PIPE: "The reader of the output closed it, as `| head` does.",
 }
+
+
+class ArchiveDamaged(Corruption):
+    """An object of an archive is missing or damaged."""
+
 
 _CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
     (BadPayload, ExitCode.DAMAGED),
@@ -98,6 +103,10 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (
         LostWrites,
         "show what is lost with: kvstream recover; accept it with: kvstream recover --accept-loss",
+    ),
+    (
+        ArchiveDamaged,
+        "show all damage with: kvstream archive verify URL; restore another moment with --at TIME",
     ),
     (
         Corruption,

@@ -80,6 +80,11 @@ def get_piece(objects: Objects, number: int) -> tuple[Piece, bytes]:
     return piece, data
 
 
+def piece_of(objects: Objects, snapshot: Snapshot) -> Piece:
+    """Return the piece up to which a snapshot has all commits."""
+    return get_piece(objects, snapshot.piece - 1)[0]
+
+
 def read_pieces(objects: Objects, first: int) -> Iterator[tuple[Piece, bytes]]:
     """Yield the pieces from a number on with their raw bytes, some fetched ahead.
 

@@ -66,7 +66,7 @@ def restore(
         kvstream.restore("s3://bucket/orders", "orders-then", at_ms=1764504000000)
     """
     objects = open_objects(url)
-    with _pin(objects):
+    with pin(objects):
         history = read_history(objects)
         plan = plan_restore(objects, history, at_ms, sequence)
         _write_store(objects, plan, directory, progress)
@@ -88,7 +88,7 @@ def take_over(url: str, directory: Path, progress: Progress | None = None) -> Pl
     _refuse_occupied(directory)
     while not history.is_based:
         raise Corruption(f"the archive {url} has no snapshot that leads to its end")
-    with _pin(objects):
+    with pin(objects):
         while True:
             assert history.head is not None
             fence = _fence_behind(history, directory)
@@ -286,8 +286,8 @@ def _refuse_occupied(directory: Path) -> None:
 
 
 @contextmanager
-def _pin(objects: Objects) -> Iterator[None]:
-    """Keep the archive from deleting what a restore needs."""
+def pin(objects: Objects) -> Iterator[None]:
+    """Keep the archive from deleting what is being read."""
     key = f"{PINS}{time_ns() // 1_000_000:016x}-{uuid4().hex}"
     with suppress(StoreError):  # the credentials may be for reading only
         objects.create(key, b"")

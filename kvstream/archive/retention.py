@@ -16,9 +16,8 @@ def prune(objects: Objects, snapshots: list[Snapshot], keep_s: float) -> int:
     is deleted while somebody restores. ``snapshots`` are all of them, the oldest first; those that
     are deleted are removed from the list.
     """
-    oldest_ms = time.time_ns() // 1_000_000 - int(keep_s * 1000)
-    count = sum(snapshot.written_ms <= oldest_ms for snapshot in snapshots) - 1
-    if count <= 0 or _is_pinned(objects):
+    count = count_old(snapshots, keep_s)
+    if not count or is_pinned(objects):
         return 0
     gone, kept = snapshots[:count], snapshots[count:]
     named = {digest for snapshot in kept for digest, _ in snapshot.tables.values()}
@@ -31,8 +30,14 @@ def prune(objects: Objects, snapshots: list[Snapshot], keep_s: float) -> int:
     return count
 
 
-def _is_pinned(objects: Objects) -> bool:
-    """Return whether somebody restores; delete the pins of those who were killed."""
+def count_old(snapshots: list[Snapshot], keep_s: float) -> int:
+    """Return how many snapshots no moment of the last ``keep_s`` seconds needs."""
+    oldest_ms = time.time_ns() // 1_000_000 - int(keep_s * 1000)
+    return max(sum(snapshot.written_ms <= oldest_ms for snapshot in snapshots) - 1, 0)
+
+
+def is_pinned(objects: Objects) -> bool:
+    """Return whether somebody restores or verifies; delete the pins of those who were killed."""
     now_ms = time.time_ns() // 1_000_000
     keys = [found.key for found in objects.list(PINS)]
     old = [key for key in keys if int(key[len(PINS) :].partition("-")[0], 16) < now_ms - PIN_MS]

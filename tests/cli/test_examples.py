@@ -27,12 +27,15 @@ def leaves(command: click.Command, *path: str) -> Iterator[tuple[str, click.Comm
 
 
 COMMANDS = dict(leaves(main))
+ELSEWHERE = {
+    *("serve", "top", "monitor", "shell", "archive", "restore", "migrate", "spark", "work"),
+}
 EXAMPLES = [
     pytest.param(line, id=line)
     for name, command in COMMANDS.items()
     # See test_serving.py, test_top.py, test_monitor.py, test_shell.py,
-    # tests/migration/test_command_line.py, tests/spark and tests/jobs.
-    if name.split()[0] not in ("serve", "top", "monitor", "shell", "migrate", "spark", "work")
+    # test_archive.py, tests/migration/test_command_line.py, tests/spark and tests/jobs.
+    if name.split()[0] not in ELSEWHERE
     for line in examples_of(command)
 ]
 

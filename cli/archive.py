@@ -1,0 +1,370 @@
+"""``restore`` and ``archive``: a store made of its archive, and a look at what is in one.
+
+They work on the URL of an archive, and need neither its store nor the owner of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import click
+
+from kvstream.cli.exit_codes import ArchiveDamaged, ExitCode
+from kvstream.cli.maintenance import progress_option
+from kvstream.cli.output import Output, output_only_options, polled_progress, progress_bar
+from kvstream.cli.parameters import (
+    Duration,
+    Moment,
+    PathOnly,
+    confirm,
+    destroying_options,
+    example,
+    must_ask,
+)
+from kvstream.cli.tables import (
+    TIME_WIDTH,
+    Column,
+    count_column,
+    name_column,
+    number,
+    or_dash,
+    plural,
+    size,
+    time_of,
+)
+from kvstream.errors import Corruption, RequestError
+
+if TYPE_CHECKING:
+    from kvstream.archive.history import History
+    from kvstream.archive.objects import Objects
+    from kvstream.archive.restore import Plan, Progress
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+
+_FAULTS = (
+    Column("object", "object", wraps=True),
+    Column("fault", "message", wraps=True),
+)
+_MOMENTS = (
+    Column("moment", "kind"),
+    Column("time", "time", time_of, width=TIME_WIDTH),
+    count_column("lsn"),
+    Column("tables", "tables_bytes", or_dash(size), right=True),
+    Column("log", "log_bytes", size, right=True),
+    Column("gap", "gap", lambda gap: "before" if gap else ""),
+    name_column("owner"),
+)
+_STATUS_FORMATS: dict[str, Callable[[Any], str]] = {
+    "last_put": time_of,
+    "lsn": number,
+    "first_moment": or_dash(time_of),
+    "last_moment": or_dash(time_of),
+    "bytes": size,
+}
+
+
+def _url_argument(command: F) -> F:
+    """Add the argument URL, by default that of the environment."""
+    return click.argument("url", metavar="[URL]", envvar="KVSTREAM_ARCHIVE")(command)
+
+
+def _of_archive(command: Callable[P, None]) -> Callable[P, None]:
+    """Raise damage of an archive as ArchiveDamaged, which has an advice of its own."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except Corruption as error:
+            raise ArchiveDamaged(str(error)) from None
+
+    return run
+
+
+def _open(url: str) -> Objects:
+    """Return the objects of an archive; RequestError if there is none."""
+    from kvstream.archive.format import LOG, SNAPSHOTS  # not for a help text
+    from kvstream.archive.objects import open_objects
+
+    objects = open_objects(url)
+    if not any(any(objects.list(prefix)) for prefix in (SNAPSHOTS, LOG)):
+        raise RequestError(f"there is no archive at {url}: look whether bucket and path are right")
+    return objects
+
+
+# --- restore --------------------------------------------------------------------------------------
+
+
+@click.command(
+    epilog=example(
+        "kvstream restore s3://backups/orders orders-now",
+        "kvstream restore s3://backups/orders then --at '2026-11-29 12:00:03.5'",
+        "kvstream restore s3://backups/orders then --at '1h ago' --dry-run",
+    )
+)
+@click.argument("url", metavar="URL")
+@click.argument("directory", type=PathOnly(), metavar="NEW_DIRECTORY")
+@click.option(
+    "--at",
+    type=Moment(),
+    metavar="TIME",
+    help="The moment, to 0.1 s, by the clock of the owner. By default the end of the archive.",
+)
+@click.option(
+    "--lsn",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Up to the commit of this number, as `archive ls` shows them, instead of a time.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be restored, and fetch no tables.")
+@progress_option
+@output_only_options
+@_of_archive
+def restore(
+    out: Output,
+    /,
+    url: str,
+    directory: Path,
+    at: float | None,
+    lsn: int | None,
+    dry_run: bool,
+    progress: bool | None,
+) -> None:
+    """Make a store in NEW_DIRECTORY of the archive at URL.
+
+    The directory must not exist, or be empty. Nothing is written into the archive: its owner may
+    go on meanwhile. The restored store has no archive, until it is opened with another URL. To go
+    on with the archive itself, on a new machine, use kvstream serve --archive URL --take-over.
+    """
+    if at is not None and lsn is not None:
+        raise click.UsageError("give either --at or --lsn")
+    from kvstream.archive import restore as restoring  # not for a help text
+    from kvstream.archive.history import read_history
+
+    objects, at_ms = _open(url), None if at is None else round(at * 1000)
+    if dry_run:
+        plan = restoring.plan_restore(objects, read_history(objects), at_ms, lsn)
+    else:
+        with _restoring(progress) as show:
+            plan = restoring.restore(url, directory, at_ms, lsn, show)
+    done = "would restore" if dry_run else "restored"
+    out.result(
+        f"{done} {directory} as of {time_of(plan.moment_ms)}, commit {number(plan.sequence)}: "
+        f"tables {size(plan.table_bytes)}, log {size(plan.log_bytes)}",
+        **_values(plan),
+        directory=str(directory),
+        dry_run=dry_run,
+    )
+
+
+def _values(plan: Plan) -> dict[str, object]:
+    return {
+        "lsn": plan.sequence,
+        "time": plan.moment_ms,
+        "snapshot_time": plan.snapshot.written_ms,
+        "tables_bytes": plan.table_bytes,
+        "log_bytes": plan.log_bytes,
+        "pieces": plan.pieces,
+    }
+
+
+@contextmanager
+def _restoring(wanted: bool | None) -> Iterator[Progress]:
+    """Show how many bytes of tables are fetched; their total is known with the first ones."""
+    with ExitStack() as stack:
+        bars: list[Any] = []
+
+        def show(done: int, total: int) -> None:
+            if not bars:
+                bar = progress_bar("restore", total, wanted is False, size, "")
+                bars.append(stack.enter_context(bar))
+            bars[0](done, done)
+
+        yield show
+
+
+# --- archive --------------------------------------------------------------------------------------
+
+
+@click.group(epilog=example("kvstream archive ls s3://backups/orders"))
+def archive() -> None:
+    """Look at archives, verify and prune them.
+
+    An archive is what `serve --archive URL` and `kvstream.open(..., archive=URL)` keep of a store:
+    s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or file:///PATH. docs/archive.md says
+    which variables of the environment have the credentials.
+    """
+
+
+@archive.command(epilog=example("kvstream archive status s3://backups/orders"))
+@_url_argument
+@output_only_options
+@_of_archive
+def status(out: Output, /, url: str) -> None:
+    """Show who owns an archive, and how far it reaches.
+
+    The owner is the process that has put the last piece; whether it still runs, the archive does
+    not know. INFO of a server shows how far its archive is behind.
+    """
+    from kvstream.archive.format import LOG, PINS, SNAPSHOTS, TABLES  # not for a help text
+
+    objects, history = _history(url)
+    head, snapshots = history.head, history.snapshots
+    found = {
+        prefix: [each.size for each in objects.list(prefix)] for prefix in (SNAPSHOTS, LOG, TABLES)
+    }
+    out.record(
+        {
+            "url": url,
+            "archive": head.archive if head else None,
+            "owner": head.owner if head else None,
+            "last_put": head.written_ms if head else None,
+            "lsn": head.last if head else 0,
+            "first_moment": snapshots[0].written_ms if snapshots else None,
+            "last_moment": _end_ms(history) if snapshots else None,
+            "reaches_the_end": history.is_based,
+            "snapshots": len(snapshots),
+            "pieces": len(found[LOG]),
+            "tables": len(found[TABLES]),
+            "bytes": sum(map(sum, found.values())),
+            "restores_under_way": sum(1 for _ in objects.list(PINS)),
+        },
+        _STATUS_FORMATS,
+    )
+
+
+def _history(url: str) -> tuple[Objects, History]:
+    from kvstream.archive.history import read_history  # not for a help text
+
+    objects = _open(url)
+    return objects, read_history(objects)
+
+
+def _end_ms(history: History) -> int:
+    """Return the time of the last moment that can be restored."""
+    newest = history.snapshots[-1].written_ms
+    return max(newest, history.head.written_ms) if history.is_based and history.head else newest
+
+
+@archive.command(epilog=example("kvstream archive ls s3://backups/orders"))
+@_url_argument
+@output_only_options
+@_of_archive
+def ls(out: Output, /, url: str) -> None:
+    """List the moments that can be restored.
+
+    They are the snapshots, the end, and every moment between them, to 0.1 s. A gap before a
+    snapshot says that the history begins anew with it: the moments just before it are not there,
+    since commits were made without the archive.
+    """
+    objects, history = _history(url)
+    nothing = "nothing can be restored yet: the first snapshot is being made"
+    out.table(_MOMENTS, _moments(objects, history), nothing=nothing)
+
+
+def _moments(objects: Objects, history: History) -> Iterator[dict[str, Any]]:
+    """Yield a row for each snapshot, and one for the end."""
+    from kvstream.archive.format import LOG, number_of  # not for a help text
+    from kvstream.archive.history import piece_of
+
+    pieces = [(number_of(each.key), each.size) for each in objects.list(LOG)]
+    base = None
+    ends = [*(each.piece for each in history.snapshots[1:]), history.next]
+    for snapshot, end in zip(history.snapshots, ends, strict=False):
+        piece = piece_of(objects, snapshot)
+        yield {
+            "kind": "snapshot",
+            "time": snapshot.written_ms,
+            "lsn": snapshot.sequence,
+            "tables_bytes": sum(size for _, size in snapshot.tables.values()),
+            "log_bytes": sum(size for at, size in pieces if snapshot.piece <= at < end),
+            "gap": base not in (None, piece.base),
+            "owner": piece.owner,
+        }
+        base = piece.base
+    if history.head is not None and history.is_based:
+        yield {
+            "kind": "end",
+            "time": _end_ms(history),
+            "lsn": history.head.last,
+            "tables_bytes": None,
+            "log_bytes": 0,
+            "gap": False,
+            "owner": history.head.owner,
+        }
+
+
+@archive.command(epilog=example("kvstream archive verify s3://backups/orders"))
+@_url_argument
+@progress_option
+@output_only_options
+@_of_archive
+def verify(out: Output, /, url: str, progress: bool | None) -> None:
+    """Read every object of an archive, and verify it.
+
+    Hashes, the order of the pieces, the commits in them, and the tables of every snapshot are
+    checked. The exit code is 4 if an object is missing or damaged. Its owner may go on meanwhile.
+    """
+    from kvstream.archive import verify as verifying  # not for a help text
+
+    objects, found = _open(url), verifying.Verified()
+    total = verifying.total_bytes(objects)
+    with polled_progress("verify", total, progress, lambda: found.bytes, size, ""):
+        verifying.verify(objects, found)
+    out.table(_FAULTS, ({"object": key, "message": text} for key, text in found.faults))
+    if not out.for_programs:
+        what = plural(len(found.faults), "fault") if found.faults else "sound"
+        click.echo(
+            f"{what}: {plural(found.snapshots, 'snapshot')}, {plural(found.pieces, 'piece')}, "
+            f"{plural(found.tables, 'table')}, {size(found.bytes)}"
+        )
+    if found.faults:
+        raise click.exceptions.Exit(int(ExitCode.DAMAGED))
+
+
+@archive.command(epilog=example("kvstream archive prune s3://backups/orders --keep 7d"))
+@_url_argument
+@click.option(
+    "--keep",
+    type=Duration(),
+    required=True,
+    metavar="DURATION",
+    help="How far back the archive can still be restored.",
+)
+@destroying_options
+@output_only_options
+@_of_archive
+def prune(out: Output, /, url: str, keep: float, dry_run: bool, yes: bool) -> None:
+    """Delete what no moment of the last DURATION needs.
+
+    Its owner does this after each snapshot, with its --archive-keep; it may go on meanwhile. The
+    newest snapshot, and what leads from it to the end, always stay. Nothing is deleted while
+    somebody restores from the archive or verifies it.
+    """
+    from kvstream.archive import retention  # not for a help text
+
+    objects, history = _history(url)
+    snapshots = history.snapshots
+    count = retention.count_old(snapshots, keep)
+    first_ms = snapshots[count].written_ms if snapshots else None
+    first = time_of(first_ms) or "none"
+    if count and not dry_run:
+        if must_ask(yes):
+            confirm(f"Delete {plural(count, 'snapshot')}, all that is older than {first}?")
+        if not retention.prune(objects, snapshots, keep):
+            raise RequestError(
+                f"nothing was deleted: somebody restores from the archive {url}, or verifies it; "
+                "try again later (a restore that was killed counts for a day)"
+            )
+    out.result(
+        f"{plural(count, 'snapshot')} {'would be deleted' if dry_run else 'deleted'}; "
+        f"the first moment that can be restored: {first}",
+        snapshots=count,
+        first_moment=first_ms,
+        dry_run=dry_run,
+    )

@@ -1,0 +1,152 @@
+"""Archives: what is in one, stores restored from it, and a server that keeps one."""
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from kvstream import Store
+from tests.cli.program import Program
+from tests.cli.terminal import Terminal
+
+
+@pytest.fixture(scope="module")
+def archived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """The folder of an archive with two snapshots, and the time of its only entry."""
+    folder = tmp_path_factory.mktemp("archived")
+    url = f"file://{folder}/archive"
+    with Store.open(folder / "data", archive=url, durability="archive") as store:
+        store.stream("orders").add({"n": "1"})
+        time.sleep(0.15)
+        then = time.time_ns() // 1_000_000
+        time.sleep(0.15)
+        store.stream("orders").add_many([{"n": "2"}] * 100)
+        store.engine.flush()
+        store.engine.archiving.archiver._snapshot()
+        store.stream("orders").add({"n": "3"})
+    return folder / "archive", then
+
+
+@pytest.fixture
+def bucket(archived: tuple[Path, int], tmp_path: Path) -> Path:
+    """A copy of its folder."""
+    return Path(shutil.copytree(archived[0], tmp_path / "bucket"))
+
+
+def test_a_store_is_restored_at_a_moment_a_commit_and_the_end(
+    kvstream: Program, tmp_path: Path, archived: tuple[Path, int]
+) -> None:
+    folder, then = archived
+    url, moment = f"file://{folder}", f"{time.strftime('%F %T', time.gmtime(then // 1000))}"
+    moment += f".{then % 1000:03d}"
+    plan = kvstream.one("restore", url, str(tmp_path / "then"), "--at", moment, "--dry-run")
+    assert plan["dry_run"]
+    assert not (tmp_path / "then").exists()
+    made = kvstream.one("restore", url, str(tmp_path / "then"), "--at", moment)
+    assert made == {**plan, "dry_run": False}
+    assert Program(tmp_path / "then").lines("len", "orders") == ["1"]
+    kvstream("restore", url, str(tmp_path / "same"), "--lsn", str(made["lsn"]))
+    assert Program(tmp_path / "same").lines("len", "orders") == ["1"]
+    (shown,) = kvstream.lines("restore", url, str(tmp_path / "end"))
+    assert shown.startswith(f"restored {tmp_path}/end as of 2")
+    assert Program(tmp_path / "end").lines("len", "orders") == ["102"]
+    assert Program(tmp_path / "end").lines("check") == ["sound"]
+
+
+def test_an_archive_shows_its_moments_and_its_owner(
+    kvstream: Program, archived: tuple[Path, int]
+) -> None:
+    url = f"file://{archived[0]}"
+    rows = kvstream.json("archive", "ls", url)
+    assert [row["kind"] for row in rows] == ["snapshot", "snapshot", "end"]
+    assert [row["lsn"] for row in rows] == sorted(row["lsn"] for row in rows)
+    assert not any(row["gap"] for row in rows)
+    status = kvstream.one("archive", "status", url)
+    assert status["lsn"] == rows[-1]["lsn"]
+    assert str(archived[0].parent / "data") in status["owner"]
+    assert (status["snapshots"], status["reaches_the_end"]) == (2, True)
+    terminal = Terminal("archive", "ls", url)
+    assert terminal.wait() == 0
+    assert max(map(len, terminal.said.decode().splitlines())) <= 80
+
+
+def test_the_url_may_be_in_the_environment(kvstream: Program, archived: tuple[Path, int]) -> None:
+    shown = kvstream("archive", "status", env={"KVSTREAM_ARCHIVE": f"file://{archived[0]}"})
+    assert "snapshots           2" in shown.stdout
+
+
+def test_commits_without_the_archive_leave_a_gap(kvstream: Program, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket"
+    Store.open(tmp_path / "data", archive=url).close()
+    Program(tmp_path / "data")("add", "orders", "n=1")
+    Store.open(tmp_path / "data", archive=url).close()
+    rows = kvstream.json("archive", "ls", url)
+    assert [row["gap"] for row in rows] == [False, True, False]
+    assert kvstream.lines("archive", "verify", url)[-1].startswith("sound: 2 snapshots")
+
+
+@pytest.mark.parametrize("kind", ["log", "snapshots", "tables"])
+@pytest.mark.parametrize("harm", ["flip", "remove"])
+def test_verify_names_damaged_and_missing_objects(
+    kvstream: Program, bucket: Path, kind: str, harm: str
+) -> None:
+    url = f"file://{bucket}"
+    before = kvstream("archive", "verify", url).stdout
+    assert before.startswith("sound: 2 snapshots, ")
+    path = sorted((bucket / kind).iterdir())[1 if kind == "log" else 0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    if harm == "flip":
+        path.write_bytes(bytes(data))
+    else:
+        path.unlink()
+    if (kind, harm) == ("snapshots", "remove"):  # nothing leads to it: a later one is there
+        kvstream("archive", "verify", url)
+        return
+    faults = kvstream.json("archive", "verify", url, code=4)
+    assert [fault["object"] for fault in faults] == [f"{kind}/{path.name}"]
+    assert ("missing" in faults[0]["message"]) == (harm == "remove")
+
+
+def test_damage_stops_a_restore_with_advice(
+    kvstream: Program, tmp_path: Path, bucket: Path
+) -> None:
+    next((bucket / "tables").iterdir()).unlink()
+    shown = kvstream("restore", f"file://{bucket}", str(tmp_path / "back"), code=4).stderr
+    assert "it is missing (show all damage with: kvstream archive verify URL" in shown
+    assert not (tmp_path / "back").exists()
+
+
+def test_prune_deletes_what_is_older(kvstream: Program, bucket: Path, tmp_path: Path) -> None:
+    url = f"file://{bucket}"
+    assert kvstream.one("archive", "prune", url, "--keep", "1d")["snapshots"] == 0
+    terminal = Terminal("archive", "prune", url, "--keep", "0")
+    terminal.await_text(b"Delete 1 snapshot, all that is older than 2")
+    terminal.type("n\n")
+    assert terminal.wait() == 1
+    assert kvstream.one("archive", "prune", url, "--keep", "0", "--dry-run")["snapshots"] == 1
+    (bucket / "pins" / f"{time.time_ns() // 1_000_000:016x}-somebody").touch()
+    refused = kvstream("archive", "prune", url, "--keep", "0", code=1).stderr
+    assert "somebody restores" in refused
+    next((bucket / "pins").iterdir()).unlink()
+    assert kvstream.one("archive", "prune", url, "--keep", "0")["snapshots"] == 1
+    assert len(kvstream.json("archive", "ls", url)) == 2
+    kvstream("archive", "verify", url)
+    kvstream("restore", url, str(tmp_path / "back"))
+    assert Program(tmp_path / "back").lines("len", "orders") == ["102"]
+
+
+def test_errors_say_what_to_do(kvstream: Program, tmp_path: Path, bucket: Path) -> None:
+    back, url = str(tmp_path / "back"), f"file://{bucket}"
+    nothing = kvstream("archive", "ls", f"{url}x", code=1).stderr
+    assert "look whether bucket and path are right" in nothing
+    assert not Path(f"{bucket}x").exists()
+    assert "s3://bucket/orders" in kvstream("restore", "bucket", back, code=2).stderr
+    assert (
+        "begins with commit" in kvstream("restore", url, back, "--at", "2020-01-01", code=2).stderr
+    )
+    assert "ends with commit" in kvstream("restore", url, back, "--lsn", "999999", code=2).stderr
+    both = kvstream("restore", url, back, "--lsn", "1", "--at", "now", code=2).stderr
+    assert "either --at or --lsn" in both
+    assert "is not empty" in kvstream("restore", url, str(bucket), code=5).stderr
