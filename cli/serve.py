@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,8 +16,9 @@ import click
 from click.core import ParameterSource
 
 from kvstream import __version__
-from kvstream.cli.parameters import PathOnly, Type, example
+from kvstream.cli.parameters import Duration, PathOnly, Type, example
 from kvstream.cli.session import Session, wait_for_store
+from kvstream.cli.tables import duration as duration_text
 from kvstream.errors import InvalidArgument, nearest
 from kvstream.logs import FORMATS, LEVEL, LEVELS
 from kvstream.meta.key_events import LETTERS, flags_of
@@ -43,6 +44,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 GUARANTEES = {
     Durability.ALWAYS: "an acknowledged write survives power loss",
+    Durability.ARCHIVE: "an acknowledged write survives the loss of the machine",
     Durability.EVERYSEC: "kill -9 loses no write, power loss the last second",
     Durability.NO: "kill -9 loses no write, power loss those that the system had not written",
 }
@@ -162,7 +164,9 @@ class EventFlags(Type):
 
 
 _VARIABLES = "KVSTREAM_SERVE_"
-_NEVER_EMPTY = ("requirepass", "tls_port")
+_ARCHIVE = "KVSTREAM_ARCHIVE"
+"""The variable of the archive for all commands; KVSTREAM_SERVE_ARCHIVE is for this one."""
+_NEVER_EMPTY = ("requirepass", "tls_port", "archive")
 """Options, besides all paths, whose variables must not be empty."""
 
 
@@ -172,7 +176,7 @@ def _check_variables(ctx: click.Context) -> None:
     Such a server would start without the password that its owner believes it has. click ignores an
     empty variable, so it is refused for the options that need a value to be safe.
     """
-    options = {str(each.envvar): each for each in ctx.command.params if each.envvar is not None}
+    options = {name: each for each in ctx.command.params for name in _variables_of(each)}
     for name in sorted(os.environ):
         option = options.get(name)
         if option is None and name.upper().startswith(_VARIABLES):
@@ -185,14 +189,20 @@ def _check_variables(ctx: click.Context) -> None:
             ctx.fail(f"the environment variable {name} is empty: give it a value, or unset it")
 
 
-def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
+def _variables_of(parameter: click.Parameter) -> Sequence[str]:
+    """Return the variables of the environment that set a parameter; the first one counts."""
+    found = parameter.envvar or ()
+    return [found] if isinstance(found, str) else found
+
+
+def _option(name: str, *more: str, also: Sequence[str] = (), **settings: Any) -> Callable[[F], F]:
     """Return an option with its environment variable: KVSTREAM_SERVE_PORT for ``--port``.
 
-    ``more``: other spellings.
+    ``more``: other spellings; ``also``: other variables.
     """
     word = name.partition("/")[0].removeprefix("--")
     variable = _VARIABLES + word.replace("-", "_").upper()
-    return click.option(name, *more, envvar=variable, show_envvar=True, **settings)
+    return click.option(name, *more, envvar=[variable, *also], show_envvar=True, **settings)
 
 
 @click.command(
@@ -272,7 +282,36 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     "--durability",
     type=click.Choice([level.value for level in Durability]),
     default=Durability.EVERYSEC.value,
-    help="When writes are synced to disk, as for appendfsync of Redis.",
+    help="When writes are synced to disk, as for appendfsync of Redis; archive: they are put into "
+    "the archive, too.",
+)
+@_option(
+    "--archive",
+    also=[_ARCHIVE],
+    default="",
+    metavar="URL",
+    help="Keep an archive of the store at s3://BUCKET/PATH, gs://..., az://... or file:///PATH, "
+    "from which any moment can be restored.",
+)
+@_option(
+    "--archive-interval",
+    type=Duration(),
+    default="1s",
+    metavar="DURATION",
+    help="How often new writes are put into the archive: what the loss of the machine takes.",
+)
+@_option(
+    "--archive-keep",
+    type=Duration(),
+    default="7d",
+    metavar="DURATION",
+    help="How far back the archive can be restored.",
+)
+@_option(
+    "--take-over",
+    is_flag=True,
+    help="If the directory has no store, become the owner of the archive and go on from its end. "
+    "A former owner that still runs refuses all writes from then on.",
 )
 @_option(
     "--databases",
@@ -406,6 +445,10 @@ def serve(
     databases: int,
     rocksdb: dict[str, object],
     trust_group: bool,
+    archive: str,
+    archive_interval: float,
+    archive_keep: float,
+    take_over: bool,
     **settings: Any,
 ) -> None:
     """Serve the store to Redis clients until SIGTERM or Ctrl-C.
@@ -424,6 +467,9 @@ def serve(
     session: Session = ctx.obj
     directory = dir or session.path
     level = Durability(durability)
+    if not archive and (take_over or level is Durability.ARCHIVE):
+        option = "--take-over" if take_over else "--durability archive"
+        raise click.UsageError(f"{option} needs the URL of an archive: --archive URL")
 
     def report_start(places: Places) -> None:
         host, port, tls_port, unixsocket, metrics_url = places
@@ -436,6 +482,8 @@ def serve(
             how = f"-s {unixsocket}"
         click.echo(f"kvstream {__version__} serves {directory} at {' and '.join(served)}")
         click.echo(f"durability {level}: {GUARANTEES[level]}")
+        if archive:
+            click.echo(f"archive {archive}: every {duration_text(round(archive_interval * 1000))}")
         click.echo(f"connect with: redis-cli {how}")
         if metrics_url is not None:
             click.echo(f"metrics at {metrics_url}")
@@ -446,6 +494,10 @@ def serve(
         databases=databases,
         rocksdb=rocksdb,
         trust_group=trust_group or ctx.find_root().params["trust_group"],
+        archive=archive,
+        archive_interval_s=archive_interval,
+        archive_keep_s=archive_keep,
+        take_over=take_over,
     )
     run(directory, store, options, report_start, partial(wait_for_store, directory, session.wait_s))
     atexit.register(_ignore_signals)

@@ -9,7 +9,8 @@ from kvstream.storage.durability import Committer
 from kvstream.types.options import StoreOptions
 
 if TYPE_CHECKING:
-    from kvstream.archive.archiver import Archiver
+    from kvstream.archive.archiver import Archiver, Status
+    from kvstream.archive.restore import Plan
 
 
 class Archiving:
@@ -19,10 +20,12 @@ class Archiving:
         """Take the archive over first, if the options ask for it."""
         self._options = options
         self._archiver: Archiver | None = None
+        self.taken_over: Plan | None = None
+        """What was restored; None if nothing was to be taken over."""
         if options.take_over:
             from kvstream.archive.restore import take_over
 
-            take_over(options.archive, directory)
+            self.taken_over = take_over(options.archive, directory)
 
     @property
     def archiver(self) -> "Archiver":
@@ -46,6 +49,10 @@ class Archiving:
         archiver = Archiver(objects, database, self._options, committer, copy_files)
         archiver.start()
         self._archiver = archiver
+
+    def status(self) -> "Status | None":
+        """Return how far the archive is; None if the store has none, or is being opened."""
+        return None if self._archiver is None else self._archiver.status()
 
     def put(self, sequence: int) -> None:
         """Wait until a commit is in the archive; UnknownOutcome if that takes too long."""

@@ -239,6 +239,7 @@ def run(
         )
         engine = opened(partial(Engine, directory, store))
         try:
+            _log_archive(engine)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 ending = runner.run(serve(engine, options, started, tls, set_level))
             if ending.undurable:
@@ -251,6 +252,24 @@ def run(
         finally:
             engine.close()
         _log.log(NOTICE, "the store is closed, everything is durable")
+
+
+def _log_archive(engine: Engine) -> None:
+    """Log what the archive of the store holds, if there is one, and what was restored from it."""
+    status, plan = engine.archiving.status(), engine.archiving.taken_over
+    if status is None:
+        return
+    if plan is not None:
+        _log.log(
+            NOTICE,
+            "took over the archive %s, and restored it up to commit %d: %d bytes of tables",
+            *(status.url, plan.sequence, plan.table_bytes),
+        )
+    _log.log(
+        NOTICE,
+        "the archive %s has commits up to %d, the store up to %d",
+        *(status.url, status.sequence, engine.database.sequence),
+    )
 
 
 def _apply_settings(executor: Executor, options: ServerOptions) -> None:

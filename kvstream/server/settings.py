@@ -180,8 +180,17 @@ def _event_flags(raw: bytes) -> int:
 
 
 def _set_durability(executor: "Executor", value: object) -> None:
+    """Set the level; a server that was started with ``archive`` has it for Redis's ``always``."""
     assert isinstance(value, Durability)
-    executor.engine.set_durability(value)
+    engine = executor.engine
+    is_archive = value is Durability.ALWAYS and engine.options.durability is Durability.ARCHIVE
+    engine.set_durability(Durability.ARCHIVE if is_archive else value)
+
+
+def _read_durability(executor: "Executor") -> bytes:
+    """Return the level as one of Redis's."""
+    level = executor.engine.durability
+    return _show(Durability.ALWAYS if level is Durability.ARCHIVE else level)
 
 
 def _set_output_limits(executor: "Executor", value: object) -> None:
@@ -346,9 +355,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
         "acl_pubsub_default", word(b"allchannels", b"resetchannels"), _set_acl_default
     ),
     b"activedefrag": _fixed_setting(b"no", possible=truth),
-    b"appendfsync": ServerSetting(
-        lambda executor: _show(executor.engine.durability), _durability, _set_durability
-    ),
+    b"appendfsync": ServerSetting(_read_durability, _durability, _set_durability),
     b"appendonly": _fixed_setting(b"yes", "every write goes into the log, always"),
     b"busy-reply-threshold": _option("busy_reply_ms", count(0)),
     b"bind": _option("host"),

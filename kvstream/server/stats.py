@@ -17,7 +17,7 @@ from math import frexp, ldexp
 from kvstream.engine.engine import Engine
 from kvstream.server import twins
 from kvstream.server.options import BYTES_MAX, WORDS_MAX
-from kvstream.types.options import Durability
+from kvstream.storage.durability import WAITING
 
 RECENT = 1024
 """Times that are counted together."""
@@ -355,7 +355,7 @@ class Latency:
         engine.committer.watch_fsyncs(self._note_fsync)
 
     def _note_fsync(self, seconds: float) -> None:
-        if self._engine is not None and self._engine.durability is Durability.ALWAYS:
+        if self._engine is not None and self._engine.durability in WAITING:
             self.add("aof-fsync-always", seconds)  # at other levels no client waits for it
 
 

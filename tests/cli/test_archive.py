@@ -5,10 +5,12 @@ import time
 from pathlib import Path
 
 import pytest
+import redis
 
 from kvstream import Store
 from tests.cli.program import Program
 from tests.cli.terminal import Terminal
+from tests.cli.test_serving import port_of, served
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +152,50 @@ def test_errors_say_what_to_do(kvstream: Program, tmp_path: Path, bucket: Path) 
     both = kvstream("restore", url, back, "--lsn", "1", "--at", "now", code=2).stderr
     assert "either --at or --lsn" in both
     assert "is not empty" in kvstream("restore", url, str(bucket), code=5).stderr
+
+
+# --- a server -------------------------------------------------------------------------------------
+
+
+def test_another_machine_takes_over_what_a_server_has_acknowledged(
+    kvstream: Program, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/bucket"
+    options = ["--port", "0", "--archive", url, "--durability", "archive"]
+    with kvstream.start("serve", "--dir", str(tmp_path / "one"), *options) as first:
+        assert first.stdout is not None
+        lines = [first.stdout.readline().decode().strip() for _ in range(4)]
+        guarantee = "an acknowledged write survives the loss of the machine"
+        assert lines[1:3] == [f"durability archive: {guarantee}", f"archive {url}: every 1.0 s"]
+        one = redis.Redis(port=port_of(lines), decode_responses=True)
+        for number in range(20):
+            one.xadd("orders", {"n": number})
+        info = one.info("persistence")
+        assert (info["archive_state"], info["archive_lag_bytes"]) == ("follows", 0)
+        assert info["archive_sequence"] >= 20
+        assert one.config_get("appendfsync") == {"appendfsync": "always"}
+        for level in ("everysec", "always"):
+            one.config_set("appendfsync", level)
+        assert one.info("persistence")["kvstream_durability"] == "archive"
+        with served("--dir", str(tmp_path / "two"), *options, "--take-over", lines=4) as (_, lines):
+            two = redis.Redis(port=port_of(lines), decode_responses=True)
+            assert two.xlen("orders") == 20
+            two.xadd("orders", {"n": 20})
+            for _ in range(2):  # whose outcome is unknown, and one that is refused
+                with pytest.raises(redis.ResponseError, match="taken over"):
+                    one.xadd("orders", {"n": "lost"})
+            assert one.xlen("orders") == 21, "reads go on"
+            assert one.info("persistence")["archive_state"] == "taken"
+        first.kill()
+        assert first.communicate()[1].count(b"has taken over the archive") == 1
+    kvstream("restore", url, str(tmp_path / "back"))
+    assert Program(tmp_path / "back").lines("len", "orders") == ["21"]
+
+
+def test_a_server_without_an_archive_refuses_its_options(kvstream: Program) -> None:
+    for option in ("--take-over", "--durability=archive"):
+        shown = kvstream("serve", "--port", "0", option, code=2).stderr
+        assert "needs the URL of an archive: --archive URL" in shown
+    empty = kvstream("serve", "--port", "0", code=2, env={"KVSTREAM_ARCHIVE": ""}).stderr
+    assert "KVSTREAM_ARCHIVE is empty" in empty
+    assert "archive" in kvstream("--durability", "archive", "ls", code=2).stderr

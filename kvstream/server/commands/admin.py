@@ -12,7 +12,7 @@ from kvstream.server.runtime.call_text import Shown
 from kvstream.server.runtime.checkpoints import Job
 from kvstream.server.runtime.client import Client, ReplyMode
 from kvstream.server.runtime.executor import server_of
-from kvstream.types.options import Durability
+from kvstream.storage.durability import WAITING
 from kvstream.version import VERSION
 
 _log = DeferredLogger(__name__)
@@ -173,7 +173,7 @@ def waitaof(txn: Txn, client: Client, argv: Argv) -> Answer:
     if replicas:
         return Blocked([_REPLICAS], _never, timeout_ms, expired=[0, 0])
     if not local:
-        return [int(server_of(client).engine.durability is Durability.ALWAYS), 0]
+        return [int(server_of(client).engine.durability in WAITING), 0]
     return server_of(client).checkpoints.start_sync().wait([1, 0], timeout_ms, [0, 0])
 
 

@@ -51,7 +51,7 @@ def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
     refused with the reason. Settings of features that are missing (other types, replicas, Redis's
     files) are stored and shown without effect, since tools set them. `min-replicas-to-write` stays
     0: without replicas every write would be refused. `appendfsync` changes the durability of the
-    running server.
+    running server; `always` is `archive` if it was started with that.
 
     A memory value beyond 63 bits is refused: Redis wraps `20000000000gb` around.
     """

@@ -105,7 +105,8 @@ def info(txn: Txn, client: Client, argv: Argv) -> Reply:
 
     System calls are not counted. Fields of missing features (replicas, forks, eviction)
     are 0; those of the allocator and of copy-on-write are left out. A cycle of the event loop is a
-    turn of requests, so an idle server has none. Section Queues counts the events of queues.
+    turn of requests, so an idle server has none. Section Persistence shows with `archive_`
+    how far the archive of the store is. Section Queues counts the events of queues.
     """
     asked = {text(word).lower() for word in argv[1:]} or {"default"}
     parts: list[str] = []
@@ -260,6 +261,28 @@ def _persistence(server: Executor, txn: Txn) -> Fields:
         ("aof_last_write_status", "ok" if failure is None else "err"),
         ("aof_current_size", server.engine.database.size_on_disk()),
         ("kvstream_durability", str(Durability(durability))),
+        ("kvstream_archive", server.engine.options.archive),
+        *_archive(server),
+    )
+
+
+def _archive(server: Executor) -> Fields:
+    """Return how far the archive is."""
+    status = server.engine.archiving.status()
+    if status is None:
+        return (("archive_state", "off"),)
+    return (
+        ("archive_state", status.state),
+        ("archive_error", " ".join(status.error.split())),
+        ("archive_sequence", status.sequence),
+        ("archive_piece", status.piece),
+        ("archive_last_put_time", status.put_ms // 1000),
+        ("archive_lag_seconds", f"{status.behind_s:.1f}"),
+        ("archive_lag_bytes", status.behind_bytes),
+        ("archive_snapshot_sequence", status.snapshot_sequence),
+        ("archive_last_snapshot_time", status.snapshot_ms // 1000),
+        ("archive_puts", status.puts),
+        ("archive_put_bytes", status.put_bytes),
     )
 
 

@@ -65,6 +65,8 @@ ALERTS = {
     ),
     "Compaction cannot keep up": "kvstream_rocksdb_write_stopped == 1",
     "No checkpoint for a day": "time() - kvstream_last_save_timestamp_seconds > 86400",
+    "The archive is behind": "kvstream_archive_lag_seconds > 60",
+    "Another server has the archive": 'kvstream_archive_state{state="taken"} == 1',
     "Streams without metrics": "kvstream_streams_left_out > 0",
 }
 """Examples of alerts, by what they mean."""

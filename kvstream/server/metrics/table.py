@@ -246,6 +246,61 @@ _STORE = (
     ),
 )
 
+_ARCHIVE_STATES = ("off", "starting", "follows", "unreachable", "failed", "taken", "closed")
+
+
+def _of_archive(name: str, meaning: str, source: Source) -> tuple[str, str, Source]:
+    """Return the arguments of a metric of the archive, which is 0 if the store has none."""
+    value = getter(source)
+
+    def value_of(view: View) -> float | None:
+        status = view.executor.engine.archiving.status()
+        return 0 if status is None else value(status)
+
+    return f"kvstream_archive_{name}", meaning, value_of
+
+
+def _archive_states(view: View) -> Values:
+    status = view.executor.engine.archiving.status()
+    now = "off" if status is None else status.state
+    return [((state,), float(state == now)) for state in _ARCHIVE_STATES]
+
+
+_ARCHIVE = (
+    gauge(
+        "kvstream_archive_state",
+        "1 for the current state: off; follows; unreachable or failed: it is tried again; taken: "
+        "another owner has it, and all writes are refused.",
+        _archive_states,
+        ("state",),
+    ),
+    level(*_of_archive("sequence", "The last commit that is in the archive.", "sequence")),
+    level(
+        *_of_archive(
+            "lag_seconds", "How long commits have waited for the archive; 0: none.", "behind_s"
+        )
+    ),
+    level(
+        *_of_archive("lag_bytes", "Bytes of the log that are not in the archive.", "behind_bytes")
+    ),
+    level(
+        *_of_archive(
+            "last_put_timestamp_seconds",
+            "Unix time of the last piece. Nothing is put while nothing is written.",
+            lambda status: status.put_ms / 1000,
+        )
+    ),
+    level(
+        *_of_archive(
+            "last_snapshot_timestamp_seconds",
+            "Unix time of the last snapshot; 0: none since the start.",
+            lambda status: status.snapshot_ms / 1000,
+        )
+    ),
+    count(*_of_archive("puts_total", "Objects put into the archive.", "puts")),
+    count(*_of_archive("put_bytes_total", "Bytes put into the archive.", "put_bytes")),
+)
+
 _STREAMS = (
     level("kvstream_streams", "Streams found by the scans of the keys.", "sample.streams_found"),
     level(
@@ -402,6 +457,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     "Clients": _CLIENTS,
     "Loop": _LOOP,
     "Store": _STORE,
+    "Archive": _ARCHIVE,
     "Streams": _STREAMS,
     "Groups": _GROUPS,
     "Queues": _QUEUES,
