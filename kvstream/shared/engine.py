@@ -319,13 +319,14 @@ class SharedEngine(Unclosed):
             about = server.connection().info("persistence")
         except ConnectionLost:
             return None
-        level = about.get("kvstream_durability")
-        if level != str(self.options.durability):
-            server.close()
-            raise InvalidArgument(
-                f"the shared store is open with durability {level}, not "
-                f"{self.options.durability}: open it alike in every process"
-            )
+        own = {"durability": str(self.options.durability), "archive": self.options.archive}
+        for name, value in own.items():
+            if (there := about.get(f"kvstream_{name}") or "") != value:
+                server.close()
+                raise InvalidArgument(
+                    f"the shared store is open with {name} {there or None}, not {value or None}: "
+                    "open it alike in every process"
+                )
         return server
 
     def _forget(self, engine: AnyEngine) -> None:
