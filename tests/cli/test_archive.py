@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import redis
+from click.testing import CliRunner
 
 from kvstream import Store
+from kvstream.cli import main
 from tests.cli.program import Program
 from tests.cli.terminal import Terminal
 from tests.cli.test_serving import port_of, served
@@ -152,6 +154,33 @@ def test_errors_say_what_to_do(kvstream: Program, tmp_path: Path, bucket: Path) 
     both = kvstream("restore", url, back, "--lsn", "1", "--at", "now", code=2).stderr
     assert "either --at or --lsn" in both
     assert "is not empty" in kvstream("restore", url, str(bucket), code=5).stderr
+
+
+def test_deleted_messages_come_back_as_the_page_says(
+    kvstream: Program, tmp_path: Path, archived: tuple[Path, int]
+) -> None:
+    """The recipe of docs/archive.md: a stream that was deleted, and entries of one in use."""
+    then, now = Program(tmp_path / "then"), Program(tmp_path / "now")
+    for each in (then, now):
+        kvstream("restore", f"file://{archived[0]}", str(each.directory))
+    with Store.open(now.directory) as store:
+        store.rename("orders", "gone")
+        store.copy("gone", "emails")
+        store.stream("emails").trim(maxlen=2)
+        store.delete("gone")
+    with Store.open(then.directory) as store:
+        store.copy("orders", "emails")
+    state = ["--state", str(tmp_path / "state"), "--quiet"]
+    migration = ["run", str(then.directory), str(now.directory), "--match", "ord*", *state]
+    result = CliRunner().invoke(main, ["migrate", *migration])
+    assert result.exit_code == 0, result.output
+    assert now.lines("range", "orders") == then.lines("range", "orders")
+    kept = now.lines("export", "emails")
+    lost = sorted(set(then.lines("export", "emails")) - set(kept))
+    assert len(lost) == 100
+    now("import", "emails", "--new-ids", "--source", "lost", input="".join(f"{x}\n" for x in lost))
+    assert now.lines("len", "emails") == ["102"]
+    assert now.lines("check") == ["sound"]
 
 
 # --- a server -------------------------------------------------------------------------------------
