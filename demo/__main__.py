@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from demo import lake, mail
+from demo import archive, lake, mail
 from demo.job import (
     NAMES,
     DemoFailed,
@@ -209,6 +209,12 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None, spark: bool)
     if spark:
         show.step("Sum the streams by hour in Spark, into Parquet and back into a stream")
         _prove_in_spark(show, folder, data, rows_max)
+
+    show.step("Delete the directory, and restore it from its archive")
+    archive.run(folder, show.say)
+    if sums_of_the_store(folder) != sums_of_the_files(data, rows_max):
+        raise DemoFailed("the sums of the restored store differ from those of the files")
+    show.say("[green]nothing is lost:[/] the sums of the results are those of the files")
     show.say(f"all in {time.perf_counter() - start:.1f} s")
 
 
