@@ -162,6 +162,8 @@ class Catalog:
         """The strings in memory, by the same names; each change writes the row."""
         self.over_key_limit = False
         """More keys are in memory than may be: evict some once no change is unwritten."""
+        self.repeats_write = False
+        """The transaction reports a write of before as done: it waits until that is durable."""
         self.disk_full = False
         """Writes wait for disk space: trims delete their rows at once."""
         self.uncounted: set[bytes] = set()

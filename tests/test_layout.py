@@ -165,6 +165,7 @@ PARTS: dict[str, Iterable[str]] = {
         "expired_unasked",
         "libraries",
         "disk_full",
+        "repeats_write",
         "uncounted",
         "wanted_events",
     },

@@ -278,10 +278,16 @@ class Engine(Unclosed):
         return Txn(self.database, self.catalog, now_ms(), self.waiters.queues, read_only)
 
     def _commit(self, txn: Txn) -> int:
-        """Write the changes of ``txn``; return the sequence number, 0 if nothing changed."""
+        """Write the changes of ``txn``; return the sequence number, 0 if nothing changed.
+
+        Return that of the last write if nothing changed because it was written before.
+        """
         batch = txn.finish()
         if batch is None:
             sequence = 0
+            if self.catalog.repeats_write:
+                self.catalog.repeats_write = False
+                sequence = self.database.sequence if self._write_guard.failure is None else 0
         else:
             if self._commit_watchers:
                 sequence = self._time_write(batch, txn.frees)
@@ -653,7 +659,12 @@ class Engine(Unclosed):
         return self.committer.level
 
     def set_durability(self, level: Durability) -> None:
-        """Change the durability level, from the next write on."""
+        """Change the durability level, from the next write on.
+
+        Raises InvalidArgument for ``archive`` if the store has none.
+        """
+        if level is Durability.ARCHIVE and not self.options.archive:
+            raise InvalidArgument("the durability archive needs the URL of an archive")
         with self._working():
             self.committer.change(level)
             self._always = level in WAITING

@@ -160,6 +160,7 @@ def _carry_out(txn: Txn, request: Request, add: Callable[[], StreamID | None]) -
     last = idempotency.last_request(txn, request.client)
     if last is not None and request.number <= last.number:
         if request.number == last.number:
+            txn.catalog.repeats_write = True
             return last.eid
         raise InvalidArgument(
             f"request {request.number} is over: the client has made request {last.number} since"

@@ -137,6 +137,7 @@ def add(
         holder = _admit(txn, name, unique)
         if holder is not None:
             txn.catalog.queue_events.duplicates_skipped += 1
+            txn.catalog.repeats_write = True
             return holder
     if at_ms is None or at_ms <= txn.now_ms:
         added: Added = _append(txn, name, value, names, ttl_ms)

@@ -38,10 +38,12 @@ _open_committers: "weakref.WeakSet[Committer]" = weakref.WeakSet()
 class _Queued:
     """A thread that waits while another flushes, by a lock of its own."""
 
-    __slots__ = ("sequence", "turn")
+    __slots__ = ("failure", "sequence", "turn")
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
+        self.failure: UnknownOutcome | None = None
+        """Why the wait ends without the write being in the archive."""
         self.turn = threading.Lock()
         self.turn.acquire()
 
@@ -163,6 +165,18 @@ class Committer:
         return self.flushed_sequence
 
     @contextmanager
+    def refuse_calls(self) -> Iterator[None]:
+        """Refuse the calls of this thread for a block: a finalizer's would wait for itself."""
+        entered, thread = self._entered, threading.get_ident()
+        is_outer = thread not in entered
+        entered[thread] = True
+        try:
+            yield
+        finally:
+            if is_outer:
+                entered.pop(thread, None)
+
+    @contextmanager
     def hold(self) -> Iterator[None]:
         """Keep other threads from flushing the log: they wait."""
         queued, entered, thread = _Queued(sys.maxsize), self._entered, threading.get_ident()
@@ -256,6 +270,8 @@ class Committer:
                             self._flush()
                         else:  # another was quicker: the store may be closed by now
                             self._leave(queued)
+                    elif queued.failure is not None and self.durable_sequence < sequence:
+                        raise UnknownOutcome(*queued.failure.args)
                 except BaseException:  # KeyboardInterrupt: another thread takes over its turn
                     self._leave(queued)
                     raise
@@ -292,11 +308,11 @@ class Committer:
         try:
             self.flushed_sequence = self._database.flush_wal()
             if self._archive is not None and self.level is Durability.ARCHIVE:
-                self._archive(self.flushed_sequence)
+                self._put_into_archive(self._archive)
             self.durable_sequence = self.flushed_sequence
             for watcher in self._fsync_watchers:
                 watcher(perf_counter() - begun)
-        except UnknownOutcome:  # of the archive
+        except UnknownOutcome:
             raise
         except StoreError as error:
             raise UnknownOutcome(f"the log cannot be made durable: {error}") from None
@@ -304,12 +320,26 @@ class Committer:
             self._flusher = None
             self._pass_turn()
 
+    def _put_into_archive(self, archive: Callable[[int], None]) -> None:
+        """Wait for the archive; if that takes too long, the others in the queue fail too.
+
+        Else they would wait for it one after the other.
+        """
+        try:
+            archive(self.flushed_sequence)
+        except UnknownOutcome as error:
+            with self._queueing:
+                for queued in self._queue:
+                    if queued.sequence < sys.maxsize:  # else it waits for its turn, not for a write
+                        queued.failure = error
+            raise
+
     def _pass_turn(self) -> None:
         """Wake the threads whose writes are durable, and one of the others to flush."""
         with self._queueing:
             durable = self.durable_sequence
-            woken = [queued.turn for queued in self._queue if queued.sequence <= durable]
-            rest = [queued for queued in self._queue if queued.sequence > durable]
+            woken = [each.turn for each in self._queue if each.sequence <= durable or each.failure]
+            rest = [each for each in self._queue if each.sequence > durable and not each.failure]
             if rest and self._flusher is None:  # it flushes, or finds that the store has failed
                 woken.append(rest.pop(0).turn)
             releases = map(_RELEASE, woken)
