@@ -7,31 +7,28 @@ the next number, so the next piece of this one cannot be created: the store then
 With the durability ``archive`` writers wait for the piece that covers them (``make_durable``), as
 they wait for the fsync with ``always``. Else a thread puts a piece every ``archive_interval_s``.
 
-::
-
-    ARCHIVE := JSON, in the directory of the store
-      archive   the name of the archive
-      epoch     the owner's opening that put the last piece; the next one has another
-      next      that opening, noted before its fence is put
+A snapshot is put by a thread of its own, since it may take hours: the pieces go on meanwhile.
 """
 
-import json
+import atexit
 import os
 import socket
 import threading
 import time
+import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from kvstream.archive import format as formats
 from kvstream.archive.format import Piece, Snapshot, piece_key, snapshot_key, table_key
-from kvstream.archive.history import History, read_history
+from kvstream.archive.history import History, put_fence, read_history
 from kvstream.archive.logs import Chunk, Logs, Position, oldest, reaches
+from kvstream.archive.mark import Mark
 from kvstream.archive.objects import Objects, refuse_overwriting
 from kvstream.archive.retention import prune
 from kvstream.errors import (
@@ -43,7 +40,7 @@ from kvstream.errors import (
     UnknownOutcome,
 )
 from kvstream.logs import DeferredLogger
-from kvstream.storage import directory, files
+from kvstream.storage import directory
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
 from kvstream.storage.files import remove
@@ -52,9 +49,11 @@ from kvstream.types.options import Durability, StoreOptions
 
 _log = DeferredLogger(__name__)
 
-FILE_NAME = "ARCHIVE"
 SAMPLE_S = 0.1
-"""How often the last commit is noted with its time: the grain of the moments of a restore."""
+"""How often the last commit is noted with its time: the grain of the moments of a restore. While a
+piece is put nothing is noted."""
+TIMES_MAX = 40_000
+"""Notes that are kept for the next piece: an hour. Then every second one is dropped."""
 BACKOFF_MAX_S = 30.0
 TIMEOUT_S = 15.0
 """How long a writer waits for its piece with the durability ``archive``."""
@@ -90,6 +89,8 @@ class Status:
     behind_bytes: int = 0
     snapshot_sequence: int = 0
     snapshot_ms: int = 0
+    snapshot_error: str = ""
+    """Why the last snapshot failed; it is tried again."""
     puts: int = 0
     put_bytes: int = 0
 
@@ -109,18 +110,27 @@ class Archiver:
         self._objects, self._database, self._options = objects, database, options
         self._committer, self._copy_files = committer, copy_files
         self._state = Status(objects.url)
-        self._shipping = threading.Lock()
+        self._path = database.own_path
+        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor).atexit = False
+        self._path = directory.path_through(self._descriptor, database.directory)
+        self._shipping, self._snapshotting = threading.Lock(), threading.Lock()
         self._stop = threading.Event()
         self._next, self._before, self._base = 0, b"", 0
         self._needs_base = True
         self._times: list[tuple[int, int]] = []
         self._first_pieces: dict[int, int] = {}
         self._snapshots: list[Snapshot] = []
+        self._known: dict[tuple[str, int, int, int], str] = {}
+        """The digests of the tables of the last snapshot, by name, inode, size and time."""
         self._log_bytes = 0
+        """Bytes of logs that a restore of the end replays; after an opening only whether some."""
         self._behind_since: float | None = None
         self._snapshot_at = monotonic()
+        self._snapshot_again_at, self._snapshot_failures = 0.0, 0
         self._logs = Logs(self._directory, Position(0, 0), -1)
         self._thread = threading.Thread(target=self._run, name="kvstream-archiver", daemon=True)
+        self._snapshot_thread = threading.Thread()
         directory.register(self)
 
     # --- the beginning --------------------------------------------------------------------------
@@ -131,40 +141,52 @@ class Archiver:
         Raises ArchiveTaken if another store continued the archive, ArchiveUnavailable. The first
         snapshot of a small store, or with the durability ``archive``, is made before this returns.
         """
-        history = read_history(self._objects)
-        if history.head is None:
-            refuse_overwriting(self._objects)
-        own = _Mark.read(self._directory())
-        goes_on = self._goes_on(history, own)
-        self._state.archive = history.head.archive if history.head else uuid4().hex
-        self._next, self._before = history.next, history.sum
-        self._snapshots = history.snapshots
-        position, last = Position(oldest(self._directory()), 0), -1
-        if goes_on and history.head is not None and history.position is not None:
-            position, last = history.position, history.head.last
-            self._base, self._needs_base = history.head.base, False
-            self._state.sequence = last
-        else:
-            self._base = self._next
-        self._logs = Logs(self._directory, position, last)
-        self._take(own)
+        while not self._begin(read_history(self._objects)):
+            pass  # a piece that a former process of this store had sent came late
         waits = self._options.durability is Durability.ARCHIVE
         if self._needs_base and (waits or self._database.size_on_disk("") < AT_ONCE_BYTES):
             self._snapshot()
         self._state.state = "follows"
+        _open_archivers.add(self)
         self._thread.start()
 
-    def _goes_on(self, history: History, own: "_Mark | None") -> bool:
+    def _begin(self, history: History) -> bool:
+        """Put the fence of this opening; return whether its number was free."""
+        head, place = history.head, self._directory()
+        if head is None:
+            refuse_overwriting(self._objects)
+        goes_on = self._goes_on(history, Mark.read(place))
+        archive, epoch = head.archive if head else uuid4().hex, uuid4().hex
+        self._state.archive, self._state.epoch = archive, epoch
+        self._next, self._before, self._snapshots = history.next, history.sum, history.snapshots
+        self._base, self._needs_base = self._next, not goes_on
+        position, last = Position(oldest(place), 0), -1
+        if goes_on and head is not None:
+            position, last, self._base = Position(*head.position), head.last, head.base
+            self._log_bytes = history.next - history.snapshots[-1].piece
+            age_ms = _now_ms() - history.snapshots[-1].written_ms
+            self._snapshot_at = monotonic() - max(age_ms, 0) / 1000
+        self._logs = Logs(self._directory, position, last)
+        self._state.sequence = max(last, 0)
+        Mark(archive, head.epoch if head else "", epoch).write(place)
+        fence = self._piece(position, max(last, 0))
+        data = put_fence(self._objects, fence)
+        if data is None:
+            return False
+        self._count(fence, data)
+        Mark(archive, epoch).write(place)
+        return True
+
+    def _goes_on(self, history: History, own: "Mark | None") -> bool:
         """Return whether the logs here go on where the archive ends."""
         head, url = history.head, self._objects.url
         if head is None:
             return False
         if own is None or own.archive != head.archive or head.epoch not in own.epochs:
-            owner = self._owner_of(head)
             raise ArchiveTaken(
-                f"the archive {url} was continued by {owner}, not by this store: to go on from its "
-                "end, open a new directory with take_over (kvstream serve --take-over); to keep "
-                "this store, give another URL"
+                f"the archive {url} was continued by {_owner_of(head)}, not by this store: to go "
+                "on from its end, open a new directory with take_over (kvstream serve "
+                "--take-over); to keep this store, give another URL"
             )
         here = self._database.sequence
         if head.last > here:
@@ -173,15 +195,10 @@ class Archiver:
                 f"{here}: it has lost some, or is an old copy. To go on from the end of the "
                 "archive, open a new directory with take_over; or give another URL"
             )
-        return history.is_based and reaches(self._directory(), Position(*head.position))
-
-    def _take(self, own: "_Mark | None") -> None:
-        """Put the fence of this opening."""
-        epoch, archive = uuid4().hex, self._state.archive
-        _Mark(archive, own.epoch if own else "", epoch).write(self._directory())
-        self._state.epoch = epoch
-        self._put_piece(self._piece(self._logs.position, max(self._logs.last, 0)), b"")
-        _Mark(archive, epoch, "").write(self._directory())
+        is_whole = self._database.loss is None
+        return (
+            is_whole and history.is_based and reaches(self._directory(), Position(*head.position))
+        )
 
     def _piece(self, position: Position, last: int) -> Piece:
         """Return the next piece, so far a fence."""
@@ -197,38 +214,46 @@ class Archiver:
             owner=f"{socket.gethostname()}, process {os.getpid()}, {self._database.directory}",
         )
 
-    def _owner_of(self, piece: Piece) -> str:
-        """Return who has put a piece, in words."""
-        return f"another owner ({piece.owner})"
-
     # --- pieces ---------------------------------------------------------------------------------
 
-    def _put_piece(self, piece: Piece, raw: bytes) -> None:
-        """Create the next piece; raise ArchiveTaken if another owner has its number."""
+    def _put_piece(self, piece: Piece, raw: bytes) -> tuple[Piece, bytes]:
+        """Create the next piece; raise ArchiveTaken if another owner has its number.
+
+        Returns what is in the archive now: an earlier piece of this owner, if that was put and
+        its answer was lost.
+        """
         data = formats.encode(piece, raw)
         key = piece_key(piece.number)
-        if not self._objects.create(key, data):
-            found = self._objects.get(key)
-            if found != data:  # equal: it is this one, whose answer was lost
-                raise self._taken(key, found or b"")
+        if self._objects.create(key, data):
+            return piece, data
+        found = self._objects.get(key)
+        if found is None:
+            raise ArchiveUnavailable(f"the archive {self._objects.url}: {key} comes and goes")
+        other: Piece | None = None
+        with suppress(KVStreamError):
+            other, _ = formats.decode(Piece, key, found)
+        if other is None or other.epoch != self._state.epoch:
+            raise self._taken(other)
+        return other, found
+
+    def _count(self, piece: Piece, data: bytes) -> None:
+        """Note a piece that is in the archive."""
         self._next, self._before = piece.number + 1, formats.sum_of(data)
         self._state.piece, self._state.put_ms = piece.number, piece.written_ms
         self._state.puts += 1
         self._state.put_bytes += len(data)
 
-    def _taken(self, key: str, data: bytes) -> ArchiveTaken:
+    def _taken(self, other: Piece | None) -> ArchiveTaken:
         """Refuse all writes from now on; return the error."""
-        who = "another owner"
-        with suppress(KVStreamError):
-            other, _ = formats.decode(Piece, key, data)
-            who = self._owner_of(other)
+        who = "another owner" if other is None else _owner_of(other)
         error = ArchiveTaken(
             f"{who} has taken over the archive {self._objects.url}: this store refuses all writes, "
             "since they would be lost; its last writes may be missing there"
         )
         self._database.write_guard.shut(error)
-        self._state.state, self._state.error = "taken", str(error)
-        _log.error("%s", error)
+        if self._state.state != "taken":
+            self._state.state, self._state.error = "taken", str(error)
+            _log.error("%s", error)
         return error
 
     def ship(self, until: int | None = None) -> None:
@@ -236,41 +261,63 @@ class Archiver:
         if until is None:
             until = self._make_local()
         with self._shipping:
-            while self._logs.last < until:
-                chunk = self._logs.read(until)
-                if not chunk.parts:
-                    if self._logs.last >= 0:
-                        raise Corruption(f"the logs lack the commits {chunk.last + 1} to {until}")
-                    self._logs.last = until  # all of it is in tables
-                    return
+            self._ship(until)
+
+    def _ship(self, until: int) -> None:
+        while self._logs.last < until:
+            chunk = self._logs.read(until)
+            if chunk.parts:
                 self._put_chunk(chunk)
+            elif self._logs.last >= 0:
+                raise Corruption(f"the logs lack the commits {chunk.last + 1} to {until}")
+            else:
+                self._logs.last = until  # all of it is in tables
 
     def _make_local(self) -> int:
         """Make what is written durable here; return its last sequence number.
 
-        Power loss must not take what is in the archive: the store would be behind it.
+        Power loss must not take what is in the archive: the store would be behind it. If the disk
+        has failed, what was durable before is all the more needed in the archive.
         """
         committer = self._committer
-        if committer.level is not Durability.ARCHIVE:
-            return committer.sync()
-        if committer.flushed_sequence < self._database.sequence:
-            return committer.flush_if_free()
+        with suppress(StoreError):
+            if committer.level is not Durability.ARCHIVE:
+                committer.sync()
+            elif committer.flushed_sequence < self._database.sequence:
+                committer.flush_if_free()
         return committer.flushed_sequence
 
     def _put_chunk(self, chunk: Chunk) -> None:
-        times = [each for each in self._times if each[1] <= chunk.last]
-        self._times = self._times[len(times) :]
-        if not times or times[-1][1] < chunk.last:  # it was not looked at since
-            times.append((_now_ms(), chunk.last))
         fence = self._piece(chunk.position, chunk.last)
-        piece = replace(fence, parts=chunk.parts, times=times)
-        self._put_piece(piece, chunk.raw)
-        for part in chunk.parts:
+        piece = replace(fence, parts=chunk.parts, times=self._times_until(chunk.last))
+        piece, data = self._put_piece(piece, chunk.raw)
+        if piece.base != self._base:  # put before the history began anew
+            self._base = piece.number + 1
+            self._count(piece, data)
+            return
+        logs, position, before = self._logs, Position(*piece.position), formats.sum_of(data)
+        number = piece.number + 1
+        # No call between: after an interrupt half of it would put commits twice.
+        self._next, self._before, logs.position, logs.last = number, before, position, piece.last
+        self._count(piece, data)
+        self._state.sequence = piece.last
+        for part in piece.parts:
             if part.offset == 0:
                 self._first_pieces[part.log] = piece.number
-        self._log_bytes += len(chunk.raw)
-        self._logs.take(chunk)
-        self._state.sequence = chunk.last
+            self._log_bytes += part.size
+        del self._times[: _count_until(self._times, piece.last)]
+        logs.trim()
+
+    def _times_until(self, last: int) -> list[tuple[int, int]]:
+        """Return the notes of the commits up to ``last``.
+
+        It gets one of its own if it is the newest: it was not looked at since.
+        """
+        noted = list(self._times)
+        times = noted[: _count_until(noted, last)]
+        if len(times) == len(noted) and (not times or times[-1][1] < last):
+            times.append((_now_ms(), last))
+        return times
 
     def make_durable(self, sequence: int) -> None:
         """Wait until a commit can be restored; UnknownOutcome if that takes too long."""
@@ -286,8 +333,9 @@ class Archiver:
                 raise UnknownOutcome(str(error)) from None
             except (ArchiveUnavailable, Corruption) as error:
                 reason = str(error)
-            if monotonic() + pause_s > until or self._stop.wait(pause_s):
+            if monotonic() + pause_s > until or self._stop.is_set():
                 raise UnknownOutcome(f"the write is durable here and not in the archive: {reason}")
+            time.sleep(pause_s)
             pause_s = min(2 * pause_s, 1.0)
 
     # --- snapshots ------------------------------------------------------------------------------
@@ -296,52 +344,80 @@ class Archiver:
         """Begin the history anew: the logs that were not read are given up, or damaged."""
         with self._shipping:
             self._base, self._needs_base = self._next, True
-            self._first_pieces = {}
+            self._first_pieces, self._log_bytes = {}, 0
             self._logs = Logs(self._directory, Position(oldest(self._directory()), 0), -1)
-            self._put_piece(self._piece(self._logs.position, max(self._state.sequence, 0)), b"")
+            self._logs.trim()
+
+    def _put_base(self) -> None:
+        """Put the fence with which the history begins anew, unless it is there."""
+        with self._shipping:
+            while self._needs_base and self._next == self._base:
+                fence = self._piece(self._logs.position, self._state.sequence)
+                piece, data = self._put_piece(fence, b"")
+                if piece.base != self._base:  # put before the history began anew
+                    self._base = piece.number + 1
+                self._count(piece, data)
 
     def _snapshot(self) -> None:
         """Put the files of the store as they are now, once the logs up to then are there."""
-        stage = self._database.staging() / f"archive-{uuid4().hex}"
-        try:
-            self._copy_files(stage, SNAPSHOT_UNFLUSHED)
-            sequence = self._database.sequence
-            tables = dict(self._put_tables(stage))
-            small = {path.name: path.read_bytes() for path in _small_files(stage)}
-            first_log = oldest(stage)
-        finally:
-            remove(stage)
-        self.ship()
-        while self._logs.last < sequence:
-            if self._stop.wait(SAMPLE_S):
-                return
+        with self._snapshotting:
+            if self._needs_base:
+                self._put_base()
+            elif self._snapshots and self._snapshots[-1].piece == self._next:
+                return  # nothing was written since
+            base, stage = self._base, self._database.staging() / f"archive-{uuid4().hex}"
+            try:
+                # a history that begins anew needs no log: the present one may be damaged
+                self._copy_files(stage, 0 if self._needs_base else SNAPSHOT_UNFLUSHED)
+                sequence = self._database.sequence
+                tables = dict(self._put_tables(stage))
+                small = {path.name: path.read_bytes() for path in _small_files(stage)}
+                first_log = oldest(stage)
+            finally:
+                remove(stage)
             self.ship()
-        with self._shipping:
-            first_piece = self._first_piece(first_log)
-            snapshot = Snapshot(
-                archive=self._state.archive,
-                epoch=self._state.epoch,
-                sequence=sequence,
-                written_ms=_now_ms(),
-                piece=self._next,
-                first_piece=first_piece,
-                first_log=first_log,
-                tables=tables,
-                files=small,
-            )
-        self._put_snapshot(snapshot)
-        prune(self._objects, self._snapshots, self._options.archive_keep_s)
+            while self._logs.last < sequence:
+                if self._stop.wait(SAMPLE_S):
+                    return
+                self.ship()
+            with self._shipping:
+                if self._base == base:
+                    self._put_snapshot(sequence, first_log, tables, small)
+            prune(self._objects, self._snapshots, self._options.archive_keep_s)
 
     def _first_piece(self, log: int) -> int:
         """Return the number of a piece before which there are no bytes of a log."""
         if log > self._logs.position.log:
-            return self._next - 1
+            return max(self._base, self._next - 1)
         newest = self._snapshots[-1].first_piece if self._snapshots else 0
         return self._first_pieces.get(log, max(self._base, newest))
 
-    def _put_snapshot(self, snapshot: Snapshot) -> None:
-        data = formats.encode(snapshot)
-        self._objects.create(snapshot_key(snapshot.sequence), data)  # there may be one: as good
+    def _put_snapshot(
+        self,
+        sequence: int,
+        first_log: int,
+        tables: dict[str, tuple[str, int]],
+        small: dict[str, bytes],
+    ) -> None:
+        snapshot = Snapshot(
+            archive=self._state.archive,
+            epoch=self._state.epoch,
+            sequence=sequence,
+            written_ms=_now_ms(),
+            piece=self._next,
+            first_piece=self._first_piece(first_log),
+            first_log=first_log,
+            tables=tables,
+            files=small,
+        )
+        key, data = snapshot_key(snapshot.piece), formats.encode(snapshot)
+        if not self._objects.create(key, data):
+            found = self._objects.get(key)
+            if found is None:
+                raise ArchiveUnavailable(f"the archive {self._objects.url}: {key} comes and goes")
+            snapshot, _ = formats.decode(Snapshot, key, found)
+            if snapshot.epoch != self._state.epoch:
+                raise self._taken(None)
         self._snapshots.append(snapshot)
         self._state.snapshot_sequence = snapshot.sequence
         self._state.snapshot_ms = snapshot.written_ms
@@ -349,38 +425,47 @@ class Archiver:
         self._state.put_bytes += len(data)
         self._log_bytes, self._snapshot_at, self._needs_base = 0, monotonic(), False
         self._first_pieces = {
-            log: piece for log, piece in self._first_pieces.items() if log >= snapshot.first_log
+            log: piece for log, piece in self._first_pieces.items() if log >= first_log
         }
 
     def _put_tables(self, stage: Path) -> Iterator[tuple[str, tuple[str, int]]]:
-        """Put the tables that no snapshot has; yield name, digest and size of each."""
-        known = self._snapshots[-1].tables if self._snapshots else {}
+        """Put the tables that are not there; yield name, digest and size of each.
+
+        What was read before is not read again. After an opening each is read once: by its name
+        alone it could be a table of a former owner.
+        """
+        known, self._known = self._known, {}
         for path in sorted(stage.iterdir()):
             if path.suffix not in (".sst", ".blob"):
                 continue
-            size = path.stat().st_size
-            found = known.get(path.name)
-            if found is None or found[1] != size:
-                if self._stop.is_set():
-                    raise ArchiveUnavailable("the store is being closed")
+            if self._stop.is_set():
+                raise ArchiveUnavailable("the store is being closed")
+            status = path.stat()
+            identity = path.name, status.st_ino, status.st_size, status.st_mtime_ns
+            digest = known.get(identity)
+            if digest is None:
                 data = path.read_bytes()
                 digest = sha256(data).hexdigest()
-                self._objects.create(table_key(digest), data)
-                self._state.puts += 1
-                self._state.put_bytes += size
-                found = digest, size
-            yield path.name, (found[0], found[1])
+                if not self._objects.has(table_key(digest)):
+                    self._objects.create(table_key(digest), data)
+                    self._state.puts += 1
+                    self._state.put_bytes += len(data)
+            path.unlink()  # compaction can free the space of what is put
+            self._known[identity] = digest
+            yield path.name, (digest, status.st_size)
 
-    # --- the thread -----------------------------------------------------------------------------
+    # --- the threads ----------------------------------------------------------------------------
 
     def _run(self) -> None:
         failures, ship_at = 0, monotonic()
-        while not self._stop.wait(SAMPLE_S):
-            self._sample()
+        while not self._stop.wait(SAMPLE_S) and self._state.state != "taken":
+            with suppress(StoreError):  # it is being closed
+                self._sample()
             if monotonic() < ship_at:
                 continue
             try:
-                self._work()
+                with self._committer.refuse_calls():
+                    self._work()
             except ArchiveTaken:
                 return
             except Exception as error:  # the thread must not end
@@ -392,18 +477,16 @@ class Archiver:
                 failures = 0
                 self._state.state, self._state.error = "follows", ""
             interval_s = self._options.archive_interval_s
-            ship_at = monotonic() + (
-                min(2.0 ** (failures - 1), BACKOFF_MAX_S) if failures else interval_s
-            )
+            ship_at = monotonic() + (_backoff_s(failures) if failures else interval_s)
 
     def _sample(self) -> None:
         """Note the last commit with the time, if there are new ones."""
         sequence = self._database.sequence
         if sequence > (self._times[-1][1] if self._times else self._state.sequence):
             self._times.append((_now_ms(), sequence))
-        self._note_lag(sequence)
-
-    def _note_lag(self, sequence: int) -> None:
+        if len(self._times) > TIMES_MAX:
+            with self._shipping:
+                del self._times[:-1:2]
         if sequence <= self._state.sequence:
             self._behind_since = None
         elif self._behind_since is None:
@@ -412,23 +495,54 @@ class Archiver:
     def _work(self) -> None:
         """Put what is new; make a snapshot when it is due."""
         try:
-            if self._logs.unread_bytes() > BACKLOG_BYTES_MAX:
-                raise Corruption(
-                    f"more than {BACKLOG_BYTES_MAX} bytes of logs wait for the archive"
-                )
+            self._refuse_backlog()
+            if self._needs_base:
+                self._put_base()
             self.ship()
         except Corruption as error:
             _log.warning("the archive %s begins anew: %s", self._objects.url, error)
             self._begin_anew()
         is_old = monotonic() - self._snapshot_at > SNAPSHOT_S and self._log_bytes
         if is_old or self._log_bytes > SNAPSHOT_LOG_BYTES or self._needs_base:
-            self._snapshot()
+            self._start_snapshot()
+
+    def _refuse_backlog(self) -> None:
+        """Raise Corruption if the logs that wait for the archive take too much space."""
+        unread = self._logs.unread_bytes()
+        if unread > BACKLOG_BYTES_MAX:
+            raise Corruption(f"{unread} bytes of logs wait for the archive")
+        if self._database.needs_space and self._logs.kept_bytes():
+            raise Corruption("the disk is full, and finished logs wait for the archive")
+
+    def _start_snapshot(self) -> None:
+        """Make a snapshot in a thread of its own, unless one is being made."""
+        if self._snapshot_thread.is_alive() or monotonic() < self._snapshot_again_at:
+            return
+        self._snapshot_thread = threading.Thread(
+            target=self._try_snapshot, name="kvstream-archiver-snapshot", daemon=True
+        )
+        self._snapshot_thread.start()
+
+    def _try_snapshot(self) -> None:
+        try:
+            with self._committer.refuse_calls():
+                self._snapshot()
+        except ArchiveTaken:
+            return
+        except Exception as error:  # it is tried again
+            self._snapshot_failures += 1
+            if self._snapshot_failures == 1 and not self._stop.is_set():
+                _log.warning("no snapshot for the archive; it is tried again: %s", _text_of(error))
+            self._state.snapshot_error = _text_of(error)
+            self._snapshot_again_at = monotonic() + _backoff_s(self._snapshot_failures)
+        else:
+            self._snapshot_failures, self._state.snapshot_error = 0, ""
 
     def _note_failure(self, error: Exception, failures: int) -> None:
-        away, known = isinstance(error, ArchiveUnavailable), isinstance(error, KVStreamError)
+        away = isinstance(error, ArchiveUnavailable)
         self._state.state, self._state.error = ("unreachable" if away else "failed"), str(error)
-        if failures == 1:
-            _log.warning("%s; it is tried again", repr(error) if not known else error)
+        if failures == 1 and not self._stop.is_set():
+            _log.warning("%s; it is tried again", _text_of(error))
 
     # --- looking, and the end -------------------------------------------------------------------
 
@@ -442,57 +556,71 @@ class Archiver:
         return state
 
     def close(self) -> None:
-        """Put what is left, and stop; a store that cannot reach its archive closes all the same."""
+        """Put what is left, and stop; a store that cannot reach its archive closes all the same.
+
+        A thread that waits for the object store ends later: it uses the directory by a descriptor
+        of its own, since the path may be another store's by then.
+        """
         self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join(_STOP_S)
-        if self._state.state in ("follows", "unreachable"):
-            try:
-                self.ship(self._committer.durable_sequence)
-                self._state.state = "closed"
-            except KVStreamError as error:
-                _log.warning("the last writes are not in the archive yet: %s", error)
+        _open_archivers.discard(self)
+        until = monotonic() + _STOP_S
+        for thread in (self._thread, self._snapshot_thread):
+            if thread.ident is not None:
+                thread.join(max(until - monotonic(), 0))
+        if self._state.state in ("follows", "unreachable", "failed"):
+            self._put_rest()
         directory.unregister(self)
 
+    def _put_rest(self) -> None:
+        if not self._shipping.acquire(timeout=_STOP_S):
+            _log.warning("the archive %s does not answer: the last writes", self._objects.url)
+            return
+        try:
+            self._ship(self._committer.flushed_sequence)
+            self._state.state = "closed"
+        except KVStreamError as error:
+            _log.warning("the last writes are not in the archive yet: %s", error)
+        finally:
+            self._shipping.release()
+
     def refuse_after_fork(self) -> None:
-        """Do nothing in a forked child, which has neither the thread nor the connections."""
+        """Do nothing in a forked child, which has neither the threads nor the connections."""
         self._state.state = "closed"
+        self._shipping, self._snapshotting = threading.Lock(), threading.Lock()
+        self._stop = threading.Event()
+        self._stop.set()
 
     def _directory(self) -> Path:
-        return self._database.own_path
+        return self._path
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """What the directory of a store says about its archive."""
-
-    archive: str
-    epoch: str
-    next: str
-
-    @property
-    def epochs(self) -> tuple[str, ...]:
-        """The openings that were this store's."""
-        return self.epoch, self.next
-
-    @classmethod
-    def read(cls, directory: Path) -> "_Mark | None":
-        try:
-            found: dict[str, Any] = json.loads(files.read(directory / FILE_NAME))
-            return cls(found["archive"], found["epoch"], found["next"])
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            raise Corruption(f"the file {FILE_NAME} of the store is damaged: {error}") from None
-
-    def write(self, directory: Path) -> None:
-        names = {"archive": self.archive, "epoch": self.epoch, "next": self.next}
-        files.write(directory / FILE_NAME, json.dumps(names).encode())
+_open_archivers: "weakref.WeakSet[Archiver]" = weakref.WeakSet()
 
 
-def note_owner(directory: Path, archive: str, epoch: str) -> None:
-    """Note in the directory of a restored store that it continues an archive."""
-    _Mark(archive, epoch, "").write(directory)
+@atexit.register
+def _close_forgotten() -> None:
+    """End the threads of stores that were not closed, while there is an interpreter."""
+    for archiver in list(_open_archivers):
+        with suppress(KVStreamError):
+            archiver.close()
+
+
+def _owner_of(piece: Piece) -> str:
+    """Return who has put a piece, in words."""
+    return f"another owner ({piece.owner})"
+
+
+def _text_of(error: Exception) -> str:
+    return str(error) if isinstance(error, KVStreamError) else repr(error)
+
+
+def _backoff_s(failures: int) -> float:
+    return min(2.0 ** min(failures - 1, 10), BACKOFF_MAX_S)
+
+
+def _count_until(times: list[tuple[int, int]], last: int) -> int:
+    """Return how many notes are of commits up to ``last``."""
+    return bisect_right(times, last, key=lambda time: time[1])
 
 
 def _now_ms() -> int:

@@ -3,10 +3,11 @@
 ::
 
     PREFIX/log/NUMBER          pieces: a fence, or bytes of logs; numbered without gaps, from 0
-    PREFIX/snapshots/SEQUENCE  the files of the store at one commit
+    PREFIX/fences/NUMBER       nothing: the piece of this number may be a fence, and is kept
+    PREFIX/snapshots/NUMBER    the files of the store at the commit before the piece of this number
     PREFIX/tables/SHA256       the content of one file, as it is
     PREFIX/pins/NAME           somebody restores: nothing is deleted meanwhile
-    NUMBER, SEQUENCE := 16 hexadecimal digits
+    NUMBER := 16 hexadecimal digits
 
     object := magic kind(u8) version(u8) size(u32) head body sum
       magic  "KVSA"
@@ -18,7 +19,9 @@
     integers are big-endian
 
 A piece has the SHA-256 of the piece before it: so a history can be verified as a whole, and two
-histories are never mixed.
+histories are never mixed. A fence is never deleted: a former owner that was stopped for long must
+find its next number taken. A snapshot is not named by its commit: a history that begins anew may do
+so at a commit that has a snapshot already, which does not lead to it.
 """
 
 from collections.abc import Mapping
@@ -40,7 +43,8 @@ _LEVEL = 1
 RAW_MAX = 16 << 20
 """Bytes of logs in one piece: what the archiver holds in memory."""
 
-LOG, SNAPSHOTS, TABLES, PINS = "log/", "snapshots/", "tables/", "pins/"
+LOG, FENCES, SNAPSHOTS = "log/", "fences/", "snapshots/"
+TABLES, PINS = "tables/", "pins/"
 
 
 class Part(NamedTuple):
@@ -113,9 +117,14 @@ def piece_key(number: int) -> str:
     return f"{LOG}{number:016x}"
 
 
-def snapshot_key(sequence: int) -> str:
-    """Return the key of a snapshot."""
-    return f"{SNAPSHOTS}{sequence:016x}"
+def fence_key(number: int) -> str:
+    """Return the key that keeps a fence."""
+    return f"{FENCES}{number:016x}"
+
+
+def snapshot_key(piece: int) -> str:
+    """Return the key of a snapshot by the number of the piece behind it."""
+    return f"{SNAPSHOTS}{piece:016x}"
 
 
 def table_key(digest: str) -> str:
@@ -224,6 +233,7 @@ __all__ = [
     "damaged",
     "decode",
     "encode",
+    "fence_key",
     "number_of",
     "piece_key",
     "raw_of",

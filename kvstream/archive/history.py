@@ -2,11 +2,20 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kvstream.archive import format as formats
-from kvstream.archive.format import LOG, SNAPSHOTS, Piece, Snapshot, number_of, piece_key
-from kvstream.archive.logs import Position
+from kvstream.archive.format import (
+    LOG,
+    SNAPSHOTS,
+    Piece,
+    Snapshot,
+    fence_key,
+    number_of,
+    piece_key,
+    snapshot_key,
+)
 from kvstream.archive.objects import Objects
 from kvstream.errors import Corruption
 
@@ -30,11 +39,6 @@ class History:
         return self.head.number + 1 if self.head else 0
 
     @property
-    def position(self) -> Position | None:
-        """The log and offset behind the last commit."""
-        return Position(*self.head.position) if self.head else None
-
-    @property
     def is_based(self) -> bool:
         """Whether a snapshot leads to the last commit."""
         newest = self.snapshots[-1] if self.snapshots else None
@@ -50,7 +54,7 @@ def read_history(objects: Objects) -> History:
     after = (
         piece_key(snapshots[-1].first_piece - 1) if snapshots and snapshots[-1].first_piece else ""
     )
-    numbers = [number_of(found.key) for found in objects.list(LOG, after)]
+    numbers = list_numbers(objects, LOG, after)
     if not numbers:
         if snapshots:
             raise Corruption(f"the archive {objects.url} has snapshots, and no pieces behind them")
@@ -59,9 +63,27 @@ def read_history(objects: Objects) -> History:
     return History(snapshots, head, formats.sum_of(data))
 
 
+def list_numbers(objects: Objects, prefix: str, after: str = "") -> list[int]:
+    """Return the numbers of the objects below a prefix, in order; other objects are ignored."""
+    numbers = []
+    for found in objects.list(prefix, after):
+        with suppress(ValueError):
+            numbers.append(number_of(found.key))
+    return numbers
+
+
+def put_fence(objects: Objects, fence: Piece) -> bytes | None:
+    """Create a fence; return its bytes, None if there is another piece of its number."""
+    objects.create(fence_key(fence.number), b"")  # first: it must not be deleted as a piece
+    key, data = piece_key(fence.number), formats.encode(fence)
+    if objects.create(key, data) or objects.get(key) == data:  # or its answer was lost
+        return data
+    return None
+
+
 def read_snapshots(objects: Objects) -> Iterator[Snapshot]:
     """Yield all snapshots, the oldest first."""
-    keys = [found.key for found in objects.list(SNAPSHOTS)]
+    keys = [snapshot_key(number) for number in list_numbers(objects, SNAPSHOTS)]
     with ThreadPoolExecutor(FETCHES) as pool:
         for key, data in zip(keys, pool.map(objects.get, keys), strict=True):
             if data is not None:  # else it was deleted meanwhile
@@ -92,7 +114,9 @@ def read_pieces(objects: Objects, first: int) -> Iterator[tuple[Piece, bytes]]:
     missing, damaged, or does not follow the one before it.
     """
     after = piece_key(first - 1) if first else ""
-    numbers = [number_of(found.key) for found in objects.list(LOG, after)]
+    numbers = list_numbers(objects, LOG, after)
+    if not numbers:
+        raise formats.damaged(piece_key(first), "it is missing")
     before = None
     with ThreadPoolExecutor(FETCHES) as pool:
         ahead = [pool.submit(get_piece, objects, number) for number in numbers[:FETCHES]]

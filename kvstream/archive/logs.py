@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kvstream.archive.format import RAW_MAX, Part
 from kvstream.errors import Corruption
-from kvstream.storage.changes import log_numbers, log_size, open_log, trim_logs
+from kvstream.storage.changes import ARCHIVE, log_numbers, log_size, open_log, trim_logs
 from kvstream.storage.log import LogReader
 
 _READ = 1 << 20
@@ -64,8 +64,8 @@ class Logs:
             with suppress(FileNotFoundError):  # moved away, empty, between the look and now
                 is_newest = number == numbers[-1]
                 raw, last = self._read_log(number, offset, last, until, RAW_MAX - size, is_newest)
-                position = Position(number, offset + len(raw))
                 if raw:
+                    position = Position(number, offset + len(raw))
                     parts.append(Part(number, offset, len(raw)))
                     data.append(raw)
                     size += len(raw)
@@ -104,10 +104,16 @@ class Logs:
                     end, last = record.end, record.last
         return data[: end - offset], last
 
-    def take(self, chunk: Chunk) -> None:
-        """Note that a chunk is in the archive; remove the kept logs before it."""
-        self.position, self.last = chunk.position, chunk.last
+    def trim(self) -> None:
+        """Remove the kept logs before the position."""
         trim_logs(self._directory(), _ANY, self.position.log)
+
+    def kept_bytes(self) -> int:
+        """Return the bytes of finished logs that RocksDB needs no more."""
+        place = self._directory() / ARCHIVE
+        with suppress(FileNotFoundError):
+            return sum(entry.stat().st_size for entry in os.scandir(place))
+        return 0
 
     def unread_bytes(self) -> int:
         """Return the bytes behind the position, torn ends included."""

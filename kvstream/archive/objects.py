@@ -4,7 +4,8 @@
 The others, ``s3://``, ``gs://`` and ``az://``, are reached by obstore, with addresses and
 credentials from its environment variables (``AWS_ENDPOINT``, ``AWS_ACCESS_KEY_ID`` ...).
 
-obstore must not be used before a fork, so a store is opened in the process that owns it.
+obstore must not be used before a fork: a child would wait for threads that it does not have. So a
+store is opened in the process that owns it, and a child of a process that has used it is refused.
 """
 
 import os
@@ -17,14 +18,23 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from kvstream.errors import ArchiveUnavailable, InvalidArgument, optional_package
+from kvstream.errors import ArchiveUnavailable, InvalidArgument, StoreError, optional_package
 from kvstream.storage import files
 
 SCHEMES = ("file", "s3", "gs", "az")
 RETRY_S = 10.0
 """How long obstore repeats a request that was not answered."""
+TIMEOUT_S = 30.0
+"""How long one request may take, its bytes included."""
+PATIENT_S = 600.0
+"""The same for an object of more than ``LARGE`` bytes."""
+LARGE = 4 << 20
+_RANGE = 8 << 20
+"""Bytes that one request fetches of a table."""
 PROBES = 8
 """Creations of one key that race when an archive is first used."""
+_DELETED = 1000
+"""Objects that one request deletes."""
 _PARTIAL = ".partial"
 
 
@@ -42,6 +52,10 @@ class Objects(Protocol):
 
     def create(self, key: str, data: bytes) -> bool:
         """Make an object; return False, with nothing changed, if there is one with this key."""
+        ...
+
+    def has(self, key: str) -> bool:
+        """Return whether there is an object."""
         ...
 
     def get(self, key: str) -> bytes | None:
@@ -93,9 +107,9 @@ class Folder:
         path = self._path / key
         partial = path.with_name(f"{path.name}.{uuid4().hex}{_PARTIAL}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
                 return False
+            _make_folder(path.parent)
             try:
                 _write(partial, data)
                 os.link(partial, path)  # fails if it is there: then another was first
@@ -108,6 +122,12 @@ class Folder:
         except OSError as error:
             raise _unavailable(self.url, f"cannot write {path}", error) from None
         return True
+
+    def has(self, key: str) -> bool:
+        try:
+            return (self._path / key).exists()
+        except OSError as error:
+            raise _unavailable(self.url, f"cannot look at {self._path / key}", error) from None
 
     def get(self, key: str) -> bytes | None:
         try:
@@ -148,6 +168,15 @@ class Folder:
             raise _unavailable(self.url, "cannot delete", error) from None
 
 
+def _make_folder(path: Path) -> None:
+    """Make a folder and those above it, durably."""
+    if not path.is_dir():
+        _make_folder(path.parent)
+        with suppress(FileExistsError):
+            path.mkdir()
+        files.sync_directory(path.parent)
+
+
 def _write(path: Path, data: bytes) -> None:
     with path.open("xb") as file:
         file.write(data)
@@ -155,46 +184,77 @@ def _write(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+_has_used_obstore = False
+_is_forked = False
+
+
+def _note_fork() -> None:
+    global _is_forked
+    _is_forked = _has_used_obstore
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
 class Bucket:
     """An object store that obstore reaches."""
 
     def __init__(self, url: str) -> None:
+        global _has_used_obstore
+        if _is_forked:
+            raise StoreError(
+                "this process was forked by one that had reached an archive, and lacks the threads "
+                "of that: start it with spawn, or reach archives in children only"
+            )
         self.url = url
         self._api: Any = optional_package("obstore", "'kvstream[archive]'")
-        from_url = optional_package("obstore.store").from_url
         self._absent = self._api.exceptions.NotFoundError, FileNotFoundError
-        retry = {"max_retries": 10, "retry_timeout": timedelta(seconds=RETRY_S)}
-        options = {"timeout": timedelta(seconds=30), "allow_http": True}
+        _has_used_obstore = True
         try:
-            self._store: Any = from_url(url, client_options=options, retry_config=retry)
+            self._store = _open_bucket(url, TIMEOUT_S)
+            self._patient = _open_bucket(url, PATIENT_S)
         except Exception as error:
             raise InvalidArgument(f"the archive {url} cannot be opened: {_text(error)}") from None
 
     def create(self, key: str, data: bytes) -> bool:
+        store = self._store if len(data) <= LARGE else self._patient
         try:
-            self._api.put(self._store, key, data, mode="create", use_multipart=False)
+            self._api.put(store, key, data, mode="create", use_multipart=False)
         except self._api.exceptions.AlreadyExistsError:
             return False
         except Exception as error:
             raise _unavailable(self.url, f"cannot put {key}", error) from None
         return True
 
+    def has(self, key: str) -> bool:
+        return self._size(key) is not None
+
+    def _size(self, key: str) -> int | None:
+        try:
+            return int(self._api.head(self._store, key)["size"])
+        except self._absent:
+            return None
+        except Exception as error:
+            raise _unavailable(self.url, f"cannot look at {key}", error) from None
+
     def get(self, key: str) -> bytes | None:
         try:
-            return bytes(self._api.get(self._store, key).bytes())
+            return bytes(self._api.get(self._patient, key).bytes())
         except self._absent:
             return None
         except Exception as error:
             raise _unavailable(self.url, f"cannot get {key}", error) from None
 
     def chunks(self, key: str) -> Iterator[bytes]:
-        try:
-            for data in self._api.get(self._store, key).stream(min_chunk_size=1 << 20):
-                yield bytes(data)
-        except self._absent:
-            return
-        except Exception as error:
-            raise _unavailable(self.url, f"cannot get {key}", error) from None
+        size = self._size(key) or 0
+        for start in range(0, size, _RANGE):  # each is repeated by itself if it fails
+            end = min(start + _RANGE, size)
+            try:
+                yield bytes(self._api.get_range(self._store, key, start=start, end=end))
+            except self._absent:
+                return
+            except Exception as error:
+                raise _unavailable(self.url, f"cannot get {key}", error) from None
 
     def list(self, prefix: str, after: str = "") -> Iterator[Found]:
         try:
@@ -208,12 +268,20 @@ class Bucket:
         yield from sorted(found)
 
     def delete(self, keys: Iterable[str]) -> None:
+        names = [*keys]
         try:
-            for key in keys:
+            for start in range(0, len(names), _DELETED):
                 with suppress(*self._absent):
-                    self._api.delete(self._store, key)
+                    self._api.delete(self._store, names[start : start + _DELETED])
         except Exception as error:
             raise _unavailable(self.url, "cannot delete", error) from None
+
+
+def _open_bucket(url: str, timeout_s: float) -> Any:
+    retry = {"max_retries": 10, "retry_timeout": timedelta(seconds=RETRY_S)}
+    options = {"timeout": timedelta(seconds=timeout_s), "allow_http": True}
+    from_url = optional_package("obstore.store").from_url
+    return from_url(url, client_options=options, retry_config=retry)
 
 
 def _text(error: Exception) -> str:

@@ -18,13 +18,22 @@ from time import time_ns
 from uuid import uuid4
 
 from kvstream.archive import format as formats
-from kvstream.archive.archiver import note_owner
-from kvstream.archive.format import PINS, Part, Piece, Snapshot, piece_key, table_key
-from kvstream.archive.history import FETCHES, History, read_history, read_pieces
+from kvstream.archive.format import PINS, Part, Snapshot, piece_key, table_key
+from kvstream.archive.history import (
+    FETCHES,
+    History,
+    get_piece,
+    put_fence,
+    read_history,
+    read_pieces,
+)
+from kvstream.archive.logs import Position, reaches
+from kvstream.archive.mark import Mark
 from kvstream.archive.objects import Objects, open_objects
 from kvstream.errors import Corruption, InvalidArgument, StoreError
 from kvstream.storage import directory as directories
 from kvstream.storage import files
+from kvstream.storage.changes import ARCHIVE
 from kvstream.storage.log import LogReader
 
 _RESTORING = ".restoring"
@@ -46,6 +55,12 @@ class Plan:
     table_bytes: int
     log_bytes: int
     pieces: int
+    position: tuple[int, int] | None = None
+    """The position of the archive's end; only for a store that takes it over."""
+
+
+Take = Callable[[Objects, Plan, Path, Path], Plan]
+"""Called with the folder that has the tables, and the directory that it will be."""
 
 
 def restore(
@@ -76,50 +91,82 @@ def restore(
 def take_over(url: str, directory: Path, progress: Progress | None = None) -> Plan | None:
     """Become the owner of an archive, and restore its end into ``directory``.
 
-    From now on the former owner can write no more. Returns None, and does nothing, if there is a
-    store in the directory, or if the archive is empty.
+    From then on the former owner can write no more; it can while the tables are fetched. Returns
+    None, and does nothing, if there is a store in the directory, or if the archive is empty. Raises
+    Corruption if the archive cannot be restored.
     """
     objects = open_objects(url)
     if _holds_store(directory):
         return None
-    history = read_history(objects)
-    if history.head is None:
-        return None
-    _refuse_occupied(directory)
-    while not history.is_based:
-        raise Corruption(f"the archive {url} has no snapshot that leads to its end")
     with pin(objects):
-        while True:
-            assert history.head is not None
-            fence = _fence_behind(history, directory)
-            if objects.create(piece_key(fence.number), formats.encode(fence)):
-                break
-            history = read_history(objects)  # the former owner was quicker
-        plan = plan_restore(objects, replace(history, head=fence))
-        _write_store(objects, plan, directory, progress)
-    note_owner(directory, fence.archive, fence.epoch)
-    return plan
+        history = read_history(objects)
+        if history.head is None:
+            return None
+        _refuse_occupied(directory)
+        plan = plan_restore(objects, history)
+        return _write_store(objects, plan, directory, progress, take=_take)
 
 
-def _fence_behind(history: History, directory: Path) -> Piece:
-    head = history.head
-    assert head is not None
-    return replace(
-        head,
-        number=head.number + 1,
-        epoch=uuid4().hex,
-        before=history.sum,
-        written_ms=time_ns() // 1_000_000,
-        parts=[],
-        times=[],
-        owner=f"{socket.gethostname()}, process {os.getpid()}, {directory}",
-    )
+def _take(objects: Objects, plan: Plan, built: Path, directory: Path) -> Plan:
+    """Put the fence; return the plan up to it."""
+    while True:
+        history = read_history(objects)
+        head = history.head
+        assert head is not None
+        if plan.snapshot.first_piece < head.base:
+            raise Corruption(
+                f"the history of the archive {objects.url} began anew meanwhile: try it again"
+            )
+        fence = replace(
+            head,
+            number=head.number + 1,
+            epoch=uuid4().hex,
+            before=history.sum,
+            written_ms=time_ns() // 1_000_000,
+            parts=[],
+            times=[],
+            owner=f"{socket.gethostname()}, process {os.getpid()}, {directory}",
+        )
+        if put_fence(objects, fence) is not None:
+            break  # else the former owner was quicker
+    Mark(fence.archive, fence.epoch).write(built)
+    sequence = max(fence.last, plan.snapshot.sequence)
+    return replace(plan, sequence=sequence, moment_ms=fence.written_ms, position=fence.position)
 
 
 def plan_restore(
     objects: Objects, history: History, at_ms: int | None = None, sequence: int | None = None
 ) -> Plan:
     """Return what to fetch for a moment or commit; InvalidArgument if it cannot be reached."""
+    snapshot = _choose(objects, history, at_ms, sequence)
+    reached, moment_ms, size, count = snapshot.sequence, snapshot.written_ms, 0, 0
+    end, is_over = snapshot.sequence, False
+    for piece, raw in read_pieces(objects, snapshot.first_piece):
+        size, count, end = size + len(raw), count + 1, max(end, piece.last)
+        number = piece.number
+        for ms, last in piece.times:
+            is_over = is_over or (at_ms is not None and ms > at_ms)
+            if last > reached and not is_over:
+                reached, moment_ms = last, ms
+        is_over = is_over or (sequence is not None and bool(piece.parts) and end >= sequence)
+        if is_over and number >= snapshot.piece - 1:
+            break
+    if number < snapshot.piece - 1:
+        raise formats.damaged(piece_key(number + 1), "it is missing")
+    if not is_over and history.head is not None and number < history.head.number:
+        raise _gap(objects, number, end, moment_ms)
+    if sequence is not None and sequence > end:
+        raise InvalidArgument(f"the archive {objects.url} ends with commit {end}")
+    if at_ms is None:
+        reached = end if sequence is None else min(sequence, end)
+    tables = sum(size for _, size in snapshot.tables.values())
+    return Plan(snapshot, reached, moment_ms, tables, size, count)
+
+
+def _choose(
+    objects: Objects, history: History, at_ms: int | None, sequence: int | None
+) -> Snapshot:
+    """Return the newest snapshot before a moment and a commit."""
     if not history.snapshots:
         raise InvalidArgument(f"the archive {objects.url} has no snapshot yet")
     chosen = [
@@ -128,49 +175,59 @@ def plan_restore(
         if (at_ms is None or snapshot.written_ms <= at_ms)
         and (sequence is None or snapshot.sequence <= sequence)
     ]
-    if not chosen:
-        first = history.snapshots[0]
-        raise InvalidArgument(
-            f"the archive {objects.url} begins with commit {first.sequence}, at "
-            f"{first.written_ms / 1000:.3f} (Unix time): nothing before it can be restored"
-        )
-    snapshot = chosen[-1]
-    reached, moment_ms, size, count = snapshot.sequence, snapshot.written_ms, 0, 0
-    end = snapshot.sequence
-    for piece, raw in read_pieces(objects, snapshot.first_piece):
-        size, count, end = size + len(raw), count + 1, max(end, piece.last)
-        for ms, last in piece.times:
-            if last > reached and (at_ms is None or ms <= at_ms):
-                reached, moment_ms = last, ms
-        if at_ms is not None and any(ms > at_ms for ms, _ in piece.times):
-            break
-        if sequence is not None and piece.last >= sequence:
-            break
-    if at_ms is None:
-        reached = end if sequence is None else min(sequence, end)
-    if sequence is not None and sequence > end:
-        raise InvalidArgument(f"the archive {objects.url} ends with commit {end}")
-    tables = sum(size for _, size in snapshot.tables.values())
-    return Plan(snapshot, reached, moment_ms, tables, size, count)
+    if chosen:
+        return chosen[-1]
+    first = history.snapshots[0]
+    raise InvalidArgument(
+        f"the archive {objects.url} begins with commit {first.sequence}, at "
+        f"{first.written_ms / 1000:.3f} (Unix time): nothing before it can be restored"
+    )
+
+
+def _gap(objects: Objects, number: int, end: int, moment_ms: int) -> InvalidArgument:
+    """Return the error for what lies behind a piece with which a history ends."""
+    began_ms = get_piece(objects, number + 1)[0].written_ms
+    return InvalidArgument(
+        f"the archive {objects.url} has a gap: its history ends with commit {end}, written about "
+        f"{moment_ms / 1000:.3f} (Unix time), and began anew at {began_ms / 1000:.3f}, because "
+        "logs were missing or damaged. What was written between can be restored from the next "
+        f"snapshot on; for the commit before the gap give sequence={end}"
+    )
 
 
 # --- the files ----------------------------------------------------------------------------------
 
 
-def _write_store(objects: Objects, plan: Plan, directory: Path, progress: Progress | None) -> None:
-    """Make the store; leave nothing behind on failure."""
+def _write_store(
+    objects: Objects,
+    plan: Plan,
+    directory: Path,
+    progress: Progress | None,
+    take: Take | None = None,
+) -> Plan:
+    """Make the store; leave nothing behind on failure. With ``take`` it gives the plan's end."""
     _refuse_occupied(directory)
+
+    def write(built: Path) -> Plan:
+        _write_tables(objects, plan, built, progress)
+        last = plan if take is None else take(objects, plan, built, directory)
+        _write_logs(objects, last, built)
+        if last.position is not None:
+            _keep_position(built, Position(*last.position))
+        files.sync_directory(built)
+        return last
+
     if directory.exists():
-        _write_inside(objects, plan, directory, progress)
-        return
+        return _write_inside(directory, write)
     with directories.stage(directory) as built:
         built.mkdir(files.DIRECTORY_MODE)
-        _write_files(objects, plan, built, progress)
+        plan = write(built)
         built.rename(directory)
     files.sync_directory(directory.parent)
+    return plan
 
 
-def _write_inside(objects: Objects, plan: Plan, directory: Path, progress: Progress | None) -> None:
+def _write_inside(directory: Path, write: Callable[[Path], Plan]) -> Plan:
     """Make the store in an empty folder, such as the root of a volume.
 
     The layout file comes last: without it the folder holds no store.
@@ -180,17 +237,36 @@ def _write_inside(objects: Objects, plan: Plan, directory: Path, progress: Progr
     built.mkdir(files.DIRECTORY_MODE)
     files.keep_private(built)
     try:
-        _write_files(objects, plan, built, progress)
+        plan = write(built)
         names = sorted(os.listdir(built), key=lambda name: name == directories.LAYOUT_FILE)
         for name in names:
+            if name == directories.LAYOUT_FILE:
+                files.sync_directory(directory)
             (built / name).rename(directory / name)
     finally:
         shutil.rmtree(built, ignore_errors=True)
     files.make_private(directory)
     files.sync_directory(directory)
+    return plan
 
 
-def _write_files(objects: Objects, plan: Plan, built: Path, progress: Progress | None) -> None:
+def _keep_position(built: Path, position: Position) -> None:
+    """Make a log that reaches to a position, if RocksDB needs that log no more.
+
+    The archiver then knows that it can go on from there: an opening without the archive, which may
+    change tables that no log has, removes it.
+    """
+    if not reaches(built, position):
+        place = built / ARCHIVE
+        place.mkdir(files.DIRECTORY_MODE)
+        with (place / f"{position.log:06d}.log").open("xb") as file:
+            file.truncate(position.offset)
+            os.fsync(file.fileno())
+        files.sync_directory(place)
+
+
+def _write_tables(objects: Objects, plan: Plan, built: Path, progress: Progress | None) -> None:
+    """Write all files of the snapshot."""
     fetched = 0
     with ThreadPoolExecutor(FETCHES) as pool:
         fetches = [
@@ -209,8 +285,6 @@ def _write_files(objects: Objects, plan: Plan, built: Path, progress: Progress |
         if "/" in name or name in ("", ".", ".."):
             raise Corruption(f"the snapshot has a file of an unsafe name: {name!r}")
         files.write(built / name, content)
-    _write_logs(objects, plan, built)
-    files.sync_directory(built)
 
 
 def _write_table(objects: Objects, digest: str, size: int, path: Path) -> int:
@@ -245,7 +319,7 @@ def _write_logs(objects: Objects, plan: Plan, built: Path) -> None:
                 data = _cut(part, data, plan.sequence)
             if part.log >= first and data:
                 _append(built / f"{part.log:06d}.log", part, data)
-        if piece.last >= plan.sequence:
+        if piece.parts and piece.last >= plan.sequence:
             break
     for path in built.glob("*.log"):
         with path.open("rb") as file:

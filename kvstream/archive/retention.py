@@ -1,8 +1,18 @@
 """What an archive deletes, and what it keeps."""
 
 import time
+from contextlib import suppress
 
-from kvstream.archive.format import LOG, PINS, Snapshot, number_of, snapshot_key, table_key
+from kvstream.archive.format import (
+    FENCES,
+    LOG,
+    PINS,
+    Snapshot,
+    piece_key,
+    snapshot_key,
+    table_key,
+)
+from kvstream.archive.history import list_numbers
 from kvstream.archive.objects import Objects
 
 PIN_MS = 24 * 3600 * 1000
@@ -12,20 +22,26 @@ PIN_MS = 24 * 3600 * 1000
 def prune(objects: Objects, snapshots: list[Snapshot], keep_s: float) -> int:
     """Delete snapshots that no moment of the last ``keep_s`` seconds needs; return their number.
 
-    With them go the tables that no other snapshot names, and the pieces that none leads to. Nothing
-    is deleted while somebody restores. ``snapshots`` are all of them, the oldest first; those that
-    are deleted are removed from the list.
+    With them go the tables that no other snapshot names, and the pieces that none leads to, but for
+    fences. Nothing is deleted while somebody restores: who does sets a pin before it looks for a
+    snapshot, so a pin that is not there once the snapshots are gone belongs to nobody who needs
+    them. ``snapshots`` are all of them, the oldest first; those that are deleted are removed from
+    the list.
     """
     count = count_old(snapshots, keep_s)
     if not count or is_pinned(objects):
         return 0
     gone, kept = snapshots[:count], snapshots[count:]
+    objects.delete([snapshot_key(snapshot.piece) for snapshot in gone])
+    if is_pinned(objects):
+        return 0  # the next call goes on
     named = {digest for snapshot in kept for digest, _ in snapshot.tables.values()}
-    objects.delete([snapshot_key(snapshot.sequence) for snapshot in gone])
     tables = {digest for snapshot in gone for digest, _ in snapshot.tables.values()} - named
     objects.delete([table_key(digest) for digest in sorted(tables)])
     first = min(snapshot.first_piece for snapshot in kept)
-    objects.delete([found.key for found in objects.list(LOG) if number_of(found.key) < first])
+    fences = set(list_numbers(objects, FENCES))
+    pieces = [number for number in list_numbers(objects, LOG) if number < first]
+    objects.delete([piece_key(number) for number in pieces if number not in fences])
     del snapshots[:count]
     return count
 
@@ -39,7 +55,14 @@ def count_old(snapshots: list[Snapshot], keep_s: float) -> int:
 def is_pinned(objects: Objects) -> bool:
     """Return whether somebody restores or verifies; delete the pins of those who were killed."""
     now_ms = time.time_ns() // 1_000_000
-    keys = [found.key for found in objects.list(PINS)]
-    old = [key for key in keys if int(key[len(PINS) :].partition("-")[0], 16) < now_ms - PIN_MS]
+    pins = {found.key: _pinned_at(found.key) for found in objects.list(PINS)}
+    old = [key for key, at_ms in pins.items() if at_ms is not None and at_ms < now_ms - PIN_MS]
     objects.delete(old)
-    return len(old) < len(keys)
+    return any(at_ms is not None and at_ms >= now_ms - PIN_MS for at_ms in pins.values())
+
+
+def _pinned_at(key: str) -> int | None:
+    """Return when a pin was set, in Unix ms; None for the key of something else."""
+    with suppress(ValueError):
+        return int(key[len(PINS) :].partition("-")[0], 16)
+    return None

@@ -25,7 +25,7 @@ from kvstream.archive.format import (
     snapshot_key,
     table_key,
 )
-from kvstream.archive.history import FETCHES
+from kvstream.archive.history import FETCHES, list_numbers
 from kvstream.archive.objects import Objects
 from kvstream.archive.restore import pin
 from kvstream.errors import Corruption, DataError
@@ -85,7 +85,7 @@ def verify(objects: Objects, found: Verified | None = None) -> Verified:
 
 
 def _read_snapshots(objects: Objects, found: Verified) -> Iterator[Snapshot]:
-    keys = [each.key for each in objects.list(SNAPSHOTS)]
+    keys = [snapshot_key(number) for number in list_numbers(objects, SNAPSHOTS)]
     for key, data in _fetch(objects.get, keys):
         if data is None:
             found.report(key, "it is missing")
@@ -116,8 +116,9 @@ class _Pieces:
 
     def read(self, objects: Objects, needed: int) -> None:
         """Read all pieces; ``needed`` is the first one that there must be."""
-        keys = [each.key for each in objects.list(LOG)]
-        expected = min([needed, *map(number_of, keys[:1])])
+        # before them there are fences, and perhaps what a prune has left
+        keys = [piece_key(each) for each in list_numbers(objects, LOG) if each >= needed]
+        expected = needed
         for key, data in _fetch(objects.get, keys):
             number = number_of(key)
             if data is None:
@@ -140,7 +141,7 @@ class _Pieces:
         log, first = snapshot.first_log, snapshot.first_piece
         if self._seen.get(log, -1) >= first > self._begun.get(log, -1):
             self._found.report(
-                snapshot_key(snapshot.sequence), f"the log {log} has no beginning from {first} on"
+                snapshot_key(snapshot.piece), f"the log {log} has no beginning from {first} on"
             )
 
     def _forget(self) -> None:

@@ -46,9 +46,8 @@ class Archiving:
         from kvstream.archive.objects import open_objects
 
         objects = open_objects(self._options.archive)
-        archiver = Archiver(objects, database, self._options, committer, copy_files)
-        archiver.start()
-        self._archiver = archiver
+        self._archiver = Archiver(objects, database, self._options, committer, copy_files)
+        self._archiver.start()
 
     def status(self) -> "Status | None":
         """Return how far the archive is; None if the store has none, or is being opened."""

@@ -227,7 +227,7 @@ _DELETED = " (deleted)"
 _OWN_PATH = re.compile(rf"{_DESCRIPTORS}([0-9]+)")
 
 
-def _own_path(descriptor: int, path: Path) -> Path:
+def path_through(descriptor: int, path: Path) -> Path:
     """Return a path through an open directory, or ``path`` on a system that has no such paths."""
     own = Path(f"{_DESCRIPTORS}{descriptor}")
     with suppress(OSError):
@@ -340,7 +340,7 @@ class Directory:
     def __init__(self, path: Path, descriptor: int, read_only: bool) -> None:
         self.path = path
         """The path by which it was opened: for people and for other processes."""
-        self.own_path = _own_path(descriptor, path)
+        self.own_path = path_through(descriptor, path)
         """The path for all file accesses of this process while the directory is open."""
         self.read_only = read_only
         self._made: list[Path] = []
