@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 
+VARIABLE = "KVSTREAM_ARCHIVE"
+"""The variable of the environment with the URL of the archive."""
 _FAULTS = (
     Column("object", "object", wraps=True),
     Column("fault", "message", wraps=True),
@@ -70,7 +72,15 @@ _STATUS_FORMATS: dict[str, Callable[[Any], str]] = {
 
 def _url_argument(command: F) -> F:
     """Add the argument URL, by default that of the environment."""
-    return click.argument("url", metavar="[URL]", envvar="KVSTREAM_ARCHIVE")(command)
+    return click.argument(
+        "url", metavar="[URL]", envvar=VARIABLE, required=False, callback=_require_url
+    )(command)
+
+
+def _require_url(ctx: click.Context, param: click.Parameter, url: str | None) -> str:
+    if not url:
+        raise click.UsageError(f"name the archive by its URL, or in {VARIABLE}", ctx)
+    return url
 
 
 def _of_archive(command: Callable[P, None]) -> Callable[P, None]:
@@ -101,11 +111,12 @@ def _open(url: str) -> Objects:
 
 
 @click.command(
+    short_help="Make a store of an archive, as it was at any moment.",
     epilog=example(
         "kvstream restore s3://backups/orders orders-now",
         "kvstream restore s3://backups/orders then --at '2026-11-29 12:00:03.5'",
         "kvstream restore s3://backups/orders then --at '1h ago' --dry-run",
-    )
+    ),
 )
 @click.argument("url", metavar="URL")
 @click.argument("directory", type=PathOnly(), metavar="NEW_DIRECTORY")

@@ -21,7 +21,6 @@ from kvstream.cli.session import Session, wait_for_store
 from kvstream.cli.tables import duration as duration_text
 from kvstream.errors import InvalidArgument, nearest
 from kvstream.logs import FORMATS, LEVEL, LEVELS
-from kvstream.meta.key_events import LETTERS, flags_of
 from kvstream.types.options import (
     DATABASES,
     DATABASES_MAX,
@@ -157,6 +156,8 @@ class EventFlags(Type):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
+        from kvstream.meta.key_events import LETTERS, flags_of  # not for a help text
+
         flags = flags_of(str(value))
         if flags is None:
             self.fail(f"{value!r} has a letter that is not among A{LETTERS}", param, ctx)

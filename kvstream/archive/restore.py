@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from time import time_ns
@@ -180,7 +181,7 @@ def _choose(
     first = history.snapshots[0]
     raise InvalidArgument(
         f"the archive {objects.url} begins with commit {first.sequence}, at "
-        f"{first.written_ms / 1000:.3f} (Unix time): nothing before it can be restored"
+        f"{_time(first.written_ms)}: nothing before it can be restored"
     )
 
 
@@ -189,10 +190,15 @@ def _gap(objects: Objects, number: int, end: int, moment_ms: int) -> InvalidArgu
     began_ms = get_piece(objects, number + 1)[0].written_ms
     return InvalidArgument(
         f"the archive {objects.url} has a gap: its history ends with commit {end}, written about "
-        f"{moment_ms / 1000:.3f} (Unix time), and began anew at {began_ms / 1000:.3f}, because "
+        f"{_time(moment_ms)}, and began anew at {_time(began_ms)}, because "
         "logs were missing or damaged. What was written between can be restored from the next "
-        f"snapshot on; for the commit before the gap give sequence={end}"
+        f"snapshot on; for the commit before the gap give sequence={end} (--lsn {end})"
     )
+
+
+def _time(ms: int) -> str:
+    """Return a Unix time for people, in UTC, as ``kvstream restore --at`` takes it."""
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S}.{ms % 1000:03d}Z"
 
 
 # --- the files ----------------------------------------------------------------------------------

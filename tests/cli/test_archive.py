@@ -1,5 +1,6 @@
 """Archives: what is in one, stores restored from it, and a server that keeps one."""
 
+import re
 import shutil
 import time
 from pathlib import Path
@@ -87,6 +88,10 @@ def test_commits_without_the_archive_leave_a_gap(kvstream: Program, tmp_path: Pa
     Store.open(tmp_path / "data", archive=url).close()
     rows = kvstream.json("archive", "ls", url)
     assert [row["gap"] for row in rows] == [False, True, False]
+    ms = rows[1]["time"] - 1
+    moment = f"{time.strftime('%F %T', time.gmtime(ms // 1000))}.{ms % 1000:03d}"
+    inside = kvstream("restore", url, str(tmp_path / "back"), "--at", moment, code=2).stderr
+    assert re.search(r"has a gap: .* ends with commit 0, written about 2.*Z, .*--lsn 0", inside)
     assert kvstream.lines("archive", "verify", url)[-1].startswith("sound: 2 snapshots")
 
 
@@ -151,6 +156,7 @@ def test_errors_say_what_to_do(kvstream: Program, tmp_path: Path, bucket: Path) 
         "begins with commit" in kvstream("restore", url, back, "--at", "2020-01-01", code=2).stderr
     )
     assert "ends with commit" in kvstream("restore", url, back, "--lsn", "999999", code=2).stderr
+    assert "KVSTREAM_ARCHIVE" in kvstream("archive", "ls", code=2).stderr
     both = kvstream("restore", url, back, "--lsn", "1", "--at", "now", code=2).stderr
     assert "either --at or --lsn" in both
     assert "is not empty" in kvstream("restore", url, str(bucket), code=5).stderr
