@@ -10,6 +10,8 @@ import click
 from kvstream.cli.standard_streams import OutputFailed
 from kvstream.cli.tables import printable
 from kvstream.errors import (
+    ArchiveTaken,
+    ArchiveUnavailable,
     BadPayload,
     Corruption,
     DataError,
@@ -93,6 +95,8 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
         "meanwhile",
     ),
     (StoreFull, "free space on the disk, or use trim, del or rm, then try again"),
+    (ArchiveTaken, ""),  # it says what to do
+    (ArchiveUnavailable, "look at its address and the credentials in the environment"),
     (StoreReadOnly, "check the disk, then try again"),
     (WriteStalled, "try again later"),
     (UnknownOutcome, "check whether the write was done before you repeat it"),

@@ -82,7 +82,7 @@ class Status:
     piece: int = 0
     """The number of the last piece."""
     sequence: int = 0
-    """The last commit that is in the archive."""
+    """The last commit that is in a piece."""
     put_ms: int = 0
     """When it was put: Unix ms."""
     behind_s: float = 0.0
@@ -93,6 +93,11 @@ class Status:
     """Why the last snapshot failed; it is tried again."""
     puts: int = 0
     put_bytes: int = 0
+
+    @property
+    def reached(self) -> int:
+        """The last commit that can be restored; those before a history are in a snapshot alone."""
+        return max(self.sequence, self.snapshot_sequence)
 
 
 class Archiver:
@@ -487,7 +492,7 @@ class Archiver:
         if len(self._times) > TIMES_MAX:
             with self._shipping:
                 del self._times[:-1:2]
-        if sequence <= self._state.sequence:
+        if sequence <= self._state.reached:
             self._behind_since = None
         elif self._behind_since is None:
             self._behind_since = monotonic()

@@ -268,7 +268,7 @@ def _log_archive(engine: Engine) -> None:
     _log.log(
         NOTICE,
         "the archive %s has commits up to %d, the store up to %d",
-        *(status.url, status.sequence, engine.database.sequence),
+        *(status.url, status.reached, engine.database.sequence),
     )
 
 

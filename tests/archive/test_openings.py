@@ -76,3 +76,17 @@ def test_a_shared_store_has_one_archive(tmp_path: Path, url: str) -> None:
         pytest.raises(InvalidArgument, match=r"with archive file://.*, not None: open it alike"),
     ):
         kvstream.open(tmp_path / "data", shared=True)
+
+
+def test_a_store_whose_commits_are_all_in_a_snapshot_is_not_behind(
+    tmp_path: Path, url: str
+) -> None:
+    with Store.open(tmp_path / "data") as store:
+        store.stream("orders").add({"n": "1"})
+    with Store.open(tmp_path / "data", archive=url) as store:
+        archiver = store.engine.archiving.archiver
+        archiver._sample()
+        archiver._sample()
+        status = archiver.status()
+        assert status.reached == store.engine.database.sequence > status.sequence
+        assert (status.behind_s, status.behind_bytes) == (0, 0)

@@ -273,8 +273,8 @@ def _archive(server: Executor) -> Fields:
         return (("archive_state", "off"),)
     return (
         ("archive_state", status.state),
-        ("archive_error", " ".join(status.error.split())),
-        ("archive_sequence", status.sequence),
+        ("archive_error", " ".join((status.error or status.snapshot_error).split())),
+        ("archive_sequence", status.reached),
         ("archive_piece", status.piece),
         ("archive_last_put_time", status.put_ms // 1000),
         ("archive_lag_seconds", f"{status.behind_s:.1f}"),

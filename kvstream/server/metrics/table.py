@@ -274,7 +274,7 @@ _ARCHIVE = (
         _archive_states,
         ("state",),
     ),
-    level(*_of_archive("sequence", "The last commit that is in the archive.", "sequence")),
+    level(*_of_archive("sequence", "The last commit that is in the archive.", "reached")),
     level(
         *_of_archive(
             "lag_seconds", "How long commits have waited for the archive; 0: none.", "behind_s"
