@@ -29,8 +29,8 @@ from kvstream.jobs import Job, Jobs
 from kvstream.jobs.execution import finish, job_of
 from kvstream.queue import take
 from kvstream.resp.requests import RequestReader
-from kvstream.server import twins
 from kvstream.server.commands import TABLE
+from kvstream.server.compiled import twins
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor

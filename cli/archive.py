@@ -146,7 +146,7 @@ def restore(
     dry_run: bool,
     progress: bool | None,
 ) -> None:
-    """Make a store in NEW_DIRECTORY of the archive at URL.
+    """Make a store of an archive, as it was at any moment.
 
     The directory must not exist, or be empty. Nothing is written into the archive: its owner may
     go on meanwhile. The restored store has no archive, until it is opened with another URL. To go

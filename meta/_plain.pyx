@@ -298,7 +298,7 @@ def lease(
     bytes name not None,
     bytes group_name not None,
     bytes consumer_name not None,
-    Py_ssize_t count,
+    object most,
     int64_t lease_ms,
 ):
     """Do ``lease`` of operations/readgroup.py for one stream, if only new messages may be due.
@@ -306,6 +306,7 @@ def lease(
     Return their rows and the length of their prefix; None if that is not plain.
     """
     cdef object stream = stream_of(txn, name), group, policy, packed
+    cdef Py_ssize_t count = min(most, 1 << 62)
     cdef int64_t now_ms, since
     cdef uint64_t ms, seq
     if stream is None:

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from kvstream.errors import Corruption
 from kvstream.layout.keys import key_of
-from kvstream.meta import plain
+from kvstream.meta.compiled import plain
 from kvstream.meta.key_events import Event
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.strings import Key

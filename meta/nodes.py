@@ -381,7 +381,11 @@ def live_ids(
     if node.is_open and stream.slack:
         if stream.measured < stream.open_first and stream.unmeasured is not None:
             stream.open_ids = node.ids = bytearray()  # all of its entries are in memory
-        measure(txn.batch, stream)
+        try:
+            measure(txn.batch, stream)
+        except Corruption:  # of an entry that can be deleted all the same
+            stream.open_ids = None
+            return None
     node.reads += 1
     is_wanted = node.live < node.appended if node.is_open else node.reads > READS_MAX
     if node.ids is None and (is_wanted or at_once):

@@ -23,8 +23,9 @@ from operator import attrgetter, itemgetter
 
 from kvstream.errors import Corruption
 from kvstream.layout.keys import ID_BYTES
-from kvstream.meta import pel_index, plain
+from kvstream.meta import pel_index
 from kvstream.meta.changeset import Changeset
+from kvstream.meta.compiled import plain
 from kvstream.meta.keyed import Edit, Key, Keyed
 from kvstream.meta.records import ConsumerMeta, GroupMeta
 from kvstream.meta.runs import (

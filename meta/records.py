@@ -57,7 +57,7 @@ import msgpack
 from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import COUNTED_MAX, U64, key_of, message_prefix, stream_row
 from kvstream.layout.values import Names
-from kvstream.meta import plain
+from kvstream.meta.compiled import plain
 from kvstream.meta.keyed import Keyed
 from kvstream.meta.policy import GroupPolicy, Progress
 from kvstream.meta.reply_cache import Readahead

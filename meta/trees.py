@@ -14,7 +14,7 @@ from itertools import chain, groupby, islice
 from typing import Generic, TypeVar
 
 from kvstream.layout.keys import successor, tree_prefix
-from kvstream.meta import plain
+from kvstream.meta.compiled import plain
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.types.thresholds import Thresholds
 

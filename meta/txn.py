@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable
 
 from kvstream.errors import NoSuchKey, quote
 from kvstream.layout.keys import key_of
-from kvstream.meta import plain
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.changeset import Changeset
+from kvstream.meta.compiled import plain
 from kvstream.meta.key_events import OVERWRITTEN, TYPE_CHANGED, Event
 from kvstream.meta.records import Activity, ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.reply_cache import Readahead

@@ -4,11 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kvstream import ManualClock, Store, StoreClosed
+from kvstream import Durability, ManualClock, Store, StoreClosed
 from kvstream.engine.coerce import store_options
 from kvstream.engine.engine import Engine
 from kvstream.meta.txn import Txn
 from kvstream.types.thresholds import Thresholds
+
+LEVELS = [level for level in Durability if level is not Durability.ARCHIVE]
+"""The levels that need no archive."""
 
 
 class Stores:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kvstream.meta import pel, plain
+from kvstream.meta import pel
+from kvstream.meta.compiled import plain
 from kvstream.meta.pel import (
     COUNT_MAX,
     Change,

@@ -19,8 +19,9 @@ from kvstream.layout.keys import U64, is_shared, key_of
 from kvstream.layout.listpack import canonical_integer
 from kvstream.layout.rows import ids_from
 from kvstream.layout.values import Names
-from kvstream.meta import filling, idempotency, nodes, plain, unfinished_loads
+from kvstream.meta import filling, idempotency, nodes, unfinished_loads
 from kvstream.meta.bulk_fill import append_page, join
+from kvstream.meta.compiled import plain
 from kvstream.meta.idempotency import Producer, Request
 from kvstream.meta.key_events import EXPIRE, XADD, XSETID
 from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self, TypeAlias, TypeVar
 
-from kvstream.meta import nodes, plain
+from kvstream.meta import nodes
 from kvstream.meta.catalog import DeletionWatch
+from kvstream.meta.compiled import plain
 from kvstream.meta.key_events import XDEL
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError, quote
 from kvstream.layout.keys import U64, key_of, successor, tree_prefix
-from kvstream.meta import nodes, pel, plain
+from kvstream.meta import nodes, pel
+from kvstream.meta.compiled import plain
 from kvstream.meta.key_events import (
     XGROUP_CREATE,
     XGROUP_CREATECONSUMER,

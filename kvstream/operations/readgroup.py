@@ -10,7 +10,7 @@ from operator import itemgetter
 
 from kvstream.errors import InvalidArgument
 from kvstream.layout.rows import EncodedEntries, Rows
-from kvstream.meta import plain
+from kvstream.meta.compiled import plain
 from kvstream.meta.pel import (
     COUNT_MAX,
     discard,

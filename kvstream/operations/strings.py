@@ -22,7 +22,7 @@ import xxhash
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of, qualified, scan_row, stream_row
 from kvstream.layout.listpack import canonical_integer
-from kvstream.meta import plain_strings
+from kvstream.meta.compiled import plain_strings
 from kvstream.meta.key_events import (
     APPEND,
     EXPIRE,

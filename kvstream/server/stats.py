@@ -15,7 +15,7 @@ from itertools import accumulate, islice
 from math import frexp, ldexp
 
 from kvstream.engine.engine import Engine
-from kvstream.server import twins
+from kvstream.server.compiled import twins
 from kvstream.server.options import BYTES_MAX, WORDS_MAX
 from kvstream.storage.durability import WAITING
 

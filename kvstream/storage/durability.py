@@ -306,16 +306,12 @@ class Committer:
         """Make the log durable, and pass the turn on."""
         begun = perf_counter()
         try:
-            self.flushed_sequence = self._database.flush_wal()
+            self._fsync()
+            for watcher in self._fsync_watchers:
+                watcher(perf_counter() - begun)
             if self._archive is not None and self.level is Durability.ARCHIVE:
                 self._put_into_archive(self._archive)
             self.durable_sequence = self.flushed_sequence
-            for watcher in self._fsync_watchers:
-                watcher(perf_counter() - begun)
-        except UnknownOutcome:
-            raise
-        except StoreError as error:
-            raise UnknownOutcome(f"the log cannot be made durable: {error}") from None
         finally:
             self._flusher = None
             self._pass_turn()
@@ -333,6 +329,12 @@ class Committer:
                     if queued.sequence < sys.maxsize:  # else it waits for its turn, not for a write
                         queued.failure = error
             raise
+
+    def _fsync(self) -> None:
+        try:
+            self.flushed_sequence = self._database.flush_wal()
+        except StoreError as error:
+            raise UnknownOutcome(f"the log cannot be made durable: {error}") from None
 
     def _pass_turn(self) -> None:
         """Wake the threads whose writes are durable, and one of the others to flush."""

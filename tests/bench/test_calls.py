@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from bench import calls
 from bench.__main__ import main
 from bench.machine.allocations import AllocationCounter
-from kvstream.server import twins
+from kvstream.server.compiled import twins
 
 pytestmark = [
     pytest.mark.skipif(twins is None, reason="compiled code does a part of the calls"),

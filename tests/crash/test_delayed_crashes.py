@@ -23,6 +23,7 @@ from kvstream.types.ids import StreamID, Ticket
 from tests import forking
 from tests.crash.delayed_writer import NAME, ONLY
 from tests.crash.rounds import rounds
+from tests.opening import LEVELS
 from tests.patience import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +116,7 @@ def check_unique(store: Store) -> None:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("level", list(Durability))
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_killed_process_neither_loses_nor_repeats_a_delayed_message(
     tmp_path: Path, level: Durability
 ) -> None:

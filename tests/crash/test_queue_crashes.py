@@ -19,6 +19,7 @@ from tests import forking
 from tests.crash.queue_writer import KEPT
 from tests.crash.rounds import rounds
 from tests.faultshim.disk import FaultyDisk
+from tests.opening import LEVELS
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -161,7 +162,7 @@ def check_under_way(expected: Expected, found: Expected, last: Word) -> None:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("level", list(Durability))
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_killed_worker_loses_no_acknowledged_command(tmp_path: Path, level: Durability) -> None:
     path = tmp_path / "store"
     expected = Expected()

@@ -23,6 +23,7 @@ from tests import forking
 from tests.crash.rounds import rounds
 from tests.crash.row_writer import STATE, TREE_ROWS, State, key_of, options, value_of
 from tests.faultshim.disk import FaultyDisk
+from tests.opening import LEVELS
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +108,7 @@ def seeds(level: Durability, default: int) -> list[int]:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("level", list(Durability))
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_killed_writer_loses_nothing_at_any_level(tmp_path: Path, level: Durability) -> None:
     store = tmp_path / "store"
     for seed in seeds(level, ROUNDS):
@@ -119,7 +120,7 @@ def test_a_killed_writer_loses_nothing_at_any_level(tmp_path: Path, level: Durab
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("level", list(Durability))
+@pytest.mark.parametrize("level", LEVELS)
 def test_power_loss_loses_only_rows_that_were_not_durable(
     faulty_disk: FaultyDisk, level: Durability
 ) -> None:

@@ -22,6 +22,7 @@ from tests.cli.program import ENVIRONMENT
 from tests.crash.clients import Client, Operating, clients, connected
 from tests.crash.rounds import rounds
 from tests.faultshim.disk import FaultyDisk
+from tests.opening import LEVELS
 from tests.patience import PATIENCE_S
 from tests.serving import ServerProcess
 
@@ -119,7 +120,7 @@ def is_sound(directory: Path) -> bool:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("level", list(Durability))
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_killed_server_loses_no_acknowledged_write(tmp_path: Path, level: Durability) -> None:
     site = Site(tmp_path, level)
     site.clients.append(Operating(0))

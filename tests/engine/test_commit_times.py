@@ -7,9 +7,10 @@ import pytest
 from kvstream.errors import StoreError
 from kvstream.store import Store
 from kvstream.types.options import Durability
+from tests.opening import LEVELS
 
 
-@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize("durability", LEVELS)
 def test_every_commit_and_fsync_is_reported(tmp_path: Path, durability: Durability) -> None:
     commits: list[float] = []
     fsyncs: list[float] = []

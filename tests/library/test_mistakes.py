@@ -269,7 +269,7 @@ ERRORS: dict[str, tuple[Call, str]] = {
     ),
     "a durability of upper case": (
         lambda s: Store.open("nowhere", durability="ALWAYS"),  # type: ignore[call-overload]
-        "durability must be one of always, everysec, no, not 'ALWAYS'",
+        "durability must be one of always, everysec, archive, no, not 'ALWAYS'",
     ),
 }
 """The errors of mistakes that raise."""

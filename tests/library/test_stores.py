@@ -26,7 +26,7 @@ from kvstream import (
 )
 from kvstream.engine.coerce import Level
 from tests.engine.waiting import add, ms_of
-from tests.opening import Stores
+from tests.opening import LEVELS, Stores
 
 
 def furnish(store: Store) -> None:
@@ -61,7 +61,7 @@ def view(store: Store) -> list[object]:
 # --- opening and closing ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("durability", ["always", "everysec", "no", *Durability])
+@pytest.mark.parametrize("durability", ["always", "everysec", "no", *LEVELS])
 def test_a_store_is_opened_with_a_durability(tmp_path: Path, durability: Level) -> None:
     with Store.open(tmp_path / "store", durability=durability) as store:
         assert store.engine.options.durability is Durability(durability)
@@ -79,7 +79,9 @@ def test_a_store_is_durable_every_second_by_default(tmp_path: Path) -> None:
 def test_an_unknown_durability_is_refused_before_any_file_is_created(
     tmp_path: Path, durability: Any
 ) -> None:
-    with pytest.raises(InvalidArgument, match="durability must be one of always, everysec, no"):
+    with pytest.raises(
+        InvalidArgument, match="durability must be one of always, everysec, archive"
+    ):
         Store.open(tmp_path / "store", durability=durability)
     assert not (tmp_path / "store").exists()
 

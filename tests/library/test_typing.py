@@ -14,13 +14,13 @@ from kvstream import (
     ClaimedIDs,
     Consumer,
     DeletedEntry,
-    Durability,
     Entry,
     InvalidArgument,
     NackMode,
     Store,
     Stream,
 )
+from tests.opening import LEVELS
 
 Fields = dict[bytes, bytes]
 
@@ -141,6 +141,6 @@ def test_an_argument_with_fixed_words_accepts_no_other(
         with pytest.raises(InvalidArgument):
             call()
     assert worker.nack("1-0", mode="FAIL") == worker.nack("1-0", mode=NackMode.FATAL) == 0
-    for durability in Durability:
+    for durability in LEVELS:
         Store.open(tmp_path / "s", durability=durability).close()
     Store.open(tmp_path / "s", durability="always").close()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstream.meta import plain_strings
+from kvstream.meta.compiled import plain_strings
 from kvstream.meta.strings import WHOLE_BYTES_MAX
 from kvstream.operations import strings
 from kvstream.storage.batch import Family

@@ -12,9 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvstream.layout.values import encode_flat
-from kvstream.meta import changeset, filling, nodes, pel, pel_index, plain, records, runs, trees
+from kvstream.meta import changeset, filling, nodes, pel, pel_index, records, runs, trees
 from kvstream.meta import txn as transactions
 from kvstream.meta.changeset import Changeset
+from kvstream.meta.compiled import plain
 from kvstream.meta.key_events import XADD
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.runs import Run, run_tree

@@ -8,6 +8,7 @@ import pytest
 
 from kvstream.storage.database import Database
 from kvstream.types.options import Durability
+from tests.opening import LEVELS
 from tests.patience import PATIENCE_S
 from tests.storage.stores import SMALL, keys
 
@@ -27,7 +28,7 @@ committer.after(put_one_by_one(database, range(10, 20)), lambda: None)
 """
 
 
-@pytest.mark.parametrize("level", list(Durability))
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_forked_child_is_refused_and_its_parent_goes_on(
     directory: Path, level: Durability
 ) -> None:
@@ -45,7 +46,7 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(
     database.close()
 
 
-@pytest.mark.parametrize("level", list(Durability))
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_program_that_does_not_close_its_store_ends_normally(
     directory: Path, level: Durability
 ) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kvstream.errors import InvalidArgument
 from kvstream.layout.values import Names
-from kvstream.meta import plain
+from kvstream.meta.compiled import plain
 from kvstream.meta.pel import (
     Targets,
     discard,

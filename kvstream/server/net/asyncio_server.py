@@ -27,7 +27,7 @@ from kvstream.errors import KVStreamError
 from kvstream.logs import deferred, emit_deferred
 from kvstream.resp import may_poll
 from kvstream.resp.requests import RequestReader
-from kvstream.server import twins
+from kvstream.server.compiled import twins
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from kvstream.commands.append import plain_trim
-from kvstream.server import twins
+from kvstream.server.compiled import twins
 from kvstream.server.runtime.client import PIECE, Client
 from kvstream.server.runtime.limits import Limits
 from kvstream.server.runtime.xadd_batching import XaddBatch

@@ -18,8 +18,8 @@ from kvstream.engine.waiters import Waiter
 from kvstream.errors import ProtocolError
 from kvstream.operations.watch import Watched
 from kvstream.resp.requests import ARGUMENT_BYTES, QUERY_LIMIT, RequestReader
-from kvstream.server import twins
 from kvstream.server.acl import Acl, User
+from kvstream.server.compiled import twins
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client_state import (
     CLOSED,

@@ -25,7 +25,7 @@ from kvstream.engine.turns import Turn, TurnFailed
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode, encode_all
-from kvstream.server import twins
+from kvstream.server.compiled import twins
 from kvstream.server.runtime.client import Argv, Client, PendingReplies
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.plain_commands import WITHOUT_KEYS, by_words, publishes

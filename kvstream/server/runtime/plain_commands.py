@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kvstream.commands.command import Command, Container, Flag, Table, spellings
 from kvstream.commands.reply_pages import READERS
-from kvstream.server import calls
+from kvstream.server.compiled import calls
 
 WITHOUT_KEYS: Final = frozenset({"echo", "ping"})
 _EXCLUDED = frozenset({"restore"})

@@ -31,7 +31,7 @@ from kvstream.errors import DataError, KVStreamError, UnknownOutcome
 from kvstream.logs import DeferredLogger, Throttle
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import CHUNK, encode, encode_pages
-from kvstream.server import twins
+from kvstream.server.compiled import twins
 from kvstream.server.runtime.client import Client, PendingReplies, Server
 from kvstream.server.runtime.client_state import ClientState, Event
 from kvstream.server.runtime.pubsub import Message, PubSub

@@ -35,8 +35,8 @@ from kvstream.errors import KVStreamError, RequestError
 from kvstream.logs import NOTICE, DeferredLogger, Throttle
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode
-from kvstream.server import calls as twins
 from kvstream.server.acl import NoPermission, User
+from kvstream.server.compiled import calls as twins
 from kvstream.server.runtime.busy import SCRIPT_KILL, Busy
 from kvstream.server.runtime.client import Argv, Client, Server
 from kvstream.server.runtime.dispatch import OOM, Dispatcher, name_of

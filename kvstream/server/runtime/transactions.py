@@ -33,7 +33,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations.watch import Watched
 from kvstream.resp.replies import encode
 from kvstream.resp.requests import ARGUMENT_BYTES
-from kvstream.server import calls as twins
+from kvstream.server.compiled import calls as twins
 from kvstream.server.runtime.client import Argv, Client, MultiQueue, ReplyMode
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import PendingReply

@@ -30,7 +30,7 @@ from kvstream.operations.append import add_each, add_many
 from kvstream.operations.trim import Trim, is_long
 from kvstream.resp.replies import encode
 from kvstream.resp.requests import Request, RequestReader
-from kvstream.server import twins
+from kvstream.server.compiled import twins
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Argv, Client
 from kvstream.server.runtime.dispatch import Dispatcher

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from kvstream.server import twins
+from kvstream.server.compiled import twins
 from kvstream.server.stats import EVENT_SAMPLES as SAMPLES
 from kvstream.server.stats import RECENT, CommandStatistics, Durations, Event, count_in_python
 from tests.server.asking import Asker, Failure

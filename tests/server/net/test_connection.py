@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.server import twins
+from kvstream.server.compiled import twins
 from kvstream.server.net.asyncio_server import PythonChannel
 from kvstream.server.runtime.reply_queue import closing_in_python, write_in_python
 from kvstream.server.runtime.xadd_batching import XaddBatch

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.server import twins
+from kvstream.server.compiled import twins
 from kvstream.server.net.asyncio_server import Channel, EpollReader
 
 pytestmark = pytest.mark.skipif(

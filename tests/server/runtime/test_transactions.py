@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream.commands import reply_pages
-from kvstream.server import calls, stats
+from kvstream.server import stats
+from kvstream.server.compiled import calls
 from kvstream.server.runtime.transactions import SMALL
 from kvstream.server.scripting import sandbox
 from kvstream.types.clock import ManualClock

@@ -15,7 +15,7 @@ from kvstream.errors import StoreFull, UnknownOutcome
 from kvstream.layout.values import encode_flat
 from kvstream.operations.checks import check
 from kvstream.resp.requests import RequestReader
-from kvstream.server import twins
+from kvstream.server.compiled import twins
 from kvstream.server.runtime import xadd_batching
 from kvstream.server.runtime.arrivals import PythonArrivals
 from kvstream.server.runtime.client import PIECE
