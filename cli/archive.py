@@ -158,10 +158,10 @@ def restore(
     from kvstream.archive.history import read_history
 
     objects, at_ms = _open(url), None if at is None else round(at * 1000)
-    if dry_run:
-        plan = restoring.plan_restore(objects, read_history(objects), at_ms, lsn)
-    else:
-        with _restoring(progress) as show:
+    with _restoring(progress) as show:
+        if dry_run:
+            plan = restoring.plan_restore(objects, read_history(objects), at_ms, lsn, show)
+        else:
             plan = restoring.restore(url, directory, at_ms, lsn, show)
     done = "would restore" if dry_run else "restored"
     out.result(
@@ -186,15 +186,17 @@ def _values(plan: Plan) -> dict[str, object]:
 
 @contextmanager
 def _restoring(wanted: bool | None) -> Iterator[Progress]:
-    """Show how many bytes of tables are fetched; their total is known with the first ones."""
+    """Show the bytes that are read to find the moment, then those that are fetched."""
     with ExitStack() as stack:
-        bars: list[Any] = []
+        bars: dict[str, Any] = {}
 
         def show(done: int, total: int) -> None:
-            if not bars:
-                bar = progress_bar("restore", total, wanted is False, size, "")
-                bars.append(stack.enter_context(bar))
-            bars[0](done, done)
+            title = "restore" if total else "read the log"
+            if title not in bars:
+                stack.close()  # the bar before
+                bar = progress_bar(title, total or None, wanted is False, size, "")
+                bars[title] = stack.enter_context(bar)
+            bars[title](done, done)
 
         yield show
 
@@ -207,8 +209,8 @@ def archive() -> None:
     """Look at archives, verify and prune them.
 
     An archive is what `serve --archive URL` and `kvstream.open(..., archive=URL)` keep of a store:
-    s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or file:///PATH. docs/archive.md says
-    which variables of the environment have the credentials.
+    s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or file:///PATH. KVSTREAM_ARCHIVE may
+    have the URL. docs/archive.md says which variables have the credentials.
     """
 
 

@@ -41,7 +41,7 @@ _RESTORING = ".restoring"
 """A folder in which the files are made, beside them the store is none."""
 
 Progress = Callable[[int, int], object]
-"""Called with the bytes that are fetched, and those of all tables."""
+"""Called with the bytes that are fetched, and all that will be; 0 while that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def restore(
     objects = open_objects(url)
     with pin(objects):
         history = read_history(objects)
-        plan = plan_restore(objects, history, at_ms, sequence)
+        plan = plan_restore(objects, history, at_ms, sequence, progress)
         _write_store(objects, plan, directory, progress)
     return plan
 
@@ -104,7 +104,7 @@ def take_over(url: str, directory: Path, progress: Progress | None = None) -> Pl
         if history.head is None:
             return None
         _refuse_occupied(directory)
-        plan = plan_restore(objects, history)
+        plan = plan_restore(objects, history, progress=progress)
         return _write_store(objects, plan, directory, progress, take=_take)
 
 
@@ -136,15 +136,24 @@ def _take(objects: Objects, plan: Plan, built: Path, directory: Path) -> Plan:
 
 
 def plan_restore(
-    objects: Objects, history: History, at_ms: int | None = None, sequence: int | None = None
+    objects: Objects,
+    history: History,
+    at_ms: int | None = None,
+    sequence: int | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
-    """Return what to fetch for a moment or commit; InvalidArgument if it cannot be reached."""
+    """Return what to fetch for a moment or commit; InvalidArgument if it cannot be reached.
+
+    The pieces behind the snapshot are read for that.
+    """
     snapshot = _choose(objects, history, at_ms, sequence)
     reached, moment_ms, size, count = snapshot.sequence, snapshot.written_ms, 0, 0
     end, is_over = snapshot.sequence, False
     for piece, raw in read_pieces(objects, snapshot.first_piece):
         size, count, end = size + len(raw), count + 1, max(end, piece.last)
         number = piece.number
+        if progress is not None:
+            progress(size, 0)
         for ms, last in piece.times:
             is_over = is_over or (at_ms is not None and ms > at_ms)
             if last > reached and not is_over:
@@ -217,7 +226,7 @@ def _write_store(
     def write(built: Path) -> Plan:
         _write_tables(objects, plan, built, progress)
         last = plan if take is None else take(objects, plan, built, directory)
-        _write_logs(objects, last, built)
+        _write_logs(objects, last, built, progress)
         if last.position is not None:
             _keep_position(built, Position(*last.position))
         files.sync_directory(built)
@@ -283,7 +292,7 @@ def _write_tables(objects: Objects, plan: Plan, built: Path, progress: Progress 
             for fetch in fetches:
                 fetched += fetch.result()
                 if progress is not None:
-                    progress(fetched, plan.table_bytes)
+                    progress(fetched, plan.table_bytes + plan.log_bytes)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -311,13 +320,16 @@ def _write_table(objects: Objects, digest: str, size: int, path: Path) -> int:
     return found
 
 
-def _write_logs(objects: Objects, plan: Plan, built: Path) -> None:
-    """Write the logs up to the commit of the plan."""
+def _write_logs(objects: Objects, plan: Plan, built: Path, progress: Progress | None) -> None:
+    """Write the logs up to the commit of the plan, once the tables are there."""
+    fetched, total = plan.table_bytes, plan.table_bytes + plan.log_bytes
     first = plan.snapshot.first_log
     if plan.sequence <= plan.snapshot.sequence and not first:
         return
     for piece, raw in read_pieces(objects, plan.snapshot.first_piece):
-        at = 0
+        at, fetched = 0, fetched + len(raw)
+        if progress is not None:
+            progress(min(fetched, total), total)  # a former owner may have put more meanwhile
         for part in piece.parts:
             data = raw[at : at + part.size]
             at += part.size

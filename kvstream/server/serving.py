@@ -237,6 +237,12 @@ def run(
             "kvstream %s, process %d, opens %s with durability %s",
             *(VERSION, os.getpid(), directory, store.durability),
         )
+        if store.take_over:
+            _log.log(
+                NOTICE,
+                "if %s has no store, the archive %s is restored into it: that may take long",
+                *(directory, store.archive),
+            )
         engine = opened(partial(Engine, directory, store))
         try:
             _log_archive(engine)
