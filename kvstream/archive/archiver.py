@@ -368,8 +368,10 @@ class Archiver:
         with self._snapshotting:
             if self._needs_base:
                 self._put_base()
-            elif self._snapshots and self._snapshots[-1].piece == self._next:
-                return  # nothing was written since
+            else:
+                self.ship()
+                if self._snapshots and self._snapshots[-1].piece == self._next:
+                    return  # nothing was written since
             base, stage = self._base, self._database.staging() / f"archive-{uuid4().hex}"
             try:
                 # a history that begins anew needs no log: the present one may be damaged

@@ -239,7 +239,9 @@ class Bucket:
 
     def get(self, key: str) -> bytes | None:
         try:
-            return bytes(self._api.get(self._patient, key).bytes())
+            found = self._api.get(self._store, key)
+            is_large = found.meta["size"] > LARGE
+            return b"".join(self.chunks(key)) if is_large else bytes(found.bytes())
         except self._absent:
             return None
         except Exception as error:
