@@ -336,7 +336,7 @@ class Archiver:
                     return
             except ArchiveTaken as error:
                 raise UnknownOutcome(str(error)) from None
-            except (ArchiveUnavailable, Corruption) as error:
+            except (KVStreamError, OSError) as error:
                 reason = str(error)
             if monotonic() + pause_s > until or self._stop.is_set():
                 raise UnknownOutcome(f"the write is durable here and not in the archive: {reason}")

@@ -1,13 +1,18 @@
 """An archive in a folder, and what tests compare: all rows of a store."""
 
+import os
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from kvstream import Store
 from kvstream.archive import archiver
+from kvstream.archive.objects import open_objects
 from kvstream.storage.batch import Family
+from tests.archive import seaweed as servers
+from tests.archive.seaweed import Seaweed
 
 Rows = list[list[tuple[bytes, bytes]]]
 
@@ -28,6 +33,39 @@ def url(tmp_path: Path) -> str:
 def bucket(tmp_path: Path) -> Path:
     """Return its folder."""
     return tmp_path / "bucket"
+
+
+_prefixes = count()
+
+
+@pytest.fixture(scope="session")
+def seaweed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
+    """A real S3 server; without its program the test skips, or fails where none may."""
+    missing = servers.is_missing()
+    if missing is not None:
+        if os.environ.get("KVSTREAM_REQUIRE_ALL") == "1":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    server = Seaweed(tmp_path_factory.mktemp("seaweed"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def seaweed(seaweed_server: Seaweed, monkeypatch: pytest.MonkeyPatch) -> Seaweed:
+    """The server, and the environment by which it is reached."""
+    for name, value in seaweed_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return seaweed_server
+
+
+@pytest.fixture
+def bucket_url(seaweed: Seaweed) -> str:
+    """The URL of an empty archive in a bucket."""
+    seaweed.make_bucket("kvstream")
+    url = f"s3://kvstream/{next(_prefixes)}/orders"
+    open_objects(f"{url}-before").create("one", b"")  # the first one takes some seconds
+    return url
 
 
 def all_rows(store: Store) -> Rows:
