@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench.calls import calls
 from bench.commands import COMMAND_NAMES, MIXED_ROWS, command_rows
 from bench.jobs import run_jobs
 from bench.library import LIBRARY_ROWS, run_library
@@ -64,6 +63,18 @@ ROWS = (
     *SPARK_KEYS,
     *LIMITS,
 )
+PARTS: dict[str, tuple[str, ...]] = {
+    "library": (
+        *(work.key for work in LIBRARY_ROWS),
+        *("rivals", "jobs", "async-tasks"),
+        *LIBRARY_LIMITS,
+        *EMBEDDED_LIMITS,
+    ),
+    "server": (*(row.key for row in SERVER_ROWS), *COMMAND_GROUPS),
+    "bounds": (*SERVER_LIMITS, "open-loop", "wakeups", "publish-latency", "nats"),
+    "loads": (*(row.key for row in MIGRATION_ROWS), *SPARK_KEYS, *SPARK_LIMITS),
+}
+"""Parts of the rows, each with a place of its own in docs/benchmarks.md."""
 QUICK_ROWS = tuple(row for row in ROWS if not row.startswith("spark"))
 """Spark sessions are slow to start: their rows run in a quick run only if named by --only."""
 
@@ -147,9 +158,18 @@ def _neighbour(size: int) -> Iterator[Neighbour | None]:
     is_flag=True,
     help="Measure the server's rows also beside a process that streams through memory.",
 )
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice(tuple(PARTS)),
+    help="The rows of a part of docs/benchmarks.md; repeatable.",
+)
 @click.option("--quick", is_flag=True, help="Small sizes, to check that it runs.")
 @click.option(
-    "--write", is_flag=True, help="Write tables, plot and JSON into docs/; with --neighbour."
+    "--write",
+    is_flag=True,
+    help="Write the tables of each part, plot and JSON into docs/; with --neighbour.",
 )
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Write JSON to this file."
@@ -172,6 +192,7 @@ def main(
     commands: tuple[str, ...],
     clients: tuple[int, ...],
     beside: bool,
+    parts: tuple[str, ...],
     quick: bool,
     write: bool,
     json_path: Path | None,
@@ -185,7 +206,9 @@ def main(
     if commands or clients:
         only = (*only, "commands")
     if write and (quick or only):
-        raise click.UsageError("--write needs a whole run: name no rows, and no --quick")
+        raise click.UsageError("--write needs whole parts: name no rows, and no --quick")
+    if parts and only:
+        raise click.UsageError("give either parts or rows")
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     try:
         require_peer()
@@ -200,23 +223,21 @@ def main(
     given = {"sparked": sparked, "sparked_mb": sparked_mb}
     sizes = replace(sizes, **{name: size for name, size in given.items() if size is not None})
     streamed = neighbour_bytes() if beside or write else 0
-    report = Report(os.getloadavg()[0], peer_version(), neighbour=streamed)
+    groups = {**COMMAND_GROUPS, "commands": command_rows(commands, clients)}
+    chosen: dict[str, Sequence[str]] = {"": only or (QUICK_ROWS if quick else ROWS)}
+    if parts or write:  # each is written as soon as it is measured
+        chosen = {part: PARTS[part] for part in parts or PARTS}
     try:
-        chosen = only or (QUICK_ROWS if quick else ROWS)
-        groups = {**COMMAND_GROUPS, "commands": command_rows(commands, clients)}
         with _neighbour(streamed) as neighbour:
-            run_rows(report, chosen, groups, sizes, work, console, neighbour)
+            for part, rows in chosen.items():
+                report = Report(os.getloadavg()[0], peer_version(), neighbour=streamed)
+                try:
+                    run_rows(report, rows, groups, sizes, work, console, neighbour)
+                finally:
+                    print_report(report, console)  # of a failed run too, what was measured
+                if json_path is not None:
+                    json_path.write_text(as_json(report))
+                if write:
+                    write_docs(part, report)
     finally:
         shutil.rmtree(work)
-        print_report(report, console)  # of a failed run too, what was measured
-    if json_path is not None:
-        json_path.write_text(as_json(report))
-    if write:
-        write_docs(report)
-
-
-main.add_command(calls)
-
-
-if __name__ == "__main__":
-    main(prog_name="python -m bench")

@@ -6,6 +6,7 @@ import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import partial
 from importlib.metadata import version
 from math import nan
@@ -25,7 +26,8 @@ PAGE = DOCS / "benchmarks.md"
 FIGURES = DOCS / "benchmarks.json"
 PLOT = DOCS / "benchmarks.svg"
 
-_RESULTS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
+_BLOCK = r"(<!-- results of {} -->\n).*?(<!-- end of results -->)"
+"""The results of a part of the rows in the page, between comments."""
 _SCALING_HEAD = ("Spark, kvstream alone", "1 core, rows/s", "2 cores, rows/s", "times")
 _PROMISED_HEAD = ("measured", "target", "of its target", "CPU us: kvstream, least, Redis")
 WORST = 10
@@ -297,10 +299,10 @@ def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def markdown(report: Report, plotted: bool) -> str:
-    """Return the results section of docs/benchmarks.md."""
+def markdown(report: Report, plotted: bool, day: str = "") -> str:
+    """Return the results of a part of the rows for docs/benchmarks.md."""
     where = ", ".join(f"{name} {value}" for name, value in setting(report).items())
-    parts = [f"Measured with: {where}.\n"]
+    parts = [f"Measured{f' on {day}' if day else ''} with: {where}.\n"]
     parts += [_markdown_table(*table) for table in _tables(report)]
     if plotted:
         parts.append(f"![Ratio to Redis, and the target of each row]({PLOT.name})\n")
@@ -308,15 +310,19 @@ def markdown(report: Report, plotted: bool) -> str:
     return "\n".join(parts)
 
 
-def as_json(report: Report) -> str:
-    """Return all figures as JSON."""
-    figures = {
+def figures_of(report: Report) -> dict[str, object]:
+    """Return all figures and their conditions, by the key of their table."""
+    return {
         "setting": setting(report),
         **{table.key: [row.as_json() for row in table.rows] for table in compared(report)},
         "scaled": [row.as_json() for row in report.scaling],
         "claims": [row.as_json() for row in report.limits],
     }
-    return json.dumps(figures, indent=2) + "\n"
+
+
+def as_json(report: Report) -> str:
+    """Return all figures as JSON."""
+    return json.dumps(figures_of(report), indent=2) + "\n"
 
 
 def plot(rows: Sequence[Comparison], path: Path) -> None:
@@ -345,10 +351,13 @@ def plot(rows: Sequence[Comparison], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def write_docs(report: Report) -> None:
-    """Write the tables of docs/benchmarks.md, the plot and the JSON."""
+def write_docs(part: str, report: Report) -> None:
+    """Write the tables of a part of the rows in docs/benchmarks.md, its figures, and its plot."""
     if report.library:
         plot([*report.library, *report.server], PLOT)
-    FIGURES.write_text(as_json(report))
-    block = markdown(report, plotted=bool(report.library))
-    PAGE.write_text(_RESULTS.sub(lambda found: f"{found[1]}{block}{found[2]}", PAGE.read_text()))
+    day = date.today().isoformat()
+    figures = {**json.loads(FIGURES.read_text()), part: {"day": day, **figures_of(report)}}
+    FIGURES.write_text(json.dumps(figures, indent=2) + "\n")
+    block = markdown(report, bool(report.library), day)
+    found = re.compile(_BLOCK.format(part), re.DOTALL)
+    PAGE.write_text(found.sub(lambda old: f"{old[1]}{block}{old[2]}", PAGE.read_text()))

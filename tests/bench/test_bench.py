@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from bench.__main__ import COMMAND_GROUPS, QUICK_ROWS, main, run_rows
+from bench.__main__ import COMMAND_GROUPS, PARTS, QUICK_ROWS, ROWS, main, run_rows
 from bench.library import LIBRARY_ROWS
 from bench.migrate import MIGRATION_ROWS
 from bench.nats import nats_program
-from bench.report import PAGE, Report, as_json, markdown, processor_promises, promises
+from bench.report import FIGURES, PAGE, Report, as_json, markdown, processor_promises, promises
 from bench.results import Comparison, Limit, Scaling, Used
 from bench.server import SERVER_ROWS
 from bench.workload import QUICK, entries
@@ -246,4 +246,11 @@ def test_what_a_core_brings_is_told_by_its_median_rounds(report: Report) -> None
 
 def test_the_page_has_the_place_for_the_results() -> None:
     page = PAGE.read_text()
-    assert page.count("<!-- results -->\n") == page.count("<!-- end of results -->") == 1
+    for part in PARTS:
+        assert page.count(f"<!-- results of {part} -->\n") == 1
+    assert page.count("<!-- end of results -->") == len(PARTS)
+    assert {*json.loads(FIGURES.read_text())} == {*PARTS}
+
+
+def test_each_row_is_in_one_part() -> None:
+    assert sorted(row for rows in PARTS.values() for row in rows) == sorted(ROWS)
