@@ -11,6 +11,7 @@ from kvstream import Store
 from kvstream.errors import InvalidArgument, StoreClosed
 from kvstream.types.options import Durability
 from tests.engine.waiting import Call, waiting
+from tests.opening import LEVELS
 from tests.patience import until
 
 
@@ -53,7 +54,7 @@ def test_a_blocked_client_keeps_waiting_and_is_served(store: Store, from_log: bo
     assert [entry.id for entry in member.result()] == [added]
 
 
-@pytest.mark.parametrize("level", Durability)
+@pytest.mark.parametrize("level", LEVELS)
 def test_writers_lose_nothing_when_the_store_is_reopened(store: Store, level: Durability) -> None:
     store.engine.set_durability(level)
     ended = threading.Event()
