@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from bench.calls import calls
 from bench.commands import COMMAND_NAMES, MIXED_ROWS, command_rows
 from bench.jobs import run_jobs
 from bench.library import LIBRARY_ROWS, run_library
@@ -241,3 +242,10 @@ def main(
                     write_docs(part, report)
     finally:
         shutil.rmtree(work)
+
+
+main.add_command(calls)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m bench")
