@@ -13,9 +13,8 @@ from typing import NamedTuple
 from kvstream.archive.format import RAW_MAX, Part
 from kvstream.errors import Corruption
 from kvstream.storage.changes import ARCHIVE, log_numbers, log_size, open_log, trim_logs
-from kvstream.storage.log import LogReader
+from kvstream.storage.log import MORE, UNSOUND, LogReader, find_end
 
-_READ = 1 << 20
 _ANY = 1 << 62
 
 
@@ -54,6 +53,7 @@ class Logs:
         Raises Corruption if a log is damaged or missing.
         """
         parts: list[Part] = []
+        has_more = False
         data: list[bytes] = []
         position, last, size = self.position, self.last, 0
         numbers = log_numbers(self._directory())
@@ -63,46 +63,52 @@ class Logs:
             offset = position.offset if number == position.log else 0
             with suppress(FileNotFoundError):  # moved away, empty, between the look and now
                 is_newest = number == numbers[-1]
-                raw, last = self._read_log(number, offset, last, until, RAW_MAX - size, is_newest)
+                most = RAW_MAX - size
+                raw, last, has_more = self._read_log(number, offset, last, until, most, is_newest)
                 if raw:
                     position = Position(number, offset + len(raw))
                     parts.append(Part(number, offset, len(raw)))
                     data.append(raw)
                     size += len(raw)
-            if size >= RAW_MAX or last >= until:
+            if has_more or size >= RAW_MAX or last >= until:
                 break
         return Chunk(parts, b"".join(data), position, last)
 
     def _read_log(
         self, number: int, offset: int, last: int, until: int, most: int, is_newest: bool
-    ) -> tuple[bytes, int]:
-        """Return whole commits of one log, and the number of the last one.
+    ) -> tuple[bytes, int, bool]:
+        """Return whole commits of one log, the number of the last one, and whether it has more.
+
+        They are of ``most`` bytes, or one.
 
         Power loss or a full disk may leave a torn end, behind which a newer log goes on.
         """
-        reader, data, end = LogReader(offset), b"", offset
+        data, end, size, state = b"", 0, most, MORE
         with os.fdopen(open_log(self._directory(), number), "rb") as file:
             file.seek(offset)
-            while end - offset < most and last < until and (more := file.read(_READ)):
-                at = reader.position
+            there = os.fstat(file.fileno()).st_size - offset
+            while state == MORE and not end and last < until and (more := file.read(size)):
                 data += more
-                try:
-                    records = reader.feed(more)
-                except Corruption:
-                    if is_newest:
-                        raise
-                    data = data[: reader.position - offset]
-                    records = LogReader(at).feed(data[at - offset :])
-                for record in records:
-                    if record.last > until:
-                        return data[: end - offset], last
-                    if record.row_count and last >= 0 and record.sequence != last + 1:
-                        raise Corruption(
-                            f"the log {number:06d}.log goes on with commit {record.sequence} "
-                            f"behind commit {last}"
-                        )
-                    end, last = record.end, record.last
-        return data[: end - offset], last
+                end, last, state = find_end(data, 0, offset, last, until)
+                size = len(data)  # one commit of many megabytes
+        if state == UNSOUND:
+            self._refuse_unsound(number, offset + end, data[end:], last, is_newest)
+        return data[:end], last, len(data) < there
+
+    def _refuse_unsound(
+        self, number: int, at: int, data: bytes, last: int, is_newest: bool
+    ) -> None:
+        """Raise Corruption for what follows a commit, unless it may be a torn end."""
+        try:
+            records = LogReader(at).feed(data)
+        except Corruption as error:
+            if is_newest:
+                raise Corruption(f"{number:06d}.log: {error}") from None
+            return
+        raise Corruption(
+            f"the log {number:06d}.log goes on with commit {records[0].sequence} behind commit "
+            f"{last}"
+        )
 
     def trim(self) -> None:
         """Remove the kept logs before the position."""

@@ -6,7 +6,7 @@ read beyond the bytes given.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 ctypedef const unsigned char *Bytes
 
@@ -24,6 +24,12 @@ cdef enum:
     HEAD_BYTES = 7
     BATCH_BYTES = 12
     WHOLE = 1
+    FIRST = 2
+    MIDDLE = 3
+    LAST = 4
+    MORE = 0
+    OVER = 1
+    UNSOUND = 2
     DELETE = 0
     PUT = 1
     DELETE_RANGE = 15
@@ -118,6 +124,75 @@ def take_whole(
         taken.append(new_tuple(record, ((sequence, count, payload, at + <uint64_t>end),)))
         start = end
     return start
+
+
+def find_end(
+    bytes data not None, Py_ssize_t start, uint64_t at, int64_t last, int64_t until
+):
+    """Do what ``find_end`` in log.py does."""
+    cdef Bytes found = <Bytes>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef Py_ssize_t whole = start
+    cdef int state
+    with nogil:
+        state = pass_records(found, size, &whole, at, &last, until)
+    return whole, last, state
+
+
+cdef int pass_records(
+    Bytes data, Py_ssize_t size, Py_ssize_t *whole, uint64_t at, int64_t *last, int64_t until
+) noexcept nogil:
+    cdef Py_ssize_t position = whole[0], left, length, end, i
+    cdef unsigned char first[BATCH_BYTES]
+    cdef int kind, taken = 0
+    cdef bint is_inside = False
+    cdef uint32_t crc, count
+    cdef uint64_t sequence
+    cdef int64_t reached
+    while True:
+        left = BLOCK - (at + <uint64_t>position) % BLOCK
+        if left < HEAD_BYTES:
+            for i in range(position, min(position + left, size)):
+                if data[i] != 0:
+                    return UNSOUND
+            if position + left > size:
+                return MORE
+            position += left
+            continue
+        if size - position < HEAD_BYTES:
+            return MORE
+        length = data[position + 4] | data[position + 5] << 8
+        kind = data[position + 6]
+        end = position + HEAD_BYTES + length
+        if kind < WHOLE or kind > LAST or HEAD_BYTES + length > left:
+            return UNSOUND
+        if end > size:
+            return MORE
+        crc = sum_of(data + position + HEAD_BYTES - 1, length + 1)
+        if (crc >> 15 | crc << 17) + <uint32_t>0xA282EAD8u != little32(data + position):
+            return UNSOUND
+        if (kind == WHOLE or kind == FIRST) == is_inside:
+            return UNSOUND
+        if not is_inside:
+            taken = 0
+        for i in range(min(length, BATCH_BYTES - taken)):
+            first[taken] = data[position + HEAD_BYTES + i]
+            taken += 1
+        position = end
+        is_inside = kind == FIRST or kind == MIDDLE
+        if is_inside:
+            continue
+        sequence = little64(first)
+        count = little32(first + 8)
+        if taken < BATCH_BYTES or sequence > <uint64_t>1 << 62:
+            return UNSOUND
+        reached = <int64_t>sequence + <int64_t>count - 1
+        if reached > until:
+            return OVER
+        if count and last[0] >= 0 and <int64_t>sequence != last[0] + 1:
+            return UNSOUND
+        whole[0] = end
+        last[0] = reached
 
 
 cdef struct Cursor:

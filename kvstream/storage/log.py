@@ -51,19 +51,26 @@ _WITH_FAMILY = frozenset({4, 5, 14})
 _VARINT_BYTES = 5
 _U32_MAX = (1 << 32) - 1
 _CUT_PIECE = 64 << 10
+_SEQUENCE_MAX = 1 << 62
+MORE, OVER, UNSOUND = 0, 1, 2
+"""Why ``find_end`` went no further."""
 
 T = TypeVar("T")
 
 __all__ = [
     "DELETE",
     "DELETE_RANGE",
+    "MORE",
+    "OVER",
     "PUT",
+    "UNSOUND",
     "FragmentReader",
     "LogReader",
     "Record",
     "Row",
     "crc32c",
     "cut",
+    "find_end",
     "twin",
 ]
 
@@ -222,6 +229,60 @@ def cut(data: bytes, sequence: int) -> bytes | None:
             if record.sequence <= sequence <= record.last:
                 return data[: record.end]
     return None
+
+
+def find_end(data: bytes, start: int, at: int, last: int, until: int) -> tuple[int, int, int]:
+    """Find the end of the records of a log up to a row's number, without making them.
+
+    ``data`` has the bytes of the log from offset ``at`` on, and at ``start`` an end of a record
+    with the last number ``last`` (-1: unknown). Returns the end of the last whole record that goes
+    on from there, all of it up to ``until``; its last number; and why no more follow: ``MORE``
+    bytes are needed, the next record is ``OVER`` it, or it is ``UNSOUND``: damaged, or not the
+    next one.
+    """
+    if twin is None:
+        return find_end_in_python(data, start, at, last, until)
+    return twin.find_end(data, start, at, last, until)
+
+
+def find_end_in_python(
+    data: bytes, start: int, at: int, last: int, until: int
+) -> tuple[int, int, int]:
+    """Do what ``find_end`` does, without compiled code."""
+    finder = _EndFinder(at + start, last, until)
+    state = MORE
+    try:
+        finder.feed(data[start:])
+    except _Over:
+        state = OVER
+    except Corruption:
+        state = UNSOUND
+    return finder.end - at, finder.last, state
+
+
+class _Over(Exception):
+    """The next record goes beyond what is looked for."""
+
+
+class _EndFinder(FragmentReader[None]):
+    """Passes records that follow each other."""
+
+    def __init__(self, position: int, last: int, until: int) -> None:
+        super().__init__(position)
+        self.end, self.last, self._until = position, last, until
+
+    def _payload(self, payload: bytes, end: int) -> None:
+        if len(payload) < _BATCH.size:
+            raise _damaged(end, f"a record of {len(payload)} bytes ends here")
+        sequence, count = _BATCH.unpack_from(payload)
+        reached = sequence + count - 1
+        if sequence > _SEQUENCE_MAX:
+            raise _damaged(end, f"{sequence} is no number of a row")
+        if reached > self._until:
+            raise _Over
+        if count and self.last >= 0 and sequence != self.last + 1:
+            raise _damaged(end, f"record {sequence}, which ends here, follows {self.last}")
+        self.end, self.last = end, reached
 
 
 def crc32c(data: bytes) -> int:

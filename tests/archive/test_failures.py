@@ -224,7 +224,6 @@ def test_moments_of_a_time_without_the_archive_are_kept(
 ) -> None:
     """Also where the logs that waited are more than one piece."""
     monkeypatch.setattr(logs, "RAW_MAX", 3000)
-    monkeypatch.setattr(logs, "_READ", 1000)
     moments: list[tuple[int, list[str]]] = []
     away = True
 

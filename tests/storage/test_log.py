@@ -429,3 +429,42 @@ def test_a_finished_log_may_have_a_torn_end() -> None:
         assert [record.sequence for record in reader.feed(torn[:end])] == [7]
         assert reader.unread == end - len(SOUND)
         assert reader.position == len(SOUND)
+
+
+def test_the_end_of_the_records_up_to_a_number_is_found() -> None:
+    data = some_log()
+    records = read(data)
+    for until in range(-1, records[-1].last + 2):
+        passed = [record for record in records if record.last <= until]
+        end, last = (passed[-1].end, passed[-1].last) if passed else (0, -1)
+        state = log.MORE if len(passed) == len(records) else log.OVER
+        assert log.find_end(data, 0, 0, -1, until) == (end, last, state)
+    whole = log.find_end(data, 0, 0, -1, 1 << 40)
+    for record in records:  # from each on, with the bytes from there, and with those before
+        assert log.find_end(data, record.end, 0, record.last, 1 << 40) == whole
+        found = log.find_end(data[record.end :], 0, record.end, record.last, 1 << 40)
+        assert found == (whole[0] - record.end, *whole[1:])
+
+
+def test_records_that_do_not_follow_each_other_end_the_search() -> None:
+    data = written([encode_record(n, [(1, PUT, b"k", b"v")]) for n in (1, 2, 4, 5)])
+    records = read(data)
+    assert log.find_end(data, 0, 0, -1, 9) == (records[1].end, 2, log.UNSOUND)
+    assert log.find_end(data, 0, 0, 3, 9) == (0, 3, log.UNSOUND)
+    assert log.find_end(data, records[1].end, 0, -1, 9) == (len(data), 5, log.MORE)
+
+
+@given(st.data())
+def test_the_end_is_found_alike_in_both_forms(data: st.DataObject) -> None:
+    sound = some_log(data.draw(st.integers(0, 3)), BLOCK)
+    damaged = bytearray(sound)
+    for _ in range(data.draw(st.integers(0, 3))):
+        damaged[data.draw(st.integers(0, len(sound) - 1))] ^= data.draw(st.integers(1, 255))
+    damaged = damaged[: data.draw(st.integers(0, len(damaged)))]
+    until = data.draw(st.integers(0, 300))
+    found = log.find_end_in_python(bytes(damaged), 0, 0, -1, until)
+    assert log.find_end(bytes(damaged), 0, 0, -1, until) == found
+    if until == 300:
+        records, position, _, error = outcome(bytes(damaged))
+        assert (found[0], found[2]) == (position, log.UNSOUND if error else log.MORE)
+        assert found[1] == (records[-1].last if records else -1)
