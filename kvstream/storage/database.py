@@ -46,8 +46,8 @@ FAMILY_NAMES = tuple(family.name.lower() for family in Family)
 
 _CLOSED = "the store is closed"
 _BEHIND_ALL = b"\xff" * 64
-TABLE_BATCH_ROWS = 1000
-"""Rows of tables that are one commit where an archive follows the log."""
+TABLE_BATCH_ROWS = 100
+"""Rows of tables that are one commit where an archive follows the log: each may be large."""
 LARGE_WRITE = 1 * MEGABYTE
 """Writes of more bytes than this are checked against the free space one by one."""
 

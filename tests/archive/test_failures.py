@@ -582,3 +582,34 @@ def test_a_log_that_cannot_be_read_fails_a_write_as_an_archive_does(
             with pytest.raises(UnknownOutcome, match="too many open files"):
                 add(store, "1")
         add(store, "2")
+
+
+def test_a_clock_that_goes_back_restores_no_later_commit(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = time.time_ns() // 1_000_000 - 10_000
+    monkeypatch.setattr(archiver, "_now_ms", lambda: now_ms)
+    with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
+        begun_ms = now_ms
+        for name, after_ms in (("1", 100), ("2", 300), ("3", 200), ("4", 400)):
+            now_ms = begun_ms + after_ms
+            add(store, name)
+            wait_archived(store)
+    for after_ms, names in ((150, ["1"]), (250, ["1"]), (350, ["1", "2", "3"])):
+        place = tmp_path / f"at-{after_ms}"
+        restore.restore(url, place, at_ms=begun_ms + after_ms)
+        assert names_in(place) == names
+
+
+def test_a_commit_of_more_than_a_piece_is_a_piece(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "RAW_MAX", 1000)
+    with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
+        for size in (10, 3_000_000, 10, 200_000):
+            store.stream("orders").add({"n": os.urandom(size)})
+        wait_archived(store)
+        expected = all_rows(store)
+        assert archiver_of(store)._next > 2
+    restore.restore(url, tmp_path / "back")
+    assert rows_in(tmp_path / "back") == expected
