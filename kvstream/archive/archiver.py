@@ -518,7 +518,8 @@ class Archiver:
         unread = self._logs.unread_bytes()
         if unread > BACKLOG_BYTES_MAX:
             raise Corruption(f"{unread} bytes of logs wait for the archive")
-        if self._database.needs_space and self._logs.kept_bytes():
+        is_away = self._state.state != "follows"
+        if is_away and self._database.needs_space and self._logs.kept_bytes():
             raise Corruption("the disk is full, and finished logs wait for the archive")
 
     def _start_snapshot(self) -> None:

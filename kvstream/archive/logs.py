@@ -115,11 +115,15 @@ class Logs:
         trim_logs(self._directory(), _ANY, self.position.log)
 
     def kept_bytes(self) -> int:
-        """Return the bytes of finished logs that RocksDB needs no more."""
-        place = self._directory() / ARCHIVE
-        with suppress(FileNotFoundError):
-            return sum(entry.stat().st_size for entry in os.scandir(place))
-        return 0
+        """Return the bytes behind the position in finished logs that RocksDB needs no more."""
+        total = 0
+        for path in (self._directory() / ARCHIVE).glob("*.log"):
+            number = int(path.stem)
+            if number >= self.position.log:
+                with suppress(FileNotFoundError):
+                    total += path.stat().st_size
+                total -= self.position.offset if number == self.position.log else 0
+        return max(total, 0)
 
     def unread_bytes(self) -> int:
         """Return the bytes behind the position, torn ends included."""

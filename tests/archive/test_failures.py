@@ -27,6 +27,7 @@ from kvstream.errors import (
     UnknownOutcome,
 )
 from kvstream.storage.changes import ARCHIVE
+from kvstream.storage.database import Database
 from kvstream.storage.opening import Loss
 from kvstream.types.options import Durability
 from tests.archive.conftest import all_rows, numbers, rows_in, wait_archived
@@ -611,5 +612,43 @@ def test_a_commit_of_more_than_a_piece_is_a_piece(
         wait_archived(store)
         expected = all_rows(store)
         assert archiver_of(store)._next > 2
+    restore.restore(url, tmp_path / "back")
+    assert rows_in(tmp_path / "back") == expected
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_full_disk_gives_up_logs_only_while_the_archive_is_away(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, is_away: bool
+) -> None:
+    def refuse(create: Create) -> Create:
+        def wrapped(folder: Folder, key: str, data: bytes) -> bool:
+            if is_away:
+                raise ArchiveUnavailable("away")
+            return create(folder, key, data)
+
+        return wrapped
+
+    monkeypatch.setattr(archiver, "BACKOFF_MAX_S", 0.02)
+    with Store.open(tmp_path / "data", archive=url, archive_interval_s=0.0) as store:
+        ours = archiver_of(store)
+        base = ours._base
+        with monkeypatch.context() as patched:
+            wrap_creates(patched, refuse)
+            patched.setattr(Database, "needs_space", True)
+            for number in range(5):
+                add(store, f"{number}")
+                store.engine.flush()
+                time.sleep(0.03)
+            if is_away:
+                until = time.monotonic() + PATIENCE_S
+                while ours._base == base:
+                    assert time.monotonic() < until
+                    time.sleep(0.01)
+        assert (ours._base == base) is not is_away
+        until = time.monotonic() + PATIENCE_S
+        while ours._needs_base or ours.status().behind_s:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        expected = all_rows(store)
     restore.restore(url, tmp_path / "back")
     assert rows_in(tmp_path / "back") == expected
