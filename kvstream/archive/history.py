@@ -18,6 +18,9 @@ from kvstream.archive.format import (
 )
 from kvstream.archive.objects import Objects
 from kvstream.errors import Corruption
+from kvstream.logs import DeferredLogger
+
+_log = DeferredLogger(__name__)
 
 FETCHES = 8
 """Objects that are fetched at a time."""
@@ -82,12 +85,22 @@ def put_fence(objects: Objects, fence: Piece) -> bytes | None:
 
 
 def read_snapshots(objects: Objects) -> Iterator[Snapshot]:
-    """Yield all snapshots, the oldest first."""
+    """Yield all snapshots, the oldest first.
+
+    One that is damaged is left out: the one before it and the pieces lead to the same moments. Of
+    the newest Corruption is raised.
+    """
     keys = [snapshot_key(number) for number in list_numbers(objects, SNAPSHOTS)]
     with ThreadPoolExecutor(FETCHES) as pool:
         for key, data in zip(keys, pool.map(objects.get, keys), strict=True):
-            if data is not None:  # else it was deleted meanwhile
+            if data is None:  # it was deleted meanwhile
+                continue
+            try:
                 yield formats.decode(Snapshot, key, data)[0]
+            except Corruption as error:
+                if key == keys[-1]:
+                    raise
+                _log.warning("%s: the snapshot before it is taken", error)
 
 
 def get_piece(objects: Objects, number: int) -> tuple[Piece, bytes]:

@@ -652,3 +652,21 @@ def test_a_full_disk_gives_up_logs_only_while_the_archive_is_away(
         expected = all_rows(store)
     restore.restore(url, tmp_path / "back")
     assert rows_in(tmp_path / "back") == expected
+
+
+def test_an_old_snapshot_that_is_damaged_is_left_out(
+    tmp_path: Path, url: str, bucket: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copies: dict[int, list[str]] = {}
+    with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
+        for name in ("1", "2", "3"):
+            add(store, name)
+            archiver_of(store)._snapshot()
+            copies[store.engine.database.sequence] = [*copies.get(max(copies, default=0), []), name]
+    path = sorted((bucket / "snapshots").iterdir())[-2]
+    path.write_bytes(path.read_bytes()[:-1])
+    for sequence, names in copies.items():
+        restore.restore(url, tmp_path / f"back-{sequence}", sequence=sequence)
+        assert names_in(tmp_path / f"back-{sequence}") == names
+    assert f"snapshots/{path.name}" in caplog.text
+    Store.open(tmp_path / "data", archive=url).close()
