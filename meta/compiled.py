@@ -1,7 +1,8 @@
 """The compiled code of metadata.
 
 ``plain`` is that of the plain XADD, XREADGROUP, XACK and XDEL, ``plain_strings`` that of new
-strings; None if they are not installed or not wanted.
+strings; None if they are not installed or not wanted. The package itself does not import them: a
+help text of the command line takes names from it.
 """
 
 from typing import TYPE_CHECKING

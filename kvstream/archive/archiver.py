@@ -12,7 +12,6 @@ A snapshot is put by a thread of its own, since it may take hours: the pieces go
 
 import atexit
 import os
-import socket
 import threading
 import time
 import weakref
@@ -28,7 +27,7 @@ from kvstream.archive import format as formats
 from kvstream.archive.format import Piece, Snapshot, piece_key, snapshot_key, table_key
 from kvstream.archive.history import History, put_fence, read_history
 from kvstream.archive.logs import Chunk, Logs, Position, oldest, reaches
-from kvstream.archive.mark import Mark
+from kvstream.archive.mark import Mark, owner_at
 from kvstream.archive.objects import Objects, refuse_overwriting
 from kvstream.archive.retention import prune
 from kvstream.errors import (
@@ -44,7 +43,7 @@ from kvstream.storage import directory
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
 from kvstream.storage.files import remove
-from kvstream.types.clock import monotonic
+from kvstream.types.clock import monotonic, now_ms
 from kvstream.types.options import Durability, StoreOptions
 
 _log = DeferredLogger(__name__)
@@ -169,7 +168,7 @@ class Archiver:
         if goes_on and head is not None:
             position, last, self._base = Position(*head.position), head.last, head.base
             self._log_bytes = history.next - history.snapshots[-1].piece
-            age_ms = _now_ms() - history.snapshots[-1].written_ms
+            age_ms = now_ms() - history.snapshots[-1].written_ms
             self._snapshot_at = monotonic() - max(age_ms, 0) / 1000
         self._logs = Logs(self._directory, position, last)
         self._state.sequence = max(last, 0)
@@ -215,8 +214,8 @@ class Archiver:
             last=last,
             position=position,
             base=self._base,
-            written_ms=_now_ms(),
-            owner=f"{socket.gethostname()}, process {os.getpid()}, {self._database.directory}",
+            written_ms=now_ms(),
+            owner=owner_at(self._database.directory),
         )
 
     # --- pieces ---------------------------------------------------------------------------------
@@ -321,7 +320,7 @@ class Archiver:
         noted = list(self._times)
         times = noted[: _count_until(noted, last)]
         if len(times) == len(noted) and (not times or times[-1][1] < last):
-            times.append((_now_ms(), last))
+            times.append((now_ms(), last))
         return times
 
     def make_durable(self, sequence: int) -> None:
@@ -410,7 +409,7 @@ class Archiver:
             archive=self._state.archive,
             epoch=self._state.epoch,
             sequence=sequence,
-            written_ms=_now_ms(),
+            written_ms=now_ms(),
             piece=self._next,
             first_piece=self._first_piece(first_log),
             first_log=first_log,
@@ -490,7 +489,7 @@ class Archiver:
         """Note the last commit with the time, if there are new ones."""
         sequence = self._database.sequence
         if sequence > (self._times[-1][1] if self._times else self._state.sequence):
-            self._times.append((_now_ms(), sequence))
+            self._times.append((now_ms(), sequence))
         if len(self._times) > TIMES_MAX:
             with self._shipping:
                 del self._times[:-1:2]
@@ -629,11 +628,6 @@ def _backoff_s(failures: int) -> float:
 def _count_until(times: list[tuple[int, int]], last: int) -> int:
     """Return how many notes are of commits up to ``last``."""
     return bisect_right(times, last, key=lambda time: time[1])
-
-
-def _now_ms() -> int:
-    """Return the Unix time, by which people choose a moment to restore."""
-    return time.time_ns() // 1_000_000
 
 
 def _small_files(stage: Path) -> Iterator[Path]:

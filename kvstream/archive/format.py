@@ -80,7 +80,7 @@ class Piece:
     times: list[tuple[int, int]] = field(default_factory=list)
     """(Unix ms, sequence number): by then this commit was the last one."""
     owner: str = ""
-    """In a fence: the host, the process and the directory, for people."""
+    """The host, the process and the directory of the owner, for people."""
 
     @property
     def is_base(self) -> bool:

@@ -1,9 +1,13 @@
 """What an archive holds: its snapshots, its pieces, and who continued it last."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
 from kvstream.archive import format as formats
 from kvstream.archive.format import (
@@ -21,6 +25,9 @@ from kvstream.errors import Corruption
 from kvstream.logs import DeferredLogger
 
 _log = DeferredLogger(__name__)
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 FETCHES = 8
 """Objects that are fetched at a time."""
@@ -62,8 +69,8 @@ def read_history(objects: Objects) -> History:
         if snapshots:
             raise Corruption(f"the archive {objects.url} has snapshots, and no pieces behind them")
         return History([], None, b"")
-    head, data = get_piece(objects, max(numbers))
-    return History(snapshots, head, formats.sum_of(data))
+    head = get_piece(objects, max(numbers))
+    return History(snapshots, head.piece, head.sum)
 
 
 def list_numbers(objects: Objects, prefix: str, after: str = "") -> list[int]:
@@ -91,37 +98,46 @@ def read_snapshots(objects: Objects) -> Iterator[Snapshot]:
     the newest Corruption is raised.
     """
     keys = [snapshot_key(number) for number in list_numbers(objects, SNAPSHOTS)]
-    with ThreadPoolExecutor(FETCHES) as pool:
-        for key, data in zip(keys, pool.map(objects.get, keys), strict=True):
-            if data is None:  # it was deleted meanwhile
-                continue
-            try:
-                yield formats.decode(Snapshot, key, data)[0]
-            except Corruption as error:
-                if key == keys[-1]:
-                    raise
-                _log.warning("%s: the snapshot before it is taken", error)
+    for key, data in fetch(objects.get, keys):
+        if data is None:  # it was deleted meanwhile
+            continue
+        try:
+            yield formats.decode(Snapshot, key, data)[0]
+        except Corruption as error:
+            if key == keys[-1]:
+                raise
+            _log.warning("%s: the snapshot before it is taken", error)
 
 
-def get_piece(objects: Objects, number: int) -> tuple[Piece, bytes]:
-    """Return a piece and its bytes; raise Corruption if it is missing or damaged."""
+class Fetched(NamedTuple):
+    """A piece that was read."""
+
+    piece: Piece
+    body: bytes
+    """Its bytes of logs, compressed."""
+    sum: bytes
+    """Its SHA-256."""
+
+
+def get_piece(objects: Objects, number: int) -> Fetched:
+    """Return a piece; raise Corruption if it is missing or damaged."""
     key = piece_key(number)
     data = objects.get(key)
     if data is None:
         raise formats.damaged(key, "it is missing")
-    piece, _ = formats.decode(Piece, key, data)
+    piece, body = formats.decode(Piece, key, data)
     if piece.number != number:
         raise formats.damaged(key, f"it is piece {piece.number}")
-    return piece, data
+    return Fetched(piece, body, formats.sum_of(data))
 
 
 def piece_of(objects: Objects, snapshot: Snapshot) -> Piece:
     """Return the piece up to which a snapshot has all commits."""
-    return get_piece(objects, snapshot.piece - 1)[0]
+    return get_piece(objects, snapshot.piece - 1).piece
 
 
-def read_pieces(objects: Objects, first: int) -> Iterator[tuple[Piece, bytes]]:
-    """Yield the pieces from a number on with their raw bytes, some fetched ahead.
+def read_pieces(objects: Objects, first: int) -> Iterator[Fetched]:
+    """Yield the pieces from a number on, some fetched ahead.
 
     It ends before a fence at which the history begins anew. Raises Corruption if a piece is
     missing, damaged, or does not follow the one before it.
@@ -130,19 +146,24 @@ def read_pieces(objects: Objects, first: int) -> Iterator[tuple[Piece, bytes]]:
     numbers = list_numbers(objects, LOG, after)
     if not numbers:
         raise formats.damaged(piece_key(first), "it is missing")
-    before = None
+    expected, before = first, None
+    for number, fetched in fetch(partial(get_piece, objects), numbers):
+        if number != expected:
+            raise formats.damaged(piece_key(expected), "it is missing")
+        if fetched.piece.is_base and number > first:
+            return
+        if before is not None and fetched.piece.before != before:
+            raise formats.damaged(piece_key(number), "it does not follow the piece before it")
+        expected, before = number + 1, fetched.sum
+        yield fetched
+
+
+def fetch(get: Callable[[K], T], keys: Iterable[K]) -> Iterator[tuple[K, T]]:
+    """Yield each key and its object, some fetched ahead."""
+    remaining = iter(keys)
     with ThreadPoolExecutor(FETCHES) as pool:
-        ahead = [pool.submit(get_piece, objects, number) for number in numbers[:FETCHES]]
-        for at, number in enumerate(numbers):
-            if number != first + at:
-                raise formats.damaged(piece_key(first + at), "it is missing")
-            piece, data = ahead.pop(0).result()
-            if at + FETCHES < len(numbers):
-                ahead.append(pool.submit(get_piece, objects, numbers[at + FETCHES]))
-            if piece.is_base and number > first:
-                return
-            if before is not None and piece.before != before:
-                raise formats.damaged(piece_key(number), "it does not follow the piece before it")
-            before = formats.sum_of(data)
-            _, body = formats.decode(Piece, piece_key(number), data)
-            yield piece, formats.raw_of(piece_key(number), piece, body)
+        ahead = deque((key, pool.submit(get, key)) for key in islice(remaining, FETCHES))
+        while ahead:
+            key, fetching = ahead.popleft()
+            yield key, fetching.result()
+            ahead.extend((key, pool.submit(get, key)) for key in islice(remaining, 1))

@@ -1,4 +1,4 @@
-"""What the directory of a store notes about its archive.
+"""Who owns an archive: what the directory of a store notes about it, and a name for people.
 
 ::
 
@@ -9,6 +9,8 @@
 """
 
 import json
+import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,11 @@ from kvstream.errors import Corruption
 from kvstream.storage import files
 
 FILE_NAME = "ARCHIVE"
+
+
+def owner_at(directory: Path) -> str:
+    """Return who owns an archive from now on, for people: this host, process and directory."""
+    return f"{socket.gethostname()}, process {os.getpid()}, {directory}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,17 @@ archive, except by ``take_over``.
 
 import os
 import shutil
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from time import time_ns
 from uuid import uuid4
 
 from kvstream.archive import format as formats
-from kvstream.archive.format import PINS, Part, Snapshot, piece_key, table_key
+from kvstream.archive.format import Part, Snapshot, piece_key, table_key
 from kvstream.archive.history import (
     FETCHES,
     History,
@@ -29,13 +27,15 @@ from kvstream.archive.history import (
     read_pieces,
 )
 from kvstream.archive.logs import Position, reaches
-from kvstream.archive.mark import Mark
+from kvstream.archive.mark import Mark, owner_at
 from kvstream.archive.objects import Objects, open_objects
+from kvstream.archive.retention import pin
 from kvstream.errors import Corruption, InvalidArgument, StoreError
 from kvstream.storage import directory as directories
 from kvstream.storage import files
 from kvstream.storage.changes import ARCHIVE
 from kvstream.storage.log import LogReader
+from kvstream.types.clock import now_ms
 
 _RESTORING = ".restoring"
 """A folder in which the files are made, beside them the store is none."""
@@ -123,10 +123,10 @@ def _take(objects: Objects, plan: Plan, built: Path, directory: Path) -> Plan:
             number=head.number + 1,
             epoch=uuid4().hex,
             before=history.sum,
-            written_ms=time_ns() // 1_000_000,
+            written_ms=now_ms(),
             parts=[],
             times=[],
-            owner=f"{socket.gethostname()}, process {os.getpid()}, {directory}",
+            owner=owner_at(directory),
         )
         if put_fence(objects, fence) is not None:
             break  # else the former owner was quicker
@@ -149,8 +149,9 @@ def plan_restore(
     snapshot = _choose(objects, history, at_ms, sequence)
     reached, moment_ms, size, count = snapshot.sequence, snapshot.written_ms, 0, 0
     end, is_over = snapshot.sequence, False
-    for piece, raw in read_pieces(objects, snapshot.first_piece):
-        size, count, end = size + len(raw), count + 1, max(end, piece.last)
+    for piece, _, _ in read_pieces(objects, snapshot.first_piece):
+        size += sum(part.size for part in piece.parts)
+        count, end = count + 1, max(end, piece.last)
         number = piece.number
         if progress is not None:
             progress(size, 0)
@@ -196,7 +197,7 @@ def _choose(
 
 def _gap(objects: Objects, number: int, end: int, moment_ms: int) -> InvalidArgument:
     """Return the error for what lies behind a piece with which a history ends."""
-    began_ms = get_piece(objects, number + 1)[0].written_ms
+    began_ms = get_piece(objects, number + 1).piece.written_ms
     return InvalidArgument(
         f"the archive {objects.url} has a gap: its history ends with commit {end}, written about "
         f"{_time(moment_ms)}, and began anew at {_time(began_ms)}, because "
@@ -326,7 +327,8 @@ def _write_logs(objects: Objects, plan: Plan, built: Path, progress: Progress | 
     first = plan.snapshot.first_log
     if plan.sequence <= plan.snapshot.sequence and not first:
         return
-    for piece, raw in read_pieces(objects, plan.snapshot.first_piece):
+    for piece, body, _ in read_pieces(objects, plan.snapshot.first_piece):
+        raw = formats.raw_of(piece_key(piece.number), piece, body)
         at, fetched = 0, fetched + len(raw)
         if progress is not None:
             progress(min(fetched, total), total)  # a former owner may have put more meanwhile
@@ -375,16 +377,3 @@ def _refuse_occupied(directory: Path) -> None:
             raise StoreError(
                 f"{directory} is not empty (it has {names[0]}): give a path that is free"
             )
-
-
-@contextmanager
-def pin(objects: Objects) -> Iterator[None]:
-    """Keep the archive from deleting what is being read."""
-    key = f"{PINS}{time_ns() // 1_000_000:016x}-{uuid4().hex}"
-    with suppress(StoreError):  # the credentials may be for reading only
-        objects.create(key, b"")
-    try:
-        yield
-    finally:
-        with suppress(StoreError):
-            objects.delete([key])

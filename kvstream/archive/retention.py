@@ -1,7 +1,8 @@
 """What an archive deletes, and what it keeps."""
 
-import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from uuid import uuid4
 
 from kvstream.archive.format import (
     FENCES,
@@ -14,6 +15,8 @@ from kvstream.archive.format import (
 )
 from kvstream.archive.history import list_numbers
 from kvstream.archive.objects import Objects
+from kvstream.errors import StoreError
+from kvstream.types.clock import now_ms
 
 PIN_MS = 24 * 3600 * 1000
 """How long a restore that was killed keeps the archive from deleting."""
@@ -48,17 +51,30 @@ def prune(objects: Objects, snapshots: list[Snapshot], keep_s: float) -> int:
 
 def count_old(snapshots: list[Snapshot], keep_s: float) -> int:
     """Return how many snapshots no moment of the last ``keep_s`` seconds needs."""
-    oldest_ms = time.time_ns() // 1_000_000 - int(keep_s * 1000)
+    oldest_ms = now_ms() - int(keep_s * 1000)
     return max(sum(snapshot.written_ms <= oldest_ms for snapshot in snapshots) - 1, 0)
+
+
+@contextmanager
+def pin(objects: Objects) -> Iterator[None]:
+    """Keep the archive from deleting what is being read."""
+    key = f"{PINS}{now_ms():016x}-{uuid4().hex}"
+    with suppress(StoreError):  # the credentials may be for reading only
+        objects.create(key, b"")
+    try:
+        yield
+    finally:
+        with suppress(StoreError):
+            objects.delete([key])
 
 
 def is_pinned(objects: Objects) -> bool:
     """Return whether somebody restores or verifies; delete the pins of those who were killed."""
-    now_ms = time.time_ns() // 1_000_000
+    oldest_ms = now_ms() - PIN_MS
     pins = {found.key: _pinned_at(found.key) for found in objects.list(PINS)}
-    old = [key for key, at_ms in pins.items() if at_ms is not None and at_ms < now_ms - PIN_MS]
+    old = [key for key, at_ms in pins.items() if at_ms is not None and at_ms < oldest_ms]
     objects.delete(old)
-    return any(at_ms is not None and at_ms >= now_ms - PIN_MS for at_ms in pins.values())
+    return any(at_ms is not None and at_ms >= oldest_ms for at_ms in pins.values())
 
 
 def _pinned_at(key: str) -> int | None:

@@ -4,13 +4,10 @@ Hashes are checked, the numbers of the pieces and the chain of their sums, the c
 the tables of each snapshot. The archive may be written meanwhile.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from kvstream.archive import format as formats
 from kvstream.archive.format import (
@@ -25,13 +22,11 @@ from kvstream.archive.format import (
     snapshot_key,
     table_key,
 )
-from kvstream.archive.history import FETCHES, list_numbers
+from kvstream.archive.history import fetch, list_numbers
 from kvstream.archive.objects import Objects
-from kvstream.archive.restore import pin
+from kvstream.archive.retention import pin
 from kvstream.errors import Corruption, DataError
 from kvstream.storage.log import LogReader
-
-T = TypeVar("T")
 
 
 class ArchiveFault(NamedTuple):
@@ -86,7 +81,7 @@ def verify(objects: Objects, found: Verified | None = None) -> Verified:
 
 def _read_snapshots(objects: Objects, found: Verified) -> Iterator[Snapshot]:
     keys = [snapshot_key(number) for number in list_numbers(objects, SNAPSHOTS)]
-    for key, data in _fetch(objects.get, keys):
+    for key, data in fetch(objects.get, keys):
         if data is None:
             found.report(key, "it is missing")
             continue
@@ -119,7 +114,7 @@ class _Pieces:
         # before them there are fences, and perhaps what a prune has left
         keys = [piece_key(each) for each in list_numbers(objects, LOG) if each >= needed]
         expected = needed
-        for key, data in _fetch(objects.get, keys):
+        for key, data in fetch(objects.get, keys):
             number = number_of(key)
             if data is None:
                 continue
@@ -199,21 +194,10 @@ def _check_tables(objects: Objects, found: Verified, snapshots: Iterable[Snapsho
             size += len(data)
         return size, table_key(hashed.hexdigest())
 
-    for key, (size, name) in _fetch(read, sorted(needed)):
+    for key, (size, name) in fetch(read, sorted(needed)):
         found.tables += 1
         found.bytes += size
         if size != needed[key] or name != key:
             is_missing = key not in there and not size
             wrong = "its SHA-256 is not its name" if size == needed[key] else f"it has {size} bytes"
             found.report(key, "it is missing" if is_missing else wrong)
-
-
-def _fetch(get: Callable[[str], T], keys: Iterable[str]) -> Iterator[tuple[str, T]]:
-    """Yield each key and its object, some fetched ahead."""
-    remaining = iter(keys)
-    with ThreadPoolExecutor(FETCHES) as pool:
-        ahead = deque((key, pool.submit(get, key)) for key in islice(remaining, FETCHES))
-        while ahead:
-            key, fetch = ahead.popleft()
-            yield key, fetch.result()
-            ahead.extend((key, pool.submit(get, key)) for key in islice(remaining, 1))

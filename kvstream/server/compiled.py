@@ -1,7 +1,8 @@
 """The compiled code of the server.
 
 ``twins`` is the compiled code of the way of a request, ``calls`` that of the calls of EXEC and
-scripts; None if they are not installed or not wanted.
+scripts; None if they are not installed or not wanted. The package itself does not import them, as
+in ``kvstream.meta``.
 """
 
 from typing import TYPE_CHECKING

@@ -174,7 +174,7 @@ def test_a_piece_of_a_killed_process_that_comes_late_is_followed(
     def comes_late(create: Create) -> Create:
         def wrapped(folder: Folder, key: str, data: bytes) -> bool:
             if key.startswith("log/") and not late:
-                head, _ = get_piece(folder, int(key[4:], 16) - 1)
+                head = get_piece(folder, int(key[4:], 16) - 1).piece
                 sum_of = read_history(folder).sum
                 piece = replace(head, number=head.number + 1, before=sum_of, parts=[], times=[])
                 late.append(create(folder, key, formats.encode(piece)))
@@ -295,7 +295,7 @@ def test_logs_that_wait_too_long_are_given_up(
     assert head.base > first.base
     restore.restore(url, tmp_path / "back")
     assert rows_in(tmp_path / "back") == expected
-    moment_ms = get_piece(open_objects(url), head.base)[0].written_ms - 1
+    moment_ms = get_piece(open_objects(url), head.base).piece.written_ms - 1
     with pytest.raises(InvalidArgument, match=rf"has a gap.*give sequence={first.last}"):
         restore.restore(url, tmp_path / "gap", at_ms=moment_ms)
     restore.restore(url, tmp_path / "before", sequence=first.last)
@@ -589,7 +589,7 @@ def test_a_clock_that_goes_back_restores_no_later_commit(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ms = time.time_ns() // 1_000_000 - 10_000
-    monkeypatch.setattr(archiver, "_now_ms", lambda: now_ms)
+    monkeypatch.setattr(archiver, "now_ms", lambda: now_ms)
     with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
         begun_ms = now_ms
         for name, after_ms in (("1", 100), ("2", 300), ("3", 200), ("4", 400)):
