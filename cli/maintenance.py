@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import kvstream
 from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.output import Output, output_only_options, output_options, polled_progress
 from kvstream.cli.parameters import PathOnly, example
@@ -283,9 +284,22 @@ def version(out: Output) -> None:
             "layout": LAYOUT_VERSION,
             "rocksdict": engine,
             "python": platform.python_version(),
+            "compiled": _compiled(),
         },
         {},
     )
+
+
+def _compiled() -> str:
+    """Return whether compiled code runs: yes, no, or which modules of it are missing."""
+    from kvstream.layout import import_compiled
+
+    package = Path(kvstream.__file__).parent
+    names = [f"kvstream.{path.parent.name}.{path.stem}" for path in package.glob("*/_*.pyx")]
+    missing = sorted(name for name in names if import_compiled(name) is None)
+    if not missing:
+        return "yes"
+    return "no" if len(missing) == len(names) else f"not {', '.join(missing)}"
 
 
 # --- bench ----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import pytest
 
 import kvstream as library
 from kvstream import Store
+from kvstream.layout import twins
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.storage.directory import LAYOUT_FILE
@@ -114,6 +115,7 @@ def test_the_version_is_that_of_the_library(kvstream: Program) -> None:
     shown = kvstream.one("version")
     assert shown["kvstream"] == library.__version__
     assert shown["layout"] == 2
+    assert shown["compiled"] == ("no" if twins is None else "yes")
     assert kvstream.lines("--version") == [f"kvstream {library.__version__}"]
 
 
