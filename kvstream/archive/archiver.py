@@ -19,17 +19,24 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
 from kvstream.archive import format as formats
-from kvstream.archive.format import Piece, Snapshot, piece_key, snapshot_key, table_key
+from kvstream.archive.format import (
+    TABLES,
+    Piece,
+    Snapshot,
+    piece_key,
+    snapshot_key,
+    table_key,
+)
 from kvstream.archive.history import History, put_fence, read_history
 from kvstream.archive.logs import Chunk, Logs, Position, oldest, reaches
 from kvstream.archive.mark import Mark, owner_at
 from kvstream.archive.objects import Objects, refuse_overwriting
 from kvstream.archive.retention import prune
+from kvstream.archive.tables import Digests
 from kvstream.errors import (
     ArchiveTaken,
     ArchiveUnavailable,
@@ -125,8 +132,7 @@ class Archiver:
         self._times: list[tuple[int, int]] = []
         self._first_pieces: dict[int, int] = {}
         self._snapshots: list[Snapshot] = []
-        self._known: dict[tuple[str, int, int, int], str] = {}
-        """The digests of the tables of the last snapshot, by name, inode, size and time."""
+        self._digests = Digests(self._path)
         self._log_bytes = 0
         """Bytes of logs that a restore of the end replays; after an opening only whether some."""
         self._behind_since: float | None = None
@@ -435,30 +441,31 @@ class Archiver:
         }
 
     def _put_tables(self, stage: Path) -> Iterator[tuple[str, tuple[str, int]]]:
-        """Put the tables that are not there; yield name, digest and size of each.
-
-        What was read before is not read again. After an opening each is read once: by its name
-        alone it could be a table of a former owner.
-        """
-        known, self._known = self._known, {}
+        """Put the tables that are not there; yield name, digest and size of each."""
+        there = {found.key for found in self._objects.list(TABLES)}
         for path in sorted(stage.iterdir()):
             if path.suffix not in (".sst", ".blob"):
                 continue
-            if self._stop.is_set():
-                raise ArchiveUnavailable("the store is being closed")
-            status = path.stat()
-            identity = path.name, status.st_ino, status.st_size, status.st_mtime_ns
-            digest = known.get(identity)
-            if digest is None:
-                data = path.read_bytes()
-                digest = sha256(data).hexdigest()
-                if not self._objects.has(table_key(digest)):
-                    self._objects.create(table_key(digest), data)
-                    self._state.puts += 1
-                    self._state.put_bytes += len(data)
+            self._refuse_closing()
+            digest, size = self._digests.of(path), path.stat().st_size
+            key = table_key(digest)
+            if key not in there:
+                self._objects.upload(key, self._read_table(path))
+                there.add(key)
+                self._state.puts += 1
             path.unlink()  # compaction can free the space of what is put
-            self._known[identity] = digest
-            yield path.name, (digest, status.st_size)
+            yield path.name, (digest, size)
+        self._digests.save(self._path)
+
+    def _read_table(self, path: Path) -> Iterator[bytes]:
+        for data in self._digests.read(path):
+            self._refuse_closing()
+            self._state.put_bytes += len(data)
+            yield data
+
+    def _refuse_closing(self) -> None:
+        if self._stop.is_set():
+            raise ArchiveUnavailable("the store is being closed")
 
     # --- the threads ----------------------------------------------------------------------------
 

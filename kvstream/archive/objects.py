@@ -1,4 +1,4 @@
-"""An object store: named bytes, each created once. The only module that reaches one.
+"""An object store: named bytes. The only module that reaches one.
 
 ``file://`` is a folder, such as a second disk or NFS; its objects are durable when they are made.
 The others, ``s3://``, ``gs://`` and ``az://``, are reached by obstore, with addresses and
@@ -13,12 +13,19 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from kvstream.errors import ArchiveUnavailable, InvalidArgument, StoreError, optional_package
+from kvstream.errors import (
+    ArchiveUnavailable,
+    InvalidArgument,
+    KVStreamError,
+    StoreError,
+    optional_package,
+)
 from kvstream.storage import files
 
 SCHEMES = ("file", "s3", "gs", "az")
@@ -29,8 +36,12 @@ TIMEOUT_S = 30.0
 PATIENT_S = 600.0
 """The same for an object of more than ``LARGE`` bytes."""
 LARGE = 4 << 20
-_RANGE = 8 << 20
+_RANGE = 4 << 20
 """Bytes that one request fetches of a table."""
+_PART = 8 << 20
+"""Bytes of a table that one request puts: S3 takes 10,000 parts of at least 5 MB."""
+_PARTS = 2
+"""Parts that are put at a time."""
 PROBES = 8
 """Creations of one key that race when an archive is first used."""
 _DELETED = 1000
@@ -54,8 +65,8 @@ class Objects(Protocol):
         """Make an object; return False, with nothing changed, if there is one with this key."""
         ...
 
-    def has(self, key: str) -> bool:
-        """Return whether there is an object."""
+    def upload(self, key: str, parts: Iterable[bytes]) -> None:
+        """Make an object, or replace it by its like; nobody sees a part of it."""
         ...
 
     def get(self, key: str) -> bytes | None:
@@ -111,7 +122,7 @@ class Folder:
                 return False
             _make_folder(path.parent)
             try:
-                _write(partial, data)
+                _write(partial, (data,))
                 os.link(partial, path)  # fails if it is there: then another was first
             except FileExistsError:
                 return False
@@ -123,11 +134,20 @@ class Folder:
             raise _unavailable(self.url, f"cannot write {path}", error) from None
         return True
 
-    def has(self, key: str) -> bool:
+    def upload(self, key: str, parts: Iterable[bytes]) -> None:
+        path = self._path / key
+        partial = path.with_name(f"{path.name}.{uuid4().hex}{_PARTIAL}")
         try:
-            return (self._path / key).exists()
+            _make_folder(path.parent)
+            try:
+                _write(partial, parts)
+                partial.replace(path)
+            finally:
+                with suppress(OSError):
+                    partial.unlink()
+            files.sync_directory(path.parent)
         except OSError as error:
-            raise _unavailable(self.url, f"cannot look at {self._path / key}", error) from None
+            raise _unavailable(self.url, f"cannot write {path}", error) from None
 
     def get(self, key: str) -> bytes | None:
         try:
@@ -177,9 +197,10 @@ def _make_folder(path: Path) -> None:
         files.sync_directory(path.parent)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, parts: Iterable[bytes]) -> None:
     with path.open("xb") as file:
-        file.write(data)
+        for part in parts:
+            file.write(part)
         file.flush()
         os.fsync(file.fileno())
 
@@ -226,16 +247,25 @@ class Bucket:
             raise _unavailable(self.url, f"cannot put {key}", error) from None
         return True
 
-    def has(self, key: str) -> bool:
-        return self._size(key) is not None
-
-    def _size(self, key: str) -> int | None:
+    def upload(self, key: str, parts: Iterable[bytes]) -> None:
+        remaining = iter(parts)
+        first = _take(remaining, _PART)
         try:
-            return int(self._api.head(self._store, key)["size"])
-        except self._absent:
-            return None
+            if len(first) < _PART:
+                self._api.put(self._patient, key, first, use_multipart=False)
+                return
+            self._api.put(
+                self._patient,
+                key,
+                chain((first,), remaining),
+                use_multipart=True,
+                chunk_size=_PART,
+                max_concurrency=_PARTS,
+            )
+        except KVStreamError:  # of the parts
+            raise
         except Exception as error:
-            raise _unavailable(self.url, f"cannot look at {key}", error) from None
+            raise _unavailable(self.url, f"cannot put {key}", error) from None
 
     def get(self, key: str) -> bytes | None:
         try:
@@ -248,11 +278,18 @@ class Bucket:
             raise _unavailable(self.url, f"cannot get {key}", error) from None
 
     def chunks(self, key: str) -> Iterator[bytes]:
-        size = self._size(key) or 0
-        for start in range(0, size, _RANGE):  # each is repeated by itself if it fails
-            end = min(start + _RANGE, size)
+        try:
+            meta = self._api.head(self._store, key)
+        except self._absent:
+            return
+        except Exception as error:
+            raise _unavailable(self.url, f"cannot look at {key}", error) from None
+        for start in range(0, meta["size"], _RANGE):  # each is repeated by itself if it fails
+            part = start, min(start + _RANGE, meta["size"])
+            # an upload that replaces it meanwhile must not be read on in the middle
+            options = {"range": part, "if_match": meta["e_tag"]}
             try:
-                yield bytes(self._api.get_range(self._store, key, start=start, end=end))
+                yield bytes(self._api.get(self._store, key, options=options).bytes())
             except self._absent:
                 return
             except Exception as error:
@@ -277,6 +314,16 @@ class Bucket:
                     self._api.delete(self._store, names[start : start + _DELETED])
         except Exception as error:
             raise _unavailable(self.url, "cannot delete", error) from None
+
+
+def _take(parts: Iterator[bytes], size: int) -> bytes:
+    """Return the next parts, until they have ``size`` bytes or there are no more."""
+    taken = bytearray()
+    for part in parts:
+        taken += part
+        if len(taken) >= size:
+            break
+    return bytes(taken)
 
 
 def _open_bucket(url: str, timeout_s: float) -> Any:

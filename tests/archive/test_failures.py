@@ -4,7 +4,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,18 +195,16 @@ def test_commits_are_put_while_a_snapshot_is_made(
 ) -> None:
     goes_on, waits = threading.Event(), threading.Event()
 
-    def slow_tables(create: Create) -> Create:
-        def wrapped(folder: Folder, key: str, data: bytes) -> bool:
-            if key.startswith("tables/"):
-                waits.set()
-                assert goes_on.wait(10)
-            return create(folder, key, data)
+    upload = Folder.upload
 
-        return wrapped
+    def upload_slowly(folder: Folder, key: str, parts: Iterable[bytes]) -> None:
+        waits.set()
+        assert goes_on.wait(10)
+        upload(folder, key, parts)
 
     with Store.open(tmp_path / "data", archive=url, archive_interval_s=0.0) as store:
         add(store, "1")
-        wrap_creates(monkeypatch, slow_tables)
+        monkeypatch.setattr(Folder, "upload", upload_slowly)
         monkeypatch.setattr(archiver, "SNAPSHOT_LOG_BYTES", -1)
         store.engine.flush()
         add(store, "2")
