@@ -1,6 +1,6 @@
 """Any moment and any commit of a store under a mixed load can be restored, row by row.
 
-KVSTREAM_CRASH_ROUNDS sets the number of loads.
+KVSTREAM_CRASH_ROUNDS sets the number of moments; each load has some.
 """
 
 import random
@@ -16,11 +16,20 @@ from kvstream.archive.history import read_history
 from kvstream.archive.objects import open_objects
 from kvstream.errors import InvalidArgument
 from kvstream.operations import strings
-from tests.archive.conftest import Rows, all_rows
-from tests.bulkload.test_parts import load
+from kvstream.storage import database
+from tests.archive.conftest import Rows, all_rows, wait_archived
+from tests.bulkload.test_parts import load, numbers_in
 from tests.crash.rounds import rounds
+from tests.patience import PATIENCE_S
 
 STEPS = 150
+MOMENTS = 10
+"""Moments of one load, and as many commits."""
+COARSE_S = 0.15
+"""Longer than the clock of an archive is coarse, on a busy machine too."""
+
+Copy = tuple[int, int, Rows]
+"""A time in Unix ms, the last commit then, and all rows."""
 
 
 class Load:
@@ -34,6 +43,8 @@ class Load:
             *[self._read_group] * 4,
             *[self._add_many, self._trim, self._delete, self._put_job, self._put_string] * 3,
             *[self._expire, self._large, self._flush, self._rename, self._bulk_load] * 2,
+            *[self._schedule] * 2,
+            self._repair,
             self._compact,
             self._reopen,
             self._flush_db,
@@ -74,6 +85,24 @@ class Load:
         for message in jobs.get(3, block=None):
             jobs.ack(message)
 
+    def _schedule(self) -> None:
+        """Make or delete a schedule; some add a message a second, in the thread of the timers."""
+        stream = self.store.stream(self._chance.choice(("jobs", "ticks")))
+        name = self._chance.choice(("often", "seldom"))
+        if self._chance.random() < 0.3:
+            stream.delete_schedule(name)
+        else:
+            stream.schedule(name, "@every 1s" if name == "often" else "0 3 * * *", {"n": "tick"})
+
+    def _repair(self) -> None:
+        """Write a wrong counter, and repair it."""
+        stream = self.store.stream("orders")
+        last = stream.add({"n": "1"})
+        with self.store.engine.hold():
+            self.store.engine.catalog.streams[b"\0\0orders"].length += 5
+            stream.set_id(last)
+            assert any(fault.repaired for fault in self.store.check(repair=True))
+
     def _put_string(self) -> None:
         name = b"string-%d" % self._chance.randint(0, 5)
         self.store.engine.run(strings.put, name, self._chance.randbytes(100))
@@ -107,10 +136,22 @@ class Load:
         load(self.store, place, [{b"bulk-%d" % self._loads: (None, [*range(500)])}], [])
 
 
-def copy_of(store: Store) -> tuple[int, int, Rows]:
+def copy_of(store: Store) -> Copy:
     """Return the time, the last commit and all rows, as of one moment."""
     with store.engine.hold():
         return time.time_ns() // 1_000_000, store.engine.database.sequence, all_rows(store)
+
+
+def quiet_copy(store: Store) -> Copy:
+    """Return a copy of a moment around which nothing is written, since the clock is coarse."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        before = copy_of(store)
+        time.sleep(COARSE_S)
+        at_ms, sequence, rows = copy_of(store)
+        if sequence == before[1]:
+            return at_ms - 20, sequence, rows
+    raise AssertionError("something writes all the time")
 
 
 def rows_at(directory: Path) -> Rows:
@@ -120,7 +161,8 @@ def rows_at(directory: Path) -> Rows:
         return all_rows(store)
 
 
-@pytest.mark.parametrize("seed", range(rounds(1)))
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(-(-rounds(MOMENTS) // MOMENTS)))
 def test_any_moment_and_commit_of_a_mixed_load(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -129,20 +171,17 @@ def test_any_moment_and_commit_of_a_mixed_load(
     monkeypatch.setattr(logs, "RAW_MAX", 100_000)
     chance = random.Random(seed)
     (tmp_path / "parts").mkdir()
-    copies: list[tuple[int, int, Rows]] = []
-    moments: list[tuple[int, int, Rows]] = []
+    copies: list[Copy] = []
+    moments: list[Copy] = []
     with Store.open(tmp_path / "data", archive=url, archive_interval_s=0.02) as store:
         work = Load(store, tmp_path / "parts", chance)
+        steps = chance.sample(range(STEPS), 2 * MOMENTS)
         for step in range(STEPS):
             work.step()
-            if step % 12 == 0:
+            if step in steps[:MOMENTS]:
+                moments.append(quiet_copy(store))
+            elif step in steps:
                 copies.append(copy_of(store))
-            if step % 30 == 29:  # nothing is written for as long as the clock is coarse
-                before = copy_of(store)
-                time.sleep(0.15)
-                after = copy_of(store)
-                if before[1] == after[1]:
-                    moments.append((after[0] - 20, *after[1:]))
         copies.append(copy_of(store))
         expected_end = copies[-1]
     history = read_history(open_objects(url))
@@ -158,5 +197,36 @@ def test_any_moment_and_commit_of_a_mixed_load(
     for number, (at_ms, _, expected) in enumerate(moments):
         restore.restore(url, tmp_path / f"moment-{number}", at_ms=at_ms)
         assert rows_at(tmp_path / f"moment-{number}") == expected
-    assert moments
+    assert len(moments) == MOMENTS
     assert expected_end[1] <= history.head.last  # type: ignore[union-attr]
+
+
+def test_any_commit_of_a_bulk_load_and_those_before_its_snapshot(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of the load is undone when the store is opened, as after a crash."""
+    monkeypatch.setattr(database, "TABLE_BATCH_ROWS", 20)
+    (tmp_path / "parts").mkdir()
+    with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
+        store.stream("orders").add({"n": "0"})
+        before = copy_of(store)
+        load(store, tmp_path / "parts", [{b"bulk": (None, [*range(300)])}], [])
+        loaded = copy_of(store)
+        store.stream("orders").add({"n": "1"})
+        later = copy_of(store)
+        store.engine.archiving.archiver._snapshot()
+        store.stream("orders").add({"n": "2"})
+        wait_archived(store)
+    within = random.sample(range(before[1] + 1, loaded[1]), max(rounds(5) // 5, 5))
+    expected = {sequence: rows for _, sequence, rows in (before, loaded, later)}
+    for sequence in (*expected, *within):
+        place = tmp_path / f"commit-{sequence}"
+        restore.restore(url, place, sequence=sequence)
+        if sequence in expected:
+            assert rows_at(place) == expected[sequence]
+        with Store.open(place) as store:
+            assert store.check() == []
+            contents = numbers_in(store, "bulk")
+        assert contents in ([], [*range(300)])
+        if sequence in expected:
+            assert bool(contents) is (sequence >= loaded[1])

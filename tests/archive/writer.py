@@ -7,6 +7,7 @@
     refused ERROR     another owner has taken over
 """
 
+import os
 import random
 import sys
 import time
@@ -17,7 +18,8 @@ from kvstream.archive import archiver
 from kvstream.errors import ArchiveTaken, UnknownOutcome
 from kvstream.types.options import Durability
 
-FIELD = "n"
+FIELD, WRITER = "n", "by"
+"""The fields of an entry with its number, and with the ID of the process that wrote it."""
 
 
 def numbers_in(store: Store) -> list[int]:
@@ -27,7 +29,8 @@ def numbers_in(store: Store) -> list[int]:
 
 def write(store: Store, number: int, chance: random.Random) -> None:
     """Add an entry, and sometimes do other work."""
-    store.stream("orders").add({FIELD: str(number), "text": "x" * chance.randint(0, 300)})
+    text = "x" * chance.randint(0, 300)
+    store.stream("orders").add({FIELD: str(number), WRITER: str(os.getpid()), "text": text})
     noise = store.stream("noise")
     if number % 7 == 0:
         noise.add_many([{"v": "y" * chance.choice((10, 10, 20_000))}] * 5)
