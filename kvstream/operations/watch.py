@@ -74,6 +74,11 @@ class Watched:
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._prints)
 
+    @property
+    def is_used(self) -> bool:
+        """Whether there is a key or a lease."""
+        return bool(self._prints or self.guards)
+
     def add(self, txn: Txn, name: bytes) -> None:
         """Watch another key; a key that is already watched stays as it was."""
         if name in self._prints:
@@ -89,6 +94,8 @@ class Watched:
 
         After a turn that was rolled back, the changes noted since the last call are its own.
         """
+        if not self.is_used:
+            return False
         if not all(guard.is_held(txn) for guard in self.guards):
             return True
         if self._watch is None:

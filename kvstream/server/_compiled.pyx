@@ -843,6 +843,8 @@ cdef class PlainRun:
             if type(plain) is dict:  # of the subcommands of a container
                 plain = (<dict>plain).get(<object>PyList_GET_ITEM(argv, 1)) if words > 1 else None
             if plain is not self.last or plain is None:
+                if plain is None:
+                    break
                 if type(plain) is not self.command_type:
                     plain = self.pipelines.find_next(client, PyList_GET_SIZE(argvs))
                     if plain is None:

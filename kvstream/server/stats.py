@@ -208,7 +208,10 @@ class Statistics:
 
     def count(self, name: str, seconds: float, calls: int = 1) -> None:
         """Count calls that took ``seconds`` together."""
-        row = self.of(name)
+        row = self.commands.get(name) or self.of(name)
+        if calls == 1:
+            row.count(seconds)
+            return
         row.calls += calls
         row.seconds += seconds
         row.durations.add(seconds / calls, calls)

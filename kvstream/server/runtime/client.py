@@ -413,7 +413,9 @@ class Client(Session):
 
     def end_queue(self) -> None:
         """End MULTI and WATCH."""
-        self.queue, self.watched = None, Watched()
+        self.queue = None
+        if self.watched.is_used:
+            self.watched = Watched()
 
     def reset(self) -> None:
         """Reset the session, as RESET does."""

@@ -456,14 +456,14 @@ class Executor:
                 ran, unanswered = 0, None
                 room = min(most - count, CLIENT_REQUESTS - count % CLIENT_REQUESTS)
                 general = self.dispatcher.needs_general_path
-                if not general and client.is_plain and pipelines.has_next(client):
+                if not general and (client.queue or transactions.is_multi(requests[0])):
+                    ran = self._queue(turn, client, most - count)
+                elif not general and client.is_plain and pipelines.has_next(client):
                     if self._xadds.waiting:
                         self._xadds.flush(turn)
                     ran, unanswered = run_pipeline(
                         pipelines, turn, client, room, self._until, self._replies
                     )
-                elif not general and (client.queue or transactions.is_multi(requests[0])):
-                    ran = self._queue(client, room)
                 if unanswered is not None:
                     self._replies.append(unanswered)
                     self._suspend_and_serve(turn, unanswered)
@@ -472,8 +472,8 @@ class Executor:
                     self._attempt(turn, client, requests.popleft())
                     self.dispatcher.update_path()
                     client.update_path()
+                may_go_on = (ran or 1) < room and client.authenticated
                 count += ran or 1
-                may_go_on = count % CLIENT_REQUESTS > 0 and client.authenticated
             elif not client.take_in():
                 return count, False
             if perf_counter() >= self._until or (self.ready and not may_go_on):
@@ -545,11 +545,17 @@ class Executor:
             pending.unit = None  # must not run again: its client may be in MULTI by then
 
     def _run_unit(
-        self, turn: Turn, client: Client, unit: Operation, depends: bool, reads: bool
+        self,
+        turn: Turn,
+        client: Client,
+        unit: Operation,
+        depends: bool,
+        reads: bool,
+        head: bytes = b"",
     ) -> PendingReply:
         is_sent = client.reply_mode is ReplyMode.ON or None  # an EXEC may change the mode
         pending = PendingReply(
-            client, None, unit, client.db, client.protocol, depends, is_sent, reads
+            client, None, unit, client.db, client.protocol, depends, is_sent, reads, head
         )
         self._replies.append(pending)
         pending.reply = reply = turn.run(unit)
@@ -586,6 +592,10 @@ class Executor:
             self.incremental.add(pending, reply)
             return
         assert isinstance(reply, Paged)
+        if pending.head:
+            before = transactions.reply_of_lines(client, pending.head)
+            self._replies.insert(self._replies.index(pending), before)
+            pending.head = b""
         if pending.is_wanted():
             client.handle(Event.STREAM)
 
@@ -706,20 +716,33 @@ class Executor:
 
     # --- transactions ---------------------------------------------------------------------------
 
-    def _queue(self, client: Client, most: int) -> int:
-        """Run MULTI, and queue the requests after it that need no check; return how many ran."""
+    def _queue(self, turn: Turn, client: Client, most: int) -> int:
+        """Run MULTI, queue the requests after it that need no check, and run EXEC if it is next.
+
+        Returns how many ran.
+        """
         begins = client.is_plain and client.queue is None
         if begins:
+            if self._xadds.waiting:
+                self._xadds.flush(turn)
             transactions.begin(self.dispatcher, client)
         elif client.queue is None:
             return 0
         count = transactions.queue_plain(client, self._queueable, most - begins)
-        if (count or begins) and self.limits.lets_queue(client):
-            self._replies.append(transactions.replies_to_queued(client, count, begins))
-        return count + begins
+        if not (count or begins) or not self.limits.lets_queue(client):
+            return count + begins
+        lines, requests = transactions.lines_to_queued(count, begins), client.requests
+        ends = begins and bool(requests) and transactions.is_exec(requests[0])
+        if ends:
+            requests.popleft()
+            self._exec(turn, client, lines)
+        else:
+            self._replies.append(transactions.reply_of_lines(client, lines))
+        client.update_path()
+        return count + begins + ends
 
-    def _exec(self, turn: Turn, client: Client) -> None:
-        """Run the queue of a MULTI as one unit, atomically."""
+    def _exec(self, turn: Turn, client: Client, head: bytes = b"") -> None:
+        """Run the queue of a MULTI as one unit, atomically; ``head`` is sent before its reply."""
         queue, watched = client.queue, client.watched
         refusal = transactions.refusal_of_exec(self.dispatcher, client)
         if queue is None or refusal is not None:
@@ -727,7 +750,7 @@ class Executor:
             return
         turn.grows |= queue.grows
         unit = partial(transactions.run_queue, self.dispatcher, client, queue, watched)
-        self._run_unit(turn, client, unit, True, not queue.writes)
+        self._run_unit(turn, client, unit, True, not queue.writes, head)
 
     @property
     def in_turn(self) -> bool:

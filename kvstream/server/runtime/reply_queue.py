@@ -150,6 +150,8 @@ class PendingReply:
     """Whether it is written, by CLIENT REPLY; None: not decided yet."""
     reads: bool = False
     """The unit does not write, but may delete what has expired."""
+    head: bytes = b""
+    """Encoded replies to requests before this one, which are sent with it."""
 
     def encode(self) -> bytes:
         """Return the encoded reply; empty if nothing is written."""
@@ -158,9 +160,10 @@ class PendingReply:
             return b""
         protocol = self.protocol or self.client.protocol
         try:
-            return encode(cast(Reply, reply), protocol)
+            encoded = encode(cast(Reply, reply), protocol)
         except KVStreamError as error:  # damaged rows are found when they are encoded
-            return encode(ErrorReply.of(error), protocol)
+            encoded = encode(ErrorReply.of(error), protocol)
+        return self.head + encoded if self.head else encoded
 
     def is_wanted(self) -> bool:
         """Return whether the reply is written; decided once, since CLIENT REPLY SKIP counts."""

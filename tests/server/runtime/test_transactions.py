@@ -93,3 +93,22 @@ def test_xadds_of_an_exec_are_one_operation(
     assert sizes == [5, 2]
     assert reply.count(b"$") == 7
     assert reply.count(b":5\r\n") == 1
+
+
+def test_info_in_a_transaction_counts_the_calls_before_it(server: Server) -> None:
+    ann = server.client()
+    info = request("INFO", "commandstats")
+    ann.send_bytes(request("PING") * 3 + request("MULTI") + info + request("EXEC"))
+    server.turn()
+    assert b"cmdstat_ping:calls=3," in ann.heard()
+
+
+def test_a_long_reply_of_exec_follows_those_to_the_queued_commands(server: Server) -> None:
+    ann, size = server.client(), server.engine.thresholds.short_bytes
+    ann.client.pages = True
+    ann.ask("SET", "k", "v" * (size // 2))
+    ann.send_bytes(request("MULTI") + request("GET", "k") * 4 + request("EXEC") + request("PING"))
+    server.turn()
+    value = b"$%d\r\n%b\r\n" % (size // 2, b"v" * (size // 2))
+    queued = b"+OK\r\n" + b"+QUEUED\r\n" * 4
+    assert ann.heard() == queued + b"*4\r\n" + value * 4 + b"+PONG\r\n"
