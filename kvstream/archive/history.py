@@ -109,6 +109,15 @@ def read_snapshots(objects: Objects) -> Iterator[Snapshot]:
             _log.warning("%s: the snapshot before it is taken", error)
 
 
+def get_snapshot(objects: Objects, piece: int) -> Snapshot:
+    """Return the snapshot before a piece; raise Corruption if it is missing or damaged."""
+    key = snapshot_key(piece)
+    data = objects.get(key)
+    if data is None:
+        raise formats.damaged(key, "it is missing")
+    return formats.decode(Snapshot, key, data)[0]
+
+
 class Fetched(NamedTuple):
     """A piece that was read."""
 

@@ -227,7 +227,7 @@ def _write_store(
     def write(built: Path) -> Plan:
         _write_tables(objects, plan, built, progress)
         last = plan if take is None else take(objects, plan, built, directory)
-        _write_logs(objects, last, built, progress)
+        write_logs(objects, last, built, progress)
         if last.position is not None:
             _keep_position(built, Position(*last.position))
         files.sync_directory(built)
@@ -286,7 +286,7 @@ def _write_tables(objects: Objects, plan: Plan, built: Path, progress: Progress 
     fetched = 0
     with ThreadPoolExecutor(FETCHES) as pool:
         fetches = [
-            pool.submit(_write_table, objects, digest, size, built / name)
+            pool.submit(write_table, objects, digest, size, built / name)
             for name, (digest, size) in plan.snapshot.tables.items()
         ]
         try:
@@ -297,13 +297,18 @@ def _write_tables(objects: Objects, plan: Plan, built: Path, progress: Progress 
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    for name, content in plan.snapshot.files.items():
+    write_small_files(plan.snapshot, built)
+
+
+def write_small_files(snapshot: Snapshot, built: Path) -> None:
+    """Write the files that stand in the snapshot itself."""
+    for name, content in snapshot.files.items():
         if "/" in name or name in ("", ".", ".."):
             raise Corruption(f"the snapshot has a file of an unsafe name: {name!r}")
         files.write(built / name, content)
 
 
-def _write_table(objects: Objects, digest: str, size: int, path: Path) -> int:
+def write_table(objects: Objects, digest: str, size: int, path: Path) -> int:
     """Fetch a table; raise Corruption if it is missing, or is not what its name says."""
     key = table_key(digest)
     hashed, found = sha256(), 0
@@ -321,7 +326,7 @@ def _write_table(objects: Objects, digest: str, size: int, path: Path) -> int:
     return found
 
 
-def _write_logs(objects: Objects, plan: Plan, built: Path, progress: Progress | None) -> None:
+def write_logs(objects: Objects, plan: Plan, built: Path, progress: Progress | None = None) -> None:
     """Write the logs up to the commit of the plan, once the tables are there."""
     fetched, total = plan.table_bytes, plan.table_bytes + plan.log_bytes
     first = plan.snapshot.first_log

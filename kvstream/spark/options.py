@@ -39,6 +39,7 @@ from kvstream.types.ids import (
     position,
     range_end,
     range_start,
+    time_ms,
 )
 from kvstream.types.urls import show_url
 
@@ -50,6 +51,7 @@ PATTERN_RENAMED = "pattern is now called match; the old name will go in a later 
 MISSING_HINT = "the option ignoreMissing (--ignore-missing) treats it as empty"
 OPTIONS = (
     *("path", "paths", "url", "user", "password", "db", "ignoreMissing", "metaPrefix"),
+    *("archive", "at"),
     *("stream", "match", "pattern", "table"),
     *("start", "end", "asof", "partitions", "mode", "columnNameOfCorruptRecord", "failOnDataLoss"),
     *("startingId", "maxEntriesPerTrigger", "minEntriesPerTrigger", "maxTriggerDelay", "group"),
@@ -88,6 +90,8 @@ _ONLY_BATCH = {
     "end": "a streaming read has no end",
     "asof": "a streaming read has no end",
     "table": "the metadata tables are read by spark.read",
+    "archive": "a streaming read follows a store (path) or a server (url)",
+    "at": "a streaming read begins at startingId",
 }
 _TABLE_HINT = (
     "Spark passes none of the options with which CREATE TABLE made a table: use CREATE TEMPORARY "
@@ -128,11 +132,11 @@ def refuse_options_of_batches(options: Options) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One database that is read or written: in a store's directory, or on a server."""
+    """One database that is read or written: of a directory, a server, or a moment of an archive."""
 
-    kind: Literal["path", "url"]
+    kind: Literal["path", "url", "archive"]
     address: str = field(repr=False)
-    """The path or URL; the URL may contain a password."""
+    """The path or URL; that of a server may contain a password."""
     db: int | None = None
     """None: the database in the URL, or 0."""
     user: str | None = field(default=None, repr=False)
@@ -164,22 +168,34 @@ class Place:
         return f"{scheme}://{user}:{password}@{host}{rest[len(netloc) :]}"
 
 
-def places(options: Options) -> list[Place]:
-    """Return the places in ``path`` or ``url``. Raises InvalidArgument for both, or neither."""
+def places(options: Options, *, with_archives: bool = False) -> list[Place]:
+    """Return the places in ``path``, ``url`` or ``archive``, which only batch reads take.
+
+    Raises InvalidArgument unless one of them is given.
+    """
+    archives = split_list(options, "archive")
+    if archives and not with_archives:
+        raise InvalidArgument("an archive can only be read, by spark.read: give path or url here")
     paths, urls = (
         split_list(options, "path") or split_list(options, "paths"),
         split_list(options, "url"),
     )
-    if bool(paths) == bool(urls):
+    if [bool(paths), bool(urls), bool(archives)].count(True) != 1:
         hint = "" if options else f". {_TABLE_HINT}"
-        raise InvalidArgument(f"give either the option path (a directory) or url (a server){hint}")
+        third = ", or archive (its URL)" if with_archives else ""
+        raise InvalidArgument(
+            f"give either the option path (a directory) or url (a server){third}{hint}"
+        )
+    if "at" in options and not archives:
+        raise InvalidArgument("the option at is for archives: with path or url, use asof")
     db = number(options, "db", None)
     user = options.get("user")
     password = options.get("password") or os.environ.get(PASSWORD_VARIABLE)
     if paths:  # a server may hold the store: user and password are for that server
         paths = [os.path.abspath(path_of(path.removeprefix("file:"))) for path in paths]
-    kind: Literal["path", "url"] = "path" if paths else "url"
-    found = [Place(kind, address, db, user, password) for address in paths or urls]
+    kind: Literal["path", "url", "archive"]
+    kind = "path" if paths else "url" if urls else "archive"
+    found = [Place(kind, address, db, user, password) for address in paths or urls or archives]
     repeated = [place.shown for place in found if found.count(place) > 1]
     if repeated:
         raise InvalidArgument(f"the option {kind} names {show(repeated[0])} twice")
@@ -271,6 +287,20 @@ def last_id(options: Options) -> StreamID:
         with _naming(name):
             ids.append(range_end(options.get(name, "+").strip()))
     return min(ids)
+
+
+def moment_ms(options: Options) -> int | None:
+    """Return the option ``at``, a time, in Unix milliseconds; None, the end, if it is missing."""
+    text = options.get("at", "").strip()
+    if not text:
+        return None
+    ms = time_ms(text)
+    if ms is None or ms < 0:
+        raise InvalidArgument(
+            f"the option at must be a time such as 2026-11-29T12:00:03.5Z or 1h ago, not "
+            f"{show(text)}"
+        )
+    return ms
 
 
 def after_id(options: Options) -> StreamID | None:

@@ -23,7 +23,7 @@ FORMAT = "kvstream"
 
 
 class KVStreamSource(DataSource):
-    """Streams as DataFrames, read from stores in directories or from servers."""
+    """Streams as DataFrames, read from stores in directories, from servers, or from archives."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         check_names(options)
@@ -42,7 +42,7 @@ class KVStreamSource(DataSource):
         if "table" in self.options:
             return metadata.schema_of(self.options)
         several = ReadSpec.of(self.options).several
-        return default_schema(self.options, several, len(places(self.options)))
+        return default_schema(self.options, several, len(places(self.options, with_archives=True)))
 
     def reader(self, schema: StructType) -> "DataSourceReader":
         from kvstream.spark.read import metadata

@@ -22,6 +22,8 @@ class Family(IntEnum):
 
 _TREES = Family.TREES
 Row = tuple[bytes, bytes]
+KeyRange = tuple[Family, bytes, bytes]
+"""Rows of a family: ``lower <= key < upper``."""
 Change = tuple[bytes, bytes | None]
 """A key and its new value; None: it is deleted."""
 

@@ -10,7 +10,7 @@ file can be read while RocksDB writes it. This module opens no file, and has a c
     fragment := sum(u32) length(u16) type(u8) part
       sum       CRC-32C of type and part, rotated by 15 bits, plus 0xa282ead8
       type      1: part is a payload; 2, 3, 4: it is the first, a middle, the last part of one
-    payload  := sequence(u64) count(u32) row*         of a log; MANIFEST has others (families.py)
+    payload  := sequence(u64) count(u32) row*         of a log; MANIFEST has others (manifest.py)
     row      := tag(u8) [family(varint)] key [value]
       tag       0 delete, 1 put, 15 delete the range of key <= k < value: in the family 0
                 4, 5, 14: the same with the number of a family
@@ -21,6 +21,7 @@ file can be read while RocksDB writes it. This module opens no file, and has a c
 that the next row will have. A payload may be divided at any byte, also within its first twelve.
 """
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -44,10 +45,17 @@ The value of a DELETE_RANGE is the first key behind the range, that of a DELETE 
 
 _FRAGMENT = Struct("<IHB")
 _BATCH = Struct("<QI")
-_WHOLE, _FIRST, _LAST = 1, 2, 4
+_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _KINDS = {DELETE: DELETE, PUT: PUT, DELETE_RANGE: DELETE_RANGE, 4: DELETE, 5: PUT, 14: DELETE_RANGE}
 """What a row does, by its tag."""
 _WITH_FAMILY = frozenset({4, 5, 14})
+_KINDS_OF_PARTS = {
+    (True, True): _WHOLE,
+    (True, False): _FIRST,
+    (False, False): _MIDDLE,
+    (False, True): _LAST,
+}
+"""The type of a fragment, by whether its part is the first, and the last, of a payload."""
 _VARINT_BYTES = 5
 _U32_MAX = (1 << 32) - 1
 _CUT_PIECE = 64 << 10
@@ -71,6 +79,8 @@ __all__ = [
     "crc32c",
     "cut",
     "find_end",
+    "join",
+    "put_varint",
     "twin",
 ]
 
@@ -231,6 +241,25 @@ def cut(data: bytes, sequence: int) -> bytes | None:
     return None
 
 
+def join(payloads: Iterable[bytes]) -> bytes:
+    """Return the bytes of a file that holds payloads."""
+    file = bytearray()
+    for payload in payloads:
+        at, is_first = 0, True
+        while is_first or at < len(payload):
+            left = BLOCK - len(file) % BLOCK
+            if left < _FRAGMENT.size:
+                file += bytes(left)
+                left = BLOCK
+            part = payload[at : at + left - _FRAGMENT.size]
+            at += len(part)
+            is_last = at == len(payload)
+            kind = bytes([_KINDS_OF_PARTS[is_first, is_last]])
+            file += _FRAGMENT.pack(_masked(crc32c(kind + part)), len(part), kind[0]) + part
+            is_first = False
+    return bytes(file)
+
+
 def find_end(data: bytes, start: int, at: int, last: int, until: int) -> tuple[int, int, int]:
     """Find the end of the records of a log up to a row's number, without making them.
 
@@ -349,6 +378,16 @@ def take_varint(data: bytes, at: int, size: int = _VARINT_BYTES) -> tuple[int, i
         if byte < 128:
             return number, at + shift + 1
     raise ValueError("an unfinished number")
+
+
+def put_varint(number: int) -> bytes:
+    """Return a number as a varint."""
+    put = bytearray()
+    while number > 127:
+        put.append(number & 127 | 128)
+        number >>= 7
+    put.append(number)
+    return bytes(put)
 
 
 def take_bytes(data: bytes, at: int) -> tuple[bytes, int]:

@@ -33,6 +33,8 @@ class Access(Enum):
     """For reading while another process writes."""
     SALVAGE = auto()
     """For writing, skipping every damaged record of the log."""
+    REPLAY = auto()
+    """For writing the log into tables, without any compaction."""
 
 
 class Recovered(Protocol):

@@ -373,6 +373,9 @@ class Opener:
             family.name: _family_options(family, templates[family.name])
             for family in family_settings(self._options)
         }
+        if access is Access.REPLAY:
+            for family_options in families.values():
+                family_options.set_disable_auto_compactions(True)
         general.set_max_file_opening_threads(_opening_threads(path))
         if access is Access.FOLLOW:
             general.set_max_open_files(-1)  # else it may miss tables that are deleted meanwhile
@@ -402,6 +405,19 @@ class Opener:
             with suppress(Exception):  # it is closed already, or its last write failed
                 self._opened[-1].close()
             self._opened.pop()
+
+
+def replay_log(directory: Path, options: StoreOptions) -> None:
+    """Write the rows of a store's log into tables, which are not compacted, and close it.
+
+    The store may lack tables: a compaction would take their deleted rows for rows that are not
+    there, and drop the deletions. Raises what opening raises.
+    """
+    opener = Opener(options)
+    try:
+        opener(directory, Access.REPLAY)
+    finally:
+        opener.close()
 
 
 def _opening_threads(path: Path) -> int:

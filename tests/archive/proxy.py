@@ -1,4 +1,4 @@
-"""A proxy before an S3 server that loses answers: the request was carried out."""
+"""A proxy before an S3 server that loses answers, and notes what is asked."""
 
 import select
 import socket
@@ -8,13 +8,18 @@ from typing import Self
 
 
 class Proxy:
-    """Passes connections on; closes each ``lost_each``-th PUT in place of its answer."""
+    """Passes connections on; closes each ``lost_each``-th PUT in place of its answer.
 
-    def __init__(self, port: int, lost_each: int) -> None:
+    A request whose answer is lost was carried out.
+    """
+
+    def __init__(self, port: int, lost_each: int = 1 << 62) -> None:
         self._to, self._lost_each = port, lost_each
         self._puts = 0
         self.lost = 0
         """Answers that were lost."""
+        self.gets: list[str] = []
+        """The paths of all GET requests."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._open: set[socket.socket] = set()
@@ -66,7 +71,9 @@ class Proxy:
                     client.sendall(data)
 
     def _is_unlucky(self, data: bytes) -> bool:
-        """Return whether a request begins whose answer is to be lost."""
+        """Return whether a request begins whose answer is to be lost; note a GET."""
+        if data.startswith(b"GET "):
+            self.gets.append(data.split(b" ", 2)[1].decode())
         if not data.startswith(b"PUT "):
             return False
         self._puts += 1

@@ -191,7 +191,7 @@ class Trimming:
 
     def rows(self, pages: int, change: Callable[[], object]) -> int:
         """Return the number of entries read."""
-        reading, seen = self.source.open(), 0
+        reading, seen = self.source.open(()), 0
         try:
             if not pages:
                 change()
@@ -253,7 +253,7 @@ def test_pieces_are_read_over_one_connection_unless_a_reply_is_left(
         client.delete(f"short:{number}")
         client.xadd(f"short:{number}", {"n": number})
     read = Trimming(trimmed_url, 3000)
-    reader = read.source.open()
+    reader = read.source.open(())
     piece = read.pieces[0]
     before = client.info("stats")["total_connections_received"]
     for number in range(20):

@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kvstream.spark.gc_settings import freeze_modules, without_gc
-from kvstream.spark.options import Options, Place, flag, number, places
+from kvstream.spark.options import Options, Place, flag, moment_ms, number, places
+from kvstream.spark.read import archives
 from kvstream.spark.read.partitions import (
     Piece,
     ReadSpec,
@@ -36,7 +38,9 @@ class BatchReader(DataSourceReader):
     """Reads streams as they were when the query was planned."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        self._places = places(options)
+        self._places = places(options, with_archives=True)
+        self._at_ms = moment_ms(options)
+        self._staging = options.get("stagingpath")
         self._partitions = number(options, "partitions", None, least=1)
         self._missing_is_empty = flag(options, "ignoremissing", False)
         self._fail_on_loss = flag(options, "failondataloss", True)
@@ -59,6 +63,10 @@ class BatchReader(DataSourceReader):
                 keys = streams_of(store, self._spec)
                 self._require(keys, place)
                 return copy, pieces_of(store, keys, self._spec, tasks)
+        if place.kind == "archive":
+            source = archives.find(place, self._at_ms, self._staging)
+            require = partial(self._require, place=place)
+            return source, archives.plan(source, self._spec, tasks, require)
         reader = ServerReader(client_of(place))
         try:
             keys = reader.streams(self._spec)
@@ -99,7 +107,7 @@ def read_task(partition: InputPartition, schema: ReadSchema) -> Iterator["pa.Rec
     freeze_modules()
     batches = schema.batches()
     for source, pieces in partition.parts:
-        reader = source.open()
+        reader = source.open(pieces)
         try:
             for piece in pieces:
                 with without_gc():

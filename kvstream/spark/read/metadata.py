@@ -5,7 +5,7 @@ snapshot; by ``url`` each stream and group is queried by a command of its own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -13,7 +13,17 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from kvstream.errors import InvalidArgument, NoGroup, NoSuchKey, quote
 from kvstream.group import Group
-from kvstream.spark.options import Options, choice, flag, patterns, places, split_list
+from kvstream.spark.options import (
+    Options,
+    Place,
+    choice,
+    flag,
+    moment_ms,
+    patterns,
+    places,
+    split_list,
+)
+from kvstream.spark.read.archives import Archived, find
 from kvstream.spark.read.partitions import ReadSpec
 from kvstream.spark.read.servers import Server, ServerReader, client_of
 from kvstream.spark.read.stores import Copy, make_copy, require, streams_of
@@ -50,7 +60,7 @@ def table_of(options: Options) -> str:
 def schema_of(options: Options) -> StructType:
     """Return the schema of the table that the options name."""
     columns = TABLES[table_of(options)]
-    if len(places(options)) > 1:
+    if len(places(options, with_archives=True)) > 1:
         columns = ("store", *columns)
     kinds = {True: LongType(), False: StringType()}
     return StructType([StructField(name, kinds[name in _NUMBERS]) for name in columns])
@@ -59,7 +69,7 @@ def schema_of(options: Options) -> StructType:
 class TablePartition(InputPartition):
     """One place, whose rows one task reads."""
 
-    def __init__(self, source: Copy | Server) -> None:
+    def __init__(self, source: Copy | Server | Archived) -> None:
         super().__init__(None)
         self.source = source
 
@@ -68,7 +78,9 @@ class TableReader(DataSourceReader):
     """Reads one table, of all streams unless the options name some."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        self._places = places(options)
+        self._places = places(options, with_archives=True)
+        self._at_ms = moment_ms(options)
+        self._staging = options.get("stagingpath")
         self._table = table_of(options)
         self._missing_is_empty = flag(options, "ignoremissing", False)
         some = split_list(options, "stream") or patterns(options)
@@ -80,30 +92,37 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Copy each store; return one partition for each place."""
-        return [
-            TablePartition(make_copy(place) if place.kind == "path" else Server(place))
-            for place in self._places
-        ]
+        return [TablePartition(self._source(place)) for place in self._places]
+
+    def _source(self, place: Place) -> Copy | Server | Archived:
+        if place.kind == "archive":
+            return find(place, self._at_ms, self._staging)
+        return make_copy(place) if place.kind == "path" else Server(place)
+
+    def _open(self, source: Copy | Server | Archived) -> AbstractContextManager[Store]:
+        if isinstance(source, Archived):
+            return source.table(self._spec, self._table)
+        return source.store()
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of one place, without those of keys that were deleted meanwhile."""
         assert isinstance(partition, TablePartition)
         source, rows = partition.source, _ROWS[self._table]
         shown = source.shown.encode()
-        with source.store() as store:
+        with self._open(source) as store:
             for key in self._keys(source, store):
                 with suppress(NoSuchKey):
                     for row in rows(store.stream(key)):
                         row |= {"store": shown, "stream": key}
                         yield tuple(_value(name, row[name], raw) for name, raw in self._columns)
 
-    def _keys(self, source: Copy | Server, store: Store) -> list[bytes]:
+    def _keys(self, source: Copy | Server | Archived, store: Store) -> list[bytes]:
         """Return the streams. Raises NoSuchKey if a named one does not exist."""
-        if isinstance(source, Copy):
-            keys = streams_of(store, self._spec)
-        else:
+        if isinstance(source, Server):
             with closing(ServerReader(client_of(source.place))) as reader:
                 keys = reader.streams(self._spec)
+        else:
+            keys = streams_of(store, self._spec)
         if not self._missing_is_empty:
             require(self._spec, keys, source.shown)
         return keys

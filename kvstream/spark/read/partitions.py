@@ -116,7 +116,9 @@ class Source(Protocol):
     @property
     def shown(self) -> str: ...
 
-    def open(self) -> Reader: ...
+    def open(self, pieces: Sequence[Piece]) -> Reader:
+        """Open what a task reads."""
+        ...
 
 
 class TaskPartition(InputPartition):

@@ -62,7 +62,7 @@ class Server:
     def shown(self) -> str:
         return self.place.shown
 
-    def open(self) -> "ServerReader":
+    def open(self, pieces: Sequence[Piece]) -> "ServerReader":
         return ServerReader(client_of(self.place), self)
 
     def store(self) -> Store:

@@ -6,7 +6,7 @@ removes copies.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -70,7 +70,7 @@ class Copy:
             block_cache_bytes=CACHE_BYTES,
         )
 
-    def open(self) -> "CopyReader":
+    def open(self, pieces: Sequence[Piece]) -> "CopyReader":
         reader_snapshots.touch(Path(self.path))
         try:
             return CopyReader(self.store())

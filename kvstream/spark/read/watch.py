@@ -122,7 +122,7 @@ class FollowedStore:
     def shown(self) -> str:
         return self.place.shown
 
-    def open(self) -> "FollowReader":
+    def open(self, pieces: Sequence[Piece]) -> "FollowReader":
         return FollowReader(follower(self.place.address, self.place.db or 0), self)
 
 
