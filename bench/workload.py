@@ -83,7 +83,7 @@ class Sizes:
 
 
 FULL = Sizes(
-    rounds=7,
+    rounds=5,
     settle_s=0.2,
     single=20_000,
     bulk=100_000,
@@ -93,7 +93,7 @@ FULL = Sizes(
     acked=1_000_000,
     large=10_000_000,
     loaded=10_000_000,
-    served=100_000,
+    served=50_000,
     moved=2_000_000,
     sparked=4_000_000,
     sparked_mb=2_000,
