@@ -130,6 +130,8 @@ class Archiver:
         self._next, self._before, self._base = 0, b"", 0
         self._needs_base = True
         self._times: list[tuple[int, int]] = []
+        self._latest_ms = 0
+        """The last time that was noted."""
         self._first_pieces: dict[int, int] = {}
         self._snapshots: list[Snapshot] = []
         self._digests = Digests(self._path)
@@ -167,6 +169,7 @@ class Archiver:
             refuse_overwriting(self._objects)
         goes_on = self._goes_on(history, Mark.read(place))
         archive, epoch = head.archive if head else uuid4().hex, uuid4().hex
+        self._latest_ms = head.latest_ms if head else 0
         self._state.archive, self._state.epoch = archive, epoch
         self._next, self._before, self._snapshots = history.next, history.sum, history.snapshots
         self._base, self._needs_base = self._next, not goes_on
@@ -220,9 +223,14 @@ class Archiver:
             last=last,
             position=position,
             base=self._base,
-            written_ms=now_ms(),
+            written_ms=self._note_ms(),
             owner=owner_at(self._database.directory),
         )
+
+    def _note_ms(self) -> int:
+        """Return the time for a note; notes do not go back."""
+        self._latest_ms = formats.time_after(self._latest_ms, now_ms())
+        return self._latest_ms
 
     # --- pieces ---------------------------------------------------------------------------------
 
@@ -326,7 +334,7 @@ class Archiver:
         noted = list(self._times)
         times = noted[: _count_until(noted, last)]
         if len(times) == len(noted) and (not times or times[-1][1] < last):
-            times.append((now_ms(), last))
+            times.append((self._note_ms(), last))
         return times
 
     def make_durable(self, sequence: int) -> None:
@@ -415,7 +423,7 @@ class Archiver:
             archive=self._state.archive,
             epoch=self._state.epoch,
             sequence=sequence,
-            written_ms=now_ms(),
+            written_ms=self._note_ms(),
             piece=self._next,
             first_piece=self._first_piece(first_log),
             first_log=first_log,
@@ -496,7 +504,7 @@ class Archiver:
         """Note the last commit with the time, if there are new ones."""
         sequence = self._database.sequence
         if sequence > (self._times[-1][1] if self._times else self._state.sequence):
-            self._times.append((now_ms(), sequence))
+            self._times.append((self._note_ms(), sequence))
         if len(self._times) > TIMES_MAX:
             with self._shipping:
                 del self._times[:-1:2]

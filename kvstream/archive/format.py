@@ -40,6 +40,8 @@ _HEAD = Struct(">4sBBI")
 _SUM_BYTES = 32
 _LEVEL = 1
 """Of zstd. Logs of text entries become 0.12 of their size; level 3 takes twice the time for 0.1."""
+CLOCK_BACK_MAX_MS = 3_600_000
+"""The time of an archive stands still if the clock goes back by less; by more, it was wrong."""
 RAW_MAX = 16 << 20
 """Bytes of logs in one piece: what the archiver holds in memory."""
 
@@ -86,6 +88,11 @@ class Piece:
     def is_base(self) -> bool:
         """Whether the history begins here, or begins anew."""
         return self.base == self.number
+
+    @property
+    def latest_ms(self) -> int:
+        """The last time that is noted in it."""
+        return max([self.written_ms, *(ms for ms, _ in self.times[-1:])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +156,15 @@ def encode(head: Piece | Snapshot, raw: bytes = b"") -> bytes:
     hashed.update(packed)
     hashed.update(body)
     return b"".join((start, packed, body, hashed.digest()))
+
+
+def time_after(latest_ms: int, now_ms: int) -> int:
+    """Return the time to be noted after another one, in Unix ms.
+
+    It is not before that one, although the clock went back or that of a new owner is behind: else a
+    moment would come twice, and a restore to it would have commits that came after the first.
+    """
+    return latest_ms if now_ms < latest_ms <= now_ms + CLOCK_BACK_MAX_MS else now_ms
 
 
 def sum_of(data: bytes) -> bytes:
@@ -226,6 +242,7 @@ def _decompress(body: bytes, size: int) -> bytes:
 
 
 __all__ = [
+    "CLOCK_BACK_MAX_MS",
     "RAW_MAX",
     "Part",
     "Piece",
@@ -240,4 +257,5 @@ __all__ = [
     "snapshot_key",
     "sum_of",
     "table_key",
+    "time_after",
 ]

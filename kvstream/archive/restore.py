@@ -123,7 +123,7 @@ def _take(objects: Objects, plan: Plan, built: Path, directory: Path) -> Plan:
             number=head.number + 1,
             epoch=uuid4().hex,
             before=history.sum,
-            written_ms=now_ms(),
+            written_ms=formats.time_after(head.latest_ms, now_ms()),
             parts=[],
             times=[],
             owner=owner_at(directory),

@@ -25,8 +25,10 @@ PROGRAM = shutil.which("weed", path=_BESIDE_PYTHON)
 class Seaweed:
     """One server; ``stop`` and ``go_on`` freeze it, ``kill`` and ``start`` end and begin it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, volumes: int = 100, volume_mb: int = 64) -> None:
+        """``volumes`` files of ``volume_mb`` are all the space that it has."""
+        self._folder, self._volume_mb = folder, volume_mb
+        self.grow(volumes)
         self.ports = [free_port() for _ in range(8)]
         identity = {
             "name": "kvstream",
@@ -49,6 +51,10 @@ class Seaweed:
             "AWS_ALLOW_HTTP": "true",
         }
 
+    def grow(self, volumes: int) -> None:
+        """Have space for so many volumes from its next start on."""
+        self._sizes = [f"-volume.max={volumes}", f"-master.volumeSizeLimitMB={self._volume_mb}"]
+
     def start(self) -> None:
         """Start the server, and wait until it takes requests."""
         parts = ("s3", "master", "volume", "filer")
@@ -62,8 +68,8 @@ class Seaweed:
             *ports,
         ]
         command += ["-ip.bind=127.0.0.1", "-filer", "-s3", f"-s3.config={self._config}"]
-        command += ["-volume.max=100", "-master.volumeSizeLimitMB=64", "-s3.port.iceberg=0"]
-        command += ["-master.telemetry=false", "-s3.port.lance=0", "-volume.preStopSeconds=0"]
+        command += [*self._sizes, "-s3.port.iceberg=0", "-master.telemetry=false"]
+        command += ["-s3.port.lance=0", "-volume.preStopSeconds=0"]
         log = (self._folder / "log").open("ab")
         self._process = subprocess.Popen(
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self._folder

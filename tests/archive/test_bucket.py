@@ -13,6 +13,7 @@ from kvstream.errors import ArchiveUnavailable, Corruption, UnknownOutcome
 from kvstream.types.options import Durability
 from tests.archive import test_archive as core
 from tests.archive import test_failures as failures
+from tests.archive import test_moments as moments
 from tests.archive.conftest import all_rows, rows_in, wait_archived
 from tests.archive.seaweed import Seaweed
 
@@ -24,6 +25,7 @@ test_going_on = core.test_a_store_goes_on_with_its_archive_when_it_is_opened_aga
 test_anew = core.test_what_was_written_without_the_archive_begins_it_anew
 test_take_over = core.test_a_store_that_takes_over_goes_on_from_the_end
 test_bulk_load = core.test_bulk_loads_are_in_the_archive
+test_mixed_load = moments.test_any_moment_and_commit_of_a_mixed_load
 test_retention = failures.test_a_former_owner_that_slept_through_a_retention_writes_nothing
 test_free_place = core.test_a_restore_needs_a_free_place
 

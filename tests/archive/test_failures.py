@@ -87,6 +87,33 @@ def test_a_piece_that_came_after_its_put_had_failed_is_this_owners(
     assert rows_in(tmp_path / "back") == expected
 
 
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_a_store_of_objects_that_overwrites_is_refused_one_that_loses_an_answer_not(
+    tmp_path: Path, url: str, bucket: Path, monkeypatch: pytest.MonkeyPatch, overwrites: bool
+) -> None:
+    """The first creation is sent again after its answer was lost, and finds its object."""
+
+    def probed(create: Create) -> Create:
+        def wrapped(folder: Folder, key: str, data: bytes) -> bool:
+            if not key.startswith("probes/"):
+                return create(folder, key, data)
+            if overwrites:
+                (bucket / key).unlink(missing_ok=True)
+                return create(folder, key, data)
+            create(folder, key, data)
+            return False
+
+        return wrapped
+
+    wrap_creates(monkeypatch, probed)
+    if overwrites:
+        with pytest.raises(ArchiveUnavailable, match="does not compare and set"):
+            Store.open(tmp_path / "data", archive=url)
+    else:
+        Store.open(tmp_path / "data", archive=url).close()
+    assert not list((bucket / "probes").iterdir())
+
+
 def test_an_interrupt_at_any_call_puts_nothing_twice(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
