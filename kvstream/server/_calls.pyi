@@ -2,6 +2,16 @@ from typing import Any
 
 BOUNDS: dict[str, int]
 
+def bind(
+    client: type,
+    scripts: type,
+    busy: type,
+    interpreter: type,
+    script: type,
+    row: type,
+    txn: type,
+    batch: type,
+) -> None: ...
 def queue_plain(
     client: object, commands: dict[bytes, Any], most: int, argument_bytes: int
 ) -> int: ...

@@ -8,7 +8,9 @@ nothing but the statistics observes calls. All else is left to the Python twins.
 from cpython.bytes cimport PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM
+from kvstream.layout._slots cimport find_slots, get, is_of, part, put
 from kvstream.resp._sockets cimport kvstream_now_ns
+from kvstream.server._changes cimport BatchSlots, TxnSlots, is_dirty
 
 from kvstream.commands.command import Blocked
 from kvstream.commands.replies import OK, ErrorReply, Simple
@@ -26,12 +28,73 @@ SMALL_COUNTS = {b"%d" % count: count for count in range(10)}
 cdef long long SMALL_MAX = 1 << 62  # numbers beyond it may not be integers of RESP
 NO_LIMIT = 1 << 40
 SCRIPT_KILL = "SCRIPT KILL"
+ZERO = 0.0
 BOUNDS = {  # which a test compares with those of the Python functions
     "arguments_max": ARGUMENTS_MAX,
     "object_bytes": OBJECT_BYTES,
     "recent": RECENT,
     "small": SMALL,
 }
+
+
+
+# --- the slots of Python's classes -------------------------------------------------------------------
+
+
+cdef struct ClientSlots:
+    Py_ssize_t type
+    Py_ssize_t commands_run, db, in_exec, last_command, no_touch, pages, prefix, protocol, user
+
+
+cdef struct ScriptsSlots:
+    Py_ssize_t type
+    Py_ssize_t _allows_oom, _caching, _client, _error_of_call, _failure, _interpreter
+    Py_ssize_t _is_read_only, _running, _txn, busy, protocol, quick
+
+
+cdef struct BusySlots:
+    Py_ssize_t type
+    Py_ssize_t _end, _kill, _name, _pause_at, awaits_first, has_written, is_slow, is_stopping
+
+
+cdef struct InterpreterSlots:
+    Py_ssize_t type
+    Py_ssize_t call, error, loaded, nearly, used
+
+
+cdef struct ScriptSlots:
+    Py_ssize_t type
+    Py_ssize_t has_flags, sha, stays
+
+
+cdef struct RowSlots:
+    Py_ssize_t type
+    Py_ssize_t calls, durations, idle, seconds
+
+
+cdef ClientSlots CLIENT
+cdef ScriptsSlots SCRIPTS
+cdef BusySlots BUSY
+cdef InterpreterSlots INTERPRETER
+cdef ScriptSlots SCRIPT
+cdef RowSlots ROW
+cdef TxnSlots TXN
+cdef BatchSlots BATCH
+
+
+def bind(
+    type client, type scripts, type busy, type interpreter, type script, type row, type txn,
+    type batch,
+):
+    """Find the slots of the classes. What is of other classes, or comes before, is not plain."""
+    global CLIENT, SCRIPTS, BUSY, INTERPRETER, SCRIPT, ROW, TXN, BATCH
+    CLIENT, SCRIPTS = find_slots(client, CLIENT), find_slots(scripts, SCRIPTS)
+    BUSY, INTERPRETER = find_slots(busy, BUSY), find_slots(interpreter, INTERPRETER)
+    SCRIPT, ROW = find_slots(script, SCRIPT), find_slots(row, ROW)
+    TXN, BATCH = find_slots(txn, TXN), find_slots(batch, BATCH)
+
+
+# --- the queue of MULTI -----------------------------------------------------------------------------
 
 
 cdef inline bint fits(Py_ssize_t arity, Py_ssize_t words) noexcept:
@@ -77,7 +140,8 @@ cdef class PlainCommand:
     cdef object command, name, handler
     cdef Py_ssize_t arity, key_at
     cdef bint touches, counts, collects, writes, shows_change, grows, may_change, in_scripts
-    cdef object row  # of the statistics, with its recent times
+    cdef object row  # of the statistics, with its times
+    cdef object durations
     cdef list recent
 
     def __init__(self, command, bint may_change, bint in_scripts):
@@ -121,7 +185,10 @@ cdef class PlainCalls:
         """Return whether a client's calls may be plain now."""
         self.noted_s = self.recorder.noted_s
         return (
-            client.user.free and not client.no_touch and not self.dispatcher.needs_general_path
+            is_of(client, CLIENT.type)
+            and not get(client, CLIENT.no_touch)
+            and get(client, CLIENT.user).free
+            and not self.dispatcher.needs_general_path
         )
 
     cdef object answer(self, PlainCommand plain, object client, list argv, object txn):
@@ -139,9 +206,9 @@ cdef class PlainCalls:
 
     cdef int collect(self, PlainCommand plain, object client, list argv, object txn) except -1:
         """Collect the keys of a call."""
-        cdef set missing = txn.missing
+        cdef set missing = get(txn, TXN.missing) if is_of(txn, TXN.type) else txn.missing
         if plain.key_at:
-            name = <bytes?>client.prefix + <bytes>PyList_GET_ITEM(argv, plain.key_at)
+            name = <bytes?>get(client, CLIENT.prefix) + <bytes>PyList_GET_ITEM(argv, plain.key_at)
             if plain.touches:
                 self.names.append(name)
             if plain.counts:
@@ -156,8 +223,9 @@ cdef class PlainCalls:
         """Return whether a call of a write has changed nothing."""
         cdef bint changed = self.recorder.changed, idle
         if not changed:
-            changed = txn.dirty
-            self.recorder.changed = changed
+            changed = is_dirty(txn, &TXN, &BATCH)
+            if changed:
+                self.recorder.changed = True
         idle = not changed or (plain.shows_change and not reply)
         if txn.only_redelivered:
             txn.only_redelivered, idle = False, True
@@ -167,15 +235,18 @@ cdef class PlainCalls:
         """Count one call."""
         cdef object row = (<dict?>self.statistics.commands).get(plain.name)
         if row is None or row is not plain.row:
-            plain.row = row = self.statistics.of(plain.name)
-            plain.recent = row.durations.recent
-        row.calls += 1
-        row.seconds += spent
+            row = self.statistics.of(plain.name)
+            if not is_of(row, ROW.type):
+                raise TypeError("a row of the statistics has no slots")
+            plain.row, plain.durations = row, get(row, ROW.durations)
+            plain.recent = plain.durations.recent
+        put(row, ROW.calls, get(row, ROW.calls) + 1)
+        put(row, ROW.seconds, <double>get(row, ROW.seconds) + spent)
         if idle:
-            row.idle += 1
+            put(row, ROW.idle, get(row, ROW.idle) + 1)
         plain.recent.append(spent)
         if PyList_GET_SIZE(plain.recent) >= RECENT:
-            row.durations.count()
+            plain.durations.count()
         return 0
 
     def run_queue(
@@ -239,12 +310,13 @@ cdef class ScriptCalls:
     """Does what ``PythonScriptCalls`` of scripts.py does."""
 
     cdef PlainCalls calls
+    cdef dict cached
     cdef object scripts, client, txn, used
     cdef Py_ssize_t nearly
     cdef bint is_plain, reads, has_written
 
     def __init__(self, scripts, PlainCalls calls not None):
-        self.scripts, self.calls = scripts, calls
+        self.scripts, self.calls, self.cached = scripts, calls, scripts.cache.scripts
 
     def begin(self, client, txn, interpreter, bint reads):
         """Take the state of a script that begins."""
@@ -260,63 +332,98 @@ cdef class ScriptCalls:
 
     def run_sha(self, txn, client, list argv not None, bint reads):
         """Run EVALSHA of a compiled script that is known to be quick; else NotImplemented."""
-        cdef object scripts = self.scripts, busy = scripts.busy, script, sha, interpreter, word
-        cdef Py_ssize_t keys, size = 0, at
-        script = (<dict>scripts.cache.scripts).get(argv[1])
-        interpreter = scripts._interpreter
-        word = SMALL_COUNTS.get(argv[2])
-        if script is None or interpreter is None or word is None or script.has_flags:
+        cdef object scripts = self.scripts, busy, script, sha, interpreter, word
+        cdef Py_ssize_t keys, size = 0, at, nearly
+        if not is_of(scripts, SCRIPTS.type) or not is_of(txn, TXN.type):
             return NotImplemented
-        keys, sha = word, script.sha
+        busy, interpreter = part(scripts, SCRIPTS.busy, BUSY.type), get(scripts, SCRIPTS._interpreter)
+        script = self.cached.get(<object>PyList_GET_ITEM(argv, 1))
+        word = SMALL_COUNTS.get(<object>PyList_GET_ITEM(argv, 2))
+        if (
+            not is_of(script, SCRIPT.type)
+            or not is_of(interpreter, INTERPRETER.type)
+            or word is None
+            or get(script, SCRIPT.has_flags)
+        ):
+            return NotImplemented
+        keys, sha = word, get(script, SCRIPT.sha)
         if (
             keys > PyList_GET_SIZE(argv) - 3
             or PyList_GET_SIZE(argv) > ARGUMENTS_MAX
-            or sha not in <set>interpreter.loaded
-            or sha not in <set>scripts.quick
-            or busy.awaits_first
-            or busy.is_stopping
+            or sha not in <set>get(interpreter, INTERPRETER.loaded)
+            or sha not in <set>get(scripts, SCRIPTS.quick)
+            or get(busy, BUSY.awaits_first)
+            or get(busy, BUSY.is_stopping)
             or not self.calls.may_run(client)
         ):
             return NotImplemented
         for at in range(3, PyList_GET_SIZE(argv)):
             size += 2 * PyBytes_GET_SIZE(<bytes?>PyList_GET_ITEM(argv, at))
-        if not interpreter.used() + size <= interpreter.nearly:
+        self.used, nearly = get(interpreter, INTERPRETER.used), get(interpreter, INTERPRETER.nearly)
+        if <Py_ssize_t>self.used() + size > nearly:
+            self.used = None
             return NotImplemented
-        if not script.stays:
+        if not get(script, SCRIPT.stays):
             scripts.cache.get(argv[1])  # which notes the use
-        self.is_plain, self.reads, self.has_written = True, reads, False
+        self.nearly, self.is_plain, self.reads, self.has_written = nearly, True, reads, False
         self.client, self.txn = client, txn
-        self.used, self.nearly = interpreter.used, interpreter.nearly
-        return self.run_script(interpreter, sha, keys, argv)
+        return self.run_script(interpreter, busy, sha, keys, argv)
 
-    cdef object run_script(self, object interpreter, object sha, Py_ssize_t keys, list argv):
+    cdef int begin_script(self, object interpreter, object busy, object sha) except -1:
+        """Do ``Scripts.begin`` and ``Busy.begin``."""
+        cdef object scripts = self.scripts
+        put(scripts, SCRIPTS._running, interpreter)
+        put(scripts, SCRIPTS._client, self.client)
+        put(scripts, SCRIPTS._txn, self.txn)
+        put(scripts, SCRIPTS._error_of_call, None)
+        put(scripts, SCRIPTS.protocol, RESP2)
+        put(scripts, SCRIPTS._is_read_only, self.reads)
+        put(scripts, SCRIPTS._allows_oom, self.reads)
+        put(scripts, SCRIPTS._caching, None)
+        put(busy, BUSY._name, sha)
+        put(busy, BUSY._kill, SCRIPT_KILL)
+        put(busy, BUSY._end, None)
+        put(busy, BUSY._pause_at, ZERO)
+        put(busy, BUSY.has_written, False)
+        put(busy, BUSY.is_slow, False)
+        return 0
+
+    cdef object run_script(
+        self, object interpreter, object busy, object sha, Py_ssize_t keys, list argv
+    ):
         """Run a compiled script as ``Scripts.call`` does."""
-        cdef object scripts = self.scripts, client = self.client, txn = self.txn, result, failure
-        cdef object recorder = self.calls.recorder, last_command = client.last_command
-        cdef object db = client.db, in_exec = client.in_exec, pages = client.pages
-        cdef object protocol = client.protocol
-        scripts.begin(client, txn, interpreter)
-        scripts._is_read_only = scripts._allows_oom = self.reads
-        scripts._caching = None
-        scripts.busy.begin(sha, SCRIPT_KILL)
-        client.in_exec, client.pages, recorder.in_script = True, False, True
+        cdef object scripts = self.scripts, client = self.client, result, failure = None
+        cdef object recorder = self.calls.recorder, last_command = get(client, CLIENT.last_command)
+        cdef object db = get(client, CLIENT.db), in_exec = get(client, CLIENT.in_exec)
+        cdef object pages = get(client, CLIENT.pages), protocol = get(client, CLIENT.protocol)
+        cdef object limits = get(self.txn, TXN.catalog).limits
+        self.begin_script(interpreter, busy, sha)
+        put(client, CLIENT.in_exec, True)
+        put(client, CLIENT.pages, False)
+        recorder.in_script = True
         try:
-            words = (sha, protocol, txn.catalog.limits.reply_max or NO_LIMIT, keys, *argv[3:])
+            words = (sha, protocol, limits.reply_max or NO_LIMIT, keys, *argv[3:])
             try:
-                result = interpreter.call(*words)
-            except interpreter.error as error:
+                result = get(interpreter, INTERPRETER.call)(*words)
+            except get(interpreter, INTERPRETER.error) as error:
                 result = interpreter.failure_of(error)
             else:
                 if type(result) is not int and type(result) is not bytes:
                     result = interpreter.result_of(result)
         finally:
-            client.in_exec, client.pages, recorder.in_script = in_exec, pages, False
-            client.last_command = last_command
-            if client.db != db:
+            put(client, CLIENT.in_exec, in_exec)
+            put(client, CLIENT.pages, pages)
+            put(client, CLIENT.last_command, last_command)
+            recorder.in_script = False
+            if get(client, CLIENT.db) != db:
                 client.select(db)
             self.client = self.txn = self.used = None
             self.is_plain = False
-            failure = scripts.end(sha)
+            if get(scripts, SCRIPTS._failure) is not None or get(busy, BUSY.is_slow):
+                failure = scripts.end(sha)
+            else:  # it stays among the quick ones
+                put(scripts, SCRIPTS._client, None)
+                put(scripts, SCRIPTS._txn, None)
         if failure is not None:
             raise failure
         if type(result) is bytes or type(result) is int and -SMALL_MAX <= result <= SMALL_MAX:
@@ -358,8 +465,8 @@ cdef class ScriptCalls:
             self.has_written = self.scripts.busy.has_written = True
         if plain.grows:
             txn.frees = False
-        client.last_command = plain.name
-        client.commands_run += 1
+        put(client, CLIENT.last_command, plain.name)
+        put(client, CLIENT.commands_run, get(client, CLIENT.commands_run) + 1)
         began = calls.now()
         reply = calls.answer(plain, client, argv, txn)
         spent = calls.now() - began

@@ -30,6 +30,7 @@ from kvstream.resp._sockets cimport (
 )
 from kvstream.resp._waits cimport POLL_NS, SHORT_NS, ShortWaits
 from kvstream.resp._wire cimport encode_ids, encode_plain, take_plain
+from kvstream.server._changes cimport BatchSlots, TxnSlots, is_dirty
 from libc.stdint cimport int64_t
 from libc.string cimport memcmp, memset
 
@@ -44,6 +45,8 @@ cdef enum:
     PAIRS_NEAR = 16  # so many names are compared with each other
     OPTIONS_MAX = 5  # words before the ID of an XADD that trims
     TRIMS_KEPT = 256  # texts of trims that are remembered
+    RECENT = 1024  # as in stats.py
+    XADD_WORDS = 5  # words of the shortest XADD
     READ_ROOM = 262144  # bytes read from a socket at once
 
 
@@ -82,18 +85,28 @@ cdef struct StatisticsSlots:
     Py_ssize_t type
     Py_ssize_t bytes_in
     Py_ssize_t bytes_out
+    Py_ssize_t commands
+
+
+cdef struct RowSlots:
+    Py_ssize_t type
+    Py_ssize_t calls, durations, idle, seconds
 
 
 cdef ClientSlots CLIENT
 cdef ReaderSlots READER
 cdef StatisticsSlots STATISTICS
+cdef RowSlots ROW
+cdef TxnSlots TXN
+cdef BatchSlots BATCH
 
 
-def bind(type client, type reader, type statistics):
+def bind(type client, type reader, type statistics, type row, type txn, type batch):
     """Find the slots of the classes."""
-    global CLIENT, READER, STATISTICS
+    global CLIENT, READER, STATISTICS, ROW, TXN, BATCH
     CLIENT, READER = find_slots(client, CLIENT), find_slots(reader, READER)
-    STATISTICS = find_slots(statistics, STATISTICS)
+    STATISTICS, ROW = find_slots(statistics, STATISTICS), find_slots(row, ROW)
+    TXN, BATCH = find_slots(txn, TXN), find_slots(batch, BATCH)
 
 
 cdef inline object of_client(object client, Py_ssize_t place, object name):
@@ -711,7 +724,7 @@ cdef class PlainRun:
     """The state of the loops of ``run_in_python`` and ``run_ready_in_python`` of pipelines.py."""
 
     cdef object pipelines, turn, dispatcher, recorder, txn, clock, pipeline_type, command_type
-    cdef object held_types
+    cdef object held_types, batched_type
     cdef dict by_word, unchecked, readers, signals
     cdef list pending, times, names, lookups
     cdef set missing
@@ -727,6 +740,7 @@ cdef class PlainRun:
         self.pipelines, self.dispatcher, self.recorder = pipelines, pipelines.dispatcher, recorder
         self.pipeline_type, self.command_type = pipelines.pipeline_type, pipelines.command_type
         self.held_types, self.readers = pipelines.held_types, pipelines.readers
+        self.batched_type = pipelines.batched_type
         self.by_word, self.unchecked = pipelines.by_word, pipelines.unchecked
         self.times, self.names, self.lookups = recorder.times, recorder.names, recorder.lookups
 
@@ -764,12 +778,49 @@ cdef class PlainRun:
     cdef int begin(self, object plain) except -1:
         """Begin a run of requests of one command."""
         if self.times:
-            self.recorder.record_times()
+            self.record_times()
         self.recorder.command = plain
         self.note(plain)
         if plain.grows:
             self.turn.grows = True
         return 0
+
+    cdef int record_times(self) except -1:
+        """Do ``CallRecorder.record_times``."""
+        cdef object recorder = self.recorder, statistics = recorder.statistics, row, durations
+        cdef list recent
+        cdef double seconds = 0, each
+        row = None
+        if is_of(statistics, STATISTICS.type):
+            row = (<dict>get(statistics, STATISTICS.commands)).get(self.name)
+        if not is_of(row, ROW.type):  # it is the first call
+            recorder.record_times()
+            return 0
+        for each in self.times:
+            seconds += each
+        put(row, ROW.calls, get(row, ROW.calls) + PyList_GET_SIZE(self.times))
+        put(row, ROW.seconds, get(row, ROW.seconds) + seconds)
+        if recorder.idle:
+            put(row, ROW.idle, get(row, ROW.idle) + recorder.idle)
+            recorder.idle = 0
+        durations = get(row, ROW.durations)
+        recent = durations.recent
+        recent.extend(self.times)
+        self.times.clear()
+        if PyList_GET_SIZE(recent) >= RECENT:
+            durations.count()
+        return 0
+
+    cdef object find(self, object client, object plain, object requests, Py_ssize_t ran):
+        """Do ``Pipelines.find_next`` for a request whose word has a command that may be batched."""
+        cdef object argv = requests[0], following, word
+        if type(plain) is self.batched_type and not self.pipelines.xadds.waiting:
+            if PyList_GET_SIZE(argv) >= XADD_WORDS and len(requests) > 1:
+                following = requests[1]
+                word = <object>PyList_GET_ITEM(following, 0) if PyList_GET_SIZE(following) else None
+                if word is not None and word != b"XADD" and word != b"xadd":
+                    return plain[0]
+        return self.pipelines.find_next(client, ran)
 
     cdef inline double now(self) except? -1:
         return kvstream_now_ns() * 1e-9 if self.clock is None else self.clock()
@@ -813,8 +864,9 @@ cdef class PlainRun:
         recorder, txn = self.recorder, self.txn
         cdef bint changed = recorder.changed, idle
         if not changed:
-            changed = txn.dirty
-            recorder.changed = changed
+            changed = is_dirty(txn, &TXN, &BATCH)
+            if changed:
+                recorder.changed = True
         idle = not changed or (self.shows_change and not reply)
         if txn.only_redelivered:
             txn.only_redelivered, idle = False, True
@@ -846,7 +898,7 @@ cdef class PlainRun:
                 if plain is None:
                     break
                 if type(plain) is not self.command_type:
-                    plain = self.pipelines.find_next(client, PyList_GET_SIZE(argvs))
+                    plain = self.find(client, plain, requests, PyList_GET_SIZE(argvs))
                     if plain is None:
                         break
                 if plain is not self.last:

@@ -53,7 +53,9 @@ def eval_ro(txn: Txn, client: Client, argv: Argv) -> Answer:
 )
 def evalsha(txn: Txn, client: Client, argv: Argv) -> Answer:
     """Run a script that the server keeps, by the SHA-1 of its text."""
-    return server_of(client).scripts.run_sha(txn, client, argv, reads=False)
+    scripts = server_of(client).scripts
+    reply: Answer = scripts.command.run_sha(txn, client, argv, False)
+    return scripts.run_sha(txn, client, argv, reads=False) if reply is NotImplemented else reply
 
 
 @COMMANDS.command(
@@ -63,7 +65,9 @@ def evalsha(txn: Txn, client: Client, argv: Argv) -> Answer:
 )
 def evalsha_ro(txn: Txn, client: Client, argv: Argv) -> Answer:
     """Run a script that the server keeps and that may not write."""
-    return server_of(client).scripts.run_sha(txn, client, argv, reads=True)
+    scripts = server_of(client).scripts
+    reply: Answer = scripts.command.run_sha(txn, client, argv, True)
+    return scripts.run_sha(txn, client, argv, reads=True) if reply is NotImplemented else reply
 
 
 # --- the scripts that are kept ------------------------------------------------------------------

@@ -66,6 +66,23 @@ class Stopped(Exception):
 class Busy:
     """The long script of one server, if one runs."""
 
+    __slots__ = (
+        "_began",
+        "_end",
+        "_kill",
+        "_name",
+        "_pause_at",
+        "_threshold_ms",
+        "_turn",
+        "awaits_first",
+        "has_written",
+        "is_on",
+        "is_slow",
+        "is_stopping",
+        "request",
+        "takes_turns",
+    )
+
     def __init__(self, threshold_ms: Callable[[], int], suspends_turns: bool) -> None:
         """``threshold_ms`` returns the time after which others get BUSY; 0: never."""
         self._threshold_ms = threshold_ms

@@ -16,6 +16,7 @@ from kvstream.commands.replies import RESP2, ErrorReply, Reply
 from kvstream.engine.engine import Engine
 from kvstream.engine.waiters import Waiter
 from kvstream.errors import ProtocolError
+from kvstream.meta.txn import Txn
 from kvstream.operations.watch import Watched
 from kvstream.resp.requests import ARGUMENT_BYTES, QUERY_LIMIT, RequestReader
 from kvstream.server.acl import Acl, User
@@ -30,7 +31,8 @@ from kvstream.server.runtime.client_state import (
     Event,
     follow,
 )
-from kvstream.server.stats import Statistics
+from kvstream.server.stats import CommandStatistics, Statistics
+from kvstream.storage.batch import Batch
 
 PIECE: Final = 16 << 10
 """Bytes parsed together: as many as Redis reads at once."""
@@ -441,7 +443,7 @@ class Client(Session):
 
 
 if twins is not None:
-    twins.bind(Client, RequestReader, Statistics)
+    twins.bind(Client, RequestReader, Statistics, CommandStatistics, Txn, Batch)
 
 
 class PendingReplies(Protocol):

@@ -94,6 +94,7 @@ class Pipelines:
 
     # What the compiled twins of the loops need of this floor.
     pipeline_type, command_type, failure = Pipeline, Command, TurnFailed
+    batched_type = _UnlessBatched
     readers, held_types, client_requests = dict(READERS), HOLDING, CLIENT_REQUESTS
 
     def __init__(

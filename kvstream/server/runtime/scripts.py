@@ -58,6 +58,8 @@ from kvstream.server.scripting.script import (
     parse_script,
     sha1,
 )
+from kvstream.server.stats import CommandStatistics
+from kvstream.storage.batch import Batch
 from kvstream.types.clock import monotonic
 
 _log = DeferredLogger(__name__)
@@ -91,6 +93,28 @@ class NoScript(RequestError):
 
 class Scripts:
     """The scripts of one server and their interpreter; it is the host that scripts call."""
+
+    __slots__ = (
+        "_allows_oom",
+        "_caching",
+        "_client",
+        "_commands",
+        "_error_of_call",
+        "_failure",
+        "_interpreter",
+        "_is_read_only",
+        "_running",
+        "_server",
+        "_throttle",
+        "_txn",
+        "busy",
+        "cache",
+        "command",
+        "dispatcher",
+        "load_until",
+        "protocol",
+        "quick",
+    )
 
     def __init__(self, server: Server, dispatcher: Dispatcher, commands: Table, busy: Busy) -> None:
         self._server, self.dispatcher, self._commands = server, dispatcher, commands
@@ -186,10 +210,7 @@ class Scripts:
         return self._run(txn, client, argv, script, keys, reads)
 
     def run_sha(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Answer:
-        """Run EVALSHA."""
-        reply: Any = self.command.run_sha(txn, client, argv, reads)
-        if reply is not NotImplemented:
-            return reply  # type: ignore[no-any-return]
+        """Run EVALSHA of a script that ``command`` does not run."""
         try:
             if len(argv[1]) != SHA_DIGITS:
                 raise NoScript
@@ -459,6 +480,10 @@ class PythonScriptCalls:
             return self._scripts.answer(list(argv))
         except BaseException as error:
             return self._scripts.fail(error)
+
+
+if twins is not None:
+    twins.bind(Client, Scripts, Busy, Interpreter, Script, CommandStatistics, Txn, Batch)
 
 
 def _may(user: User, command: Command, argv: Sequence[bytes]) -> bool:

@@ -152,6 +152,25 @@ class NoLua(RequestError):
 class Interpreter:
     """One Lua state and the scripts that it has compiled."""
 
+    __slots__ = (
+        "_end_loading",
+        "_feed",
+        "_forget",
+        "_host",
+        "_imitated",
+        "_load",
+        "_load_library",
+        "_lua",
+        "_runtime",
+        "_version",
+        "call",
+        "error",
+        "loaded",
+        "memory_max",
+        "nearly",
+        "used",
+    )
+
     def __init__(
         self,
         host: Host,
