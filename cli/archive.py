@@ -98,11 +98,11 @@ def _of_archive(command: Callable[P, None]) -> Callable[P, None]:
 
 def _open(url: str) -> Objects:
     """Return the objects of an archive; RequestError if there is none."""
-    from kvstream.archive.format import LOG, SNAPSHOTS  # not for a help text
+    from kvstream.archive.format import SNAPSHOTS, piece_key  # not for a help text
     from kvstream.archive.objects import open_objects
 
     objects = open_objects(url)
-    if not any(any(objects.list(prefix)) for prefix in (SNAPSHOTS, LOG)):
+    if objects.get(piece_key(0)) is None and not any(objects.list(SNAPSHOTS)):
         raise RequestError(f"there is no archive at {url}: look whether bucket and path are right")
     return objects
 
@@ -224,13 +224,13 @@ def status(out: Output, /, url: str) -> None:
     The owner is the process that has put the last piece; whether it still runs, the archive does
     not know. INFO of a server shows how far its archive is behind.
     """
-    from kvstream.archive.format import LOG, PINS, SNAPSHOTS, TABLES  # not for a help text
+    from kvstream.archive.pieces import list_merged  # not for a help text
+    from kvstream.archive.retention import count_readers
 
     objects, history = _history(url)
     head, snapshots = history.head, history.snapshots
-    found = {
-        prefix: [each.size for each in objects.list(prefix)] for prefix in (SNAPSHOTS, LOG, TABLES)
-    }
+    tables = {digest: size for snapshot in snapshots for digest, size in snapshot.tables.values()}
+    first = snapshots[0] if snapshots else None
     out.record(
         {
             "url": url,
@@ -238,14 +238,15 @@ def status(out: Output, /, url: str) -> None:
             "owner": head.owner if head else None,
             "last_put": head.written_ms if head else None,
             "lsn": head.last if head else 0,
-            "first_moment": snapshots[0].written_ms if snapshots else None,
-            "last_moment": _end_ms(history) if snapshots else None,
+            "first_moment": first.written_ms if first else None,
+            "last_moment": _end_ms(history) if first else None,
             "reaches_the_end": history.is_based,
             "snapshots": len(snapshots),
-            "pieces": len(found[LOG]),
-            "tables": len(found[TABLES]),
-            "bytes": sum(map(sum, found.values())),
-            "restores_under_way": sum(1 for _ in objects.list(PINS)),
+            "pieces": history.next - (first.first_piece if first else 0),
+            "merged_objects": len(list_merged(objects)),
+            "tables": len(tables),
+            "bytes": sum(tables.values()) + history.bytes - (first.bytes_before if first else 0),
+            "restores_under_way": count_readers(objects),
         },
         _STATUS_FORMATS,
     )
@@ -275,31 +276,26 @@ def ls(out: Output, /, url: str) -> None:
     snapshot says that the history begins anew with it: the moments just before it are not there,
     since commits were made without the archive.
     """
-    objects, history = _history(url)
+    _, history = _history(url)
     nothing = "nothing can be restored yet: the first snapshot is being made"
-    out.table(_MOMENTS, _moments(objects, history), nothing=nothing)
+    out.table(_MOMENTS, _moments(history), nothing=nothing)
 
 
-def _moments(objects: Objects, history: History) -> Iterator[dict[str, Any]]:
+def _moments(history: History) -> Iterator[dict[str, Any]]:
     """Yield a row for each snapshot, and one for the end."""
-    from kvstream.archive.format import LOG, number_of  # not for a help text
-    from kvstream.archive.history import piece_of
-
-    pieces = [(number_of(each.key), each.size) for each in objects.list(LOG)]
     base = None
-    ends = [*(each.piece for each in history.snapshots[1:]), history.next]
+    ends = [*(each.bytes_before for each in history.snapshots[1:]), history.bytes]
     for snapshot, end in zip(history.snapshots, ends, strict=False):
-        piece = piece_of(objects, snapshot)
         yield {
             "kind": "snapshot",
             "time": snapshot.written_ms,
             "lsn": snapshot.sequence,
             "tables_bytes": sum(size for _, size in snapshot.tables.values()),
-            "log_bytes": sum(size for at, size in pieces if snapshot.piece <= at < end),
-            "gap": base not in (None, piece.base),
-            "owner": piece.owner,
+            "log_bytes": end - snapshot.bytes_before,
+            "gap": base not in (None, snapshot.base),
+            "owner": snapshot.owner,
         }
-        base = piece.base
+        base = snapshot.base
     if history.head is not None and history.is_based:
         yield {
             "kind": "end",
@@ -356,8 +352,9 @@ def prune(out: Output, /, url: str, keep: float, dry_run: bool, yes: bool) -> No
     """Delete what no moment of the last DURATION needs.
 
     Its owner does this after each snapshot, with its --archive-keep; it may go on meanwhile. The
-    newest snapshot, and what leads from it to the end, always stay. Nothing is deleted while
-    somebody restores from the archive or verifies it.
+    newest snapshot, and what leads from it to the end, always stay. So does everything while
+    somebody restores from the archive or verifies it. Tables that no snapshot names, as a snapshot
+    leaves them that was killed, are deleted too once they are a day old.
     """
     from kvstream.archive import retention  # not for a help text
 
@@ -366,14 +363,13 @@ def prune(out: Output, /, url: str, keep: float, dry_run: bool, yes: bool) -> No
     count = retention.count_old(snapshots, keep)
     first_ms = snapshots[count].written_ms if snapshots else None
     first = time_of(first_ms) or "none"
-    if count and not dry_run:
-        if must_ask(yes):
-            confirm(f"Delete {plural(count, 'snapshot')}, all that is older than {first}?")
-        if not retention.prune(objects, snapshots, keep):
-            raise RequestError(
-                f"nothing was deleted: somebody restores from the archive {url}, or verifies it; "
-                "try again later (a restore that was killed counts for a day)"
-            )
+    if count and not dry_run and must_ask(yes):
+        confirm(f"Delete {plural(count, 'snapshot')}, all that is older than {first}?")
+    if not dry_run and retention.prune(objects, snapshots, keep) is None:
+        raise RequestError(
+            f"somebody restores from the archive {url} or verifies it, or its owner makes a "
+            "snapshot: try again later (who was killed meanwhile counts for a day)"
+        )
     out.result(
         f"{plural(count, 'snapshot')} {'would be deleted' if dry_run else 'deleted'}; "
         f"the first moment that can be restored: {first}",

@@ -7,7 +7,8 @@ the next number, so the next piece of this one cannot be created: the store then
 With the durability ``archive`` writers wait for the piece that covers them (``make_durable``), as
 they wait for the fsync with ``always``. Else a thread puts a piece every ``archive_interval_s``.
 
-A snapshot is put by a thread of its own, since it may take hours: the pieces go on meanwhile.
+A snapshot is put by a thread of its own, since it may take hours: the pieces go on meanwhile. So do
+they while another thread merges old ones (merging.py).
 """
 
 import atexit
@@ -34,8 +35,9 @@ from kvstream.archive.format import (
 from kvstream.archive.history import History, put_fence, read_history
 from kvstream.archive.logs import Chunk, Logs, Position, oldest, reaches
 from kvstream.archive.mark import Mark, owner_at
+from kvstream.archive.merging import Merger
 from kvstream.archive.objects import Objects, refuse_overwriting
-from kvstream.archive.retention import prune
+from kvstream.archive.retention import SNAPSHOT, Pin, pin, prune, unpin_snapshots
 from kvstream.archive.tables import Digests
 from kvstream.errors import (
     ArchiveTaken,
@@ -128,6 +130,8 @@ class Archiver:
         self._shipping, self._snapshotting = threading.Lock(), threading.Lock()
         self._stop = threading.Event()
         self._next, self._before, self._base = 0, b"", 0
+        self._bytes = 0
+        """The bytes of all pieces before the next one."""
         self._needs_base = True
         self._times: list[tuple[int, int]] = []
         self._latest_ms = 0
@@ -143,6 +147,9 @@ class Archiver:
         self._logs = Logs(self._directory, Position(0, 0), -1)
         self._thread = threading.Thread(target=self._run, name="kvstream-archiver", daemon=True)
         self._snapshot_thread = threading.Thread()
+        self._merger = Merger(objects, self._stop.is_set)
+        self._merge_thread = threading.Thread()
+        self._merge_again_at, self._merge_failures = 0.0, 0
         directory.register(self)
 
     # --- the beginning --------------------------------------------------------------------------
@@ -171,7 +178,8 @@ class Archiver:
         archive, epoch = head.archive if head else uuid4().hex, uuid4().hex
         self._latest_ms = head.latest_ms if head else 0
         self._state.archive, self._state.epoch = archive, epoch
-        self._next, self._before, self._snapshots = history.next, history.sum, history.snapshots
+        self._next, self._before, self._bytes = history.next, history.sum, history.bytes
+        self._snapshots = history.snapshots
         self._base, self._needs_base = self._next, not goes_on
         position, last = Position(oldest(place), 0), -1
         if goes_on and head is not None:
@@ -224,6 +232,7 @@ class Archiver:
             position=position,
             base=self._base,
             written_ms=self._note_ms(),
+            bytes_before=self._bytes,
             owner=owner_at(self._database.directory),
         )
 
@@ -257,6 +266,8 @@ class Archiver:
     def _count(self, piece: Piece, data: bytes) -> None:
         """Note a piece that is in the archive."""
         self._next, self._before = piece.number + 1, formats.sum_of(data)
+        self._bytes = piece.bytes_before + len(data)
+        self._merger.add(piece.number, len(data))
         self._state.piece, self._state.put_ms = piece.number, piece.written_ms
         self._state.puts += 1
         self._state.put_bytes += len(data)
@@ -385,25 +396,31 @@ class Archiver:
                 self.ship()
                 if self._snapshots and self._snapshots[-1].piece == self._next:
                     return  # nothing was written since
-            base, stage = self._base, self._database.staging() / f"archive-{uuid4().hex}"
-            try:
-                # a history that begins anew needs no log: the present one may be damaged
-                self._copy_files(stage, 0 if self._needs_base else SNAPSHOT_UNFLUSHED)
-                sequence = self._database.sequence
-                tables = dict(self._put_tables(stage))
-                small = {path.name: path.read_bytes() for path in _small_files(stage)}
-                first_log = oldest(stage)
-            finally:
-                remove(stage)
+            unpin_snapshots(self._objects)  # of former owners
+            with pin(self._objects, SNAPSHOT) as pinned:
+                self._copy_and_put(pinned)
+            if not self._stop.is_set():
+                prune(self._objects, self._snapshots, self._options.archive_keep_s)
+
+    def _copy_and_put(self, pinned: Pin) -> None:
+        base, stage = self._base, self._database.staging() / f"archive-{uuid4().hex}"
+        try:
+            # a history that begins anew needs no log: the present one may be damaged
+            self._copy_files(stage, 0 if self._needs_base else SNAPSHOT_UNFLUSHED)
+            sequence = self._database.sequence
+            tables = dict(pinned.hold(self._put_tables(stage)))
+            small = {path.name: path.read_bytes() for path in _small_files(stage)}
+            first_log = oldest(stage)
+        finally:
+            remove(stage)
+        self.ship()
+        while self._logs.last < sequence:
+            if self._stop.wait(SAMPLE_S):
+                return
             self.ship()
-            while self._logs.last < sequence:
-                if self._stop.wait(SAMPLE_S):
-                    return
-                self.ship()
-            with self._shipping:
-                if self._base == base:
-                    self._put_snapshot(sequence, first_log, tables, small)
-            prune(self._objects, self._snapshots, self._options.archive_keep_s)
+        with self._shipping:
+            if self._base == base:
+                self._put_snapshot(sequence, first_log, tables, small)
 
     def _first_piece(self, log: int) -> int:
         """Return the number of a piece before which there are no bytes of a log."""
@@ -429,6 +446,9 @@ class Archiver:
             first_log=first_log,
             tables=tables,
             files=small,
+            base=self._base,
+            bytes_before=self._bytes,
+            owner=owner_at(self._database.directory),
         )
         key, data = snapshot_key(snapshot.piece), formats.encode(snapshot)
         if not self._objects.create(key, data):
@@ -526,6 +546,7 @@ class Archiver:
         is_old = monotonic() - self._snapshot_at > SNAPSHOT_S and self._log_bytes
         if is_old or self._log_bytes > SNAPSHOT_LOG_BYTES or self._needs_base:
             self._start_snapshot()
+        self._start_merging()
 
     def _refuse_backlog(self) -> None:
         """Raise Corruption if the logs that wait for the archive take too much space."""
@@ -560,6 +581,28 @@ class Archiver:
         else:
             self._snapshot_failures, self._state.snapshot_error = 0, ""
 
+    def _start_merging(self) -> None:
+        """Merge pieces in a thread of its own, if there is something to merge."""
+        if self._merge_thread.is_alive() or monotonic() < self._merge_again_at:
+            return
+        if not self._needs_base and self._merger.is_due:
+            self._merge_thread = threading.Thread(
+                target=self._try_merging, name="kvstream-archiver-merge", daemon=True
+            )
+            self._merge_thread.start()
+
+    def _try_merging(self) -> None:
+        try:
+            with self._committer.refuse_calls():
+                self._merger.work()
+        except Exception as error:  # it is tried again
+            self._merge_failures += 1
+            if self._merge_failures == 1 and not self._stop.is_set():
+                _log.warning("pieces of the archive are not merged yet: %s", _text_of(error))
+            self._merge_again_at = monotonic() + _backoff_s(self._merge_failures)
+        else:
+            self._merge_failures = 0
+
     def _note_failure(self, error: Exception, failures: int) -> None:
         away = isinstance(error, ArchiveUnavailable)
         self._state.state, self._state.error = ("unreachable" if away else "failed"), str(error)
@@ -586,7 +629,7 @@ class Archiver:
         self._stop.set()
         _open_archivers.discard(self)
         until = monotonic() + _STOP_S
-        for thread in (self._thread, self._snapshot_thread):
+        for thread in (self._thread, self._snapshot_thread, self._merge_thread):
             if thread.ident is not None:
                 thread.join(max(until - monotonic(), 0))
         if self._state.state in ("follows", "unreachable", "failed"):

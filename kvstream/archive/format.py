@@ -3,6 +3,7 @@
 ::
 
     PREFIX/log/NUMBER          pieces: a fence, or bytes of logs; numbered without gaps, from 0
+    PREFIX/merged/NUMBER-NUMBER  the pieces of these numbers, both included, as they were put
     PREFIX/fences/NUMBER       nothing: the piece of this number may be a fence, and is kept
     PREFIX/snapshots/NUMBER    the files of the store at the commit before the piece of this number
     PREFIX/tables/SHA256       the content of one file, as it is
@@ -11,20 +12,23 @@
 
     object := magic kind(u8) version(u8) size(u32) head body sum
       magic  "KVSA"
-      kind   1 a piece, 2 a snapshot
+      kind   1 a piece, 2 a snapshot, 3 merged pieces
       size   bytes of the head
-      head   a msgpack map: the fields of Piece or Snapshot
-      body   zstd: the bytes of the parts of a piece; else empty
+      head   a msgpack map: the fields of Piece, Snapshot or Merged
+      body   of a piece zstd: the bytes of its parts; of merged pieces the objects that they were,
+             one after another; of a snapshot empty
       sum    SHA-256 of all before it
     integers are big-endian
 
 A piece has the SHA-256 of the piece before it: so a history can be verified as a whole, and two
-histories are never mixed. A fence is never deleted: a former owner that was stopped for long must
+histories are never mixed. A piece may be there as an object, in a merged one, or as both: then the
+merged one counts. Merged objects of the same numbers have the same bytes, whoever has made them. A
+fence is never deleted: a former owner that was stopped for long must
 find its next number taken. A snapshot is not named by its commit: a history that begins anew may do
 so at a commit that has a snapshot already, which does not lead to it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from struct import Struct
@@ -45,8 +49,8 @@ CLOCK_BACK_MAX_MS = 3_600_000
 RAW_MAX = 16 << 20
 """Bytes of logs in one piece: what the archiver holds in memory."""
 
-LOG, FENCES, SNAPSHOTS = "log/", "fences/", "snapshots/"
-TABLES, PINS = "tables/", "pins/"
+LOG, MERGED, FENCES = "log/", "merged/", "fences/"
+SNAPSHOTS, TABLES, PINS = "snapshots/", "tables/", "pins/"
 
 
 class Part(NamedTuple):
@@ -77,6 +81,8 @@ class Piece:
     """The number of the fence at which the history begins, or began anew: no snapshot of before
     leads to here."""
     written_ms: int
+    bytes_before: int
+    """The bytes of all pieces before this one, as objects."""
     parts: list[Part] = field(default_factory=list)
     """None in a fence."""
     times: list[tuple[int, int]] = field(default_factory=list)
@@ -114,14 +120,42 @@ class Snapshot:
     """Names of files, their SHA-256 and size: objects of their own."""
     files: dict[str, bytes]
     """Names and contents of the small files."""
+    base: int
+    """That of the piece before ``piece``."""
+    bytes_before: int
+    """That of ``piece``."""
+    owner: str = ""
+    """Who has made it, for people."""
 
 
-T = TypeVar("T", Piece, Snapshot)
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Pieces that follow one another, in one object."""
+
+    kind: ClassVar[int] = 3
+    first: int
+    """The number of the first one."""
+    sizes: list[int]
+    """The bytes of each."""
+
+
+T = TypeVar("T", Piece, Snapshot, Merged)
 
 
 def piece_key(number: int) -> str:
     """Return the key of a piece."""
     return f"{LOG}{number:016x}"
+
+
+def merged_key(first: int, last: int) -> str:
+    """Return the key of the object with the pieces of these numbers, both included."""
+    return f"{MERGED}{first:016x}-{last:016x}"
+
+
+def merged_numbers(key: str) -> tuple[int, int]:
+    """Return the first and the last number in the key of merged pieces; ValueError for another."""
+    first, _, last = key.removeprefix(MERGED).partition("-")
+    return number_of(first), number_of(last)
 
 
 def fence_key(number: int) -> str:
@@ -149,13 +183,33 @@ def number_of(key: str) -> int:
 
 def encode(head: Piece | Snapshot, raw: bytes = b"") -> bytes:
     """Return an object; ``raw`` is compressed."""
+    return _encode(head, _compress(raw) if raw else b"")
+
+
+def encode_merged(first: int, pieces: Sequence[bytes]) -> bytes:
+    """Return one object with the objects of pieces from a number on."""
+    return _encode(Merged(first, [len(data) for data in pieces]), *pieces)
+
+
+def _encode(head: Piece | Snapshot | Merged, *body: bytes) -> bytes:
     packed = msgpack.packb(asdict(head))
-    start = _HEAD.pack(_MAGIC, head.kind, VERSION, len(packed))
-    body = _compress(raw) if raw else b""
-    hashed = sha256(start)
-    hashed.update(packed)
-    hashed.update(body)
-    return b"".join((start, packed, body, hashed.digest()))
+    parts = _HEAD.pack(_MAGIC, head.kind, VERSION, len(packed)), packed, *body
+    hashed = sha256()
+    for part in parts:
+        hashed.update(part)
+    return b"".join((*parts, hashed.digest()))
+
+
+def split_merged(key: str, data: bytes) -> Iterator[bytes]:
+    """Yield the objects of the pieces in a merged one; raise Corruption if it is damaged."""
+    head, body = decode(Merged, key, data)
+    first, last = merged_numbers(key)
+    if (head.first, len(head.sizes), sum(head.sizes)) != (first, last - first + 1, len(body)):
+        raise damaged(key, "it has other pieces than its name and its head say")
+    at = 0
+    for size in head.sizes:
+        yield body[at : at + size]
+        at += size
 
 
 def time_after(latest_ms: int, now_ms: int) -> int:
@@ -244,17 +298,22 @@ def _decompress(body: bytes, size: int) -> bytes:
 __all__ = [
     "CLOCK_BACK_MAX_MS",
     "RAW_MAX",
+    "Merged",
     "Part",
     "Piece",
     "Snapshot",
     "damaged",
     "decode",
     "encode",
+    "encode_merged",
     "fence_key",
+    "merged_key",
+    "merged_numbers",
     "number_of",
     "piece_key",
     "raw_of",
     "snapshot_key",
+    "split_merged",
     "sum_of",
     "table_key",
     "time_after",

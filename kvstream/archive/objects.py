@@ -57,6 +57,8 @@ class Found(NamedTuple):
 
     key: str
     size: int
+    modified_ms: int
+    """When it was made, by the clock of the object store, in Unix ms."""
 
 
 class Objects(Protocol):
@@ -180,7 +182,9 @@ class Folder:
         for entry in entries:
             if not entry.name.endswith(_PARTIAL) and prefix + entry.name > after:
                 with suppress(FileNotFoundError):  # deleted meanwhile
-                    yield Found(prefix + entry.name, entry.stat().st_size)
+                    status = entry.stat()
+                    modified_ms = status.st_mtime_ns // 1_000_000
+                    yield Found(prefix + entry.name, status.st_size, modified_ms)
 
     def delete(self, keys: Iterable[str]) -> None:
         try:
@@ -301,7 +305,7 @@ class Bucket:
     def list(self, prefix: str, after: str = "") -> Iterator[Found]:
         try:
             found = [
-                Found(each["path"], each["size"])
+                Found(each["path"], each["size"], int(each["last_modified"].timestamp() * 1000))
                 for page in self._api.list(self._store, prefix, offset=after or None)
                 for each in page
             ]

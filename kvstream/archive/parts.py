@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvstream.archive.format import Snapshot
-from kvstream.archive.history import FETCHES, get_snapshot, read_history
+from kvstream.archive.history import get_snapshot, read_history
 from kvstream.archive.objects import open_objects
+from kvstream.archive.pieces import FETCHES
 from kvstream.archive.restore import (
     Plan,
     plan_restore,
@@ -90,7 +91,7 @@ class Parts:
         self._families = families_of(self._manifest.families)
         (folder / "tables").mkdir(files.DIRECTORY_MODE, exist_ok=True)
 
-    def pinned(self) -> AbstractContextManager[None]:
+    def pinned(self) -> AbstractContextManager[object]:
         """Keep the archive from deleting what is fetched."""
         return pin(self._objects)
 

@@ -18,17 +18,11 @@ from uuid import uuid4
 
 from kvstream.archive import format as formats
 from kvstream.archive.format import Part, Snapshot, piece_key, table_key
-from kvstream.archive.history import (
-    FETCHES,
-    History,
-    get_piece,
-    put_fence,
-    read_history,
-    read_pieces,
-)
+from kvstream.archive.history import History, put_fence, read_history
 from kvstream.archive.logs import Position, reaches
 from kvstream.archive.mark import Mark, owner_at
 from kvstream.archive.objects import Objects, open_objects
+from kvstream.archive.pieces import FETCHES, get_piece, read_pieces
 from kvstream.archive.retention import pin
 from kvstream.errors import Corruption, InvalidArgument, StoreError
 from kvstream.storage import directory as directories
@@ -124,6 +118,7 @@ def _take(objects: Objects, plan: Plan, built: Path, directory: Path) -> Plan:
             epoch=uuid4().hex,
             before=history.sum,
             written_ms=formats.time_after(head.latest_ms, now_ms()),
+            bytes_before=history.bytes,
             parts=[],
             times=[],
             owner=owner_at(directory),
@@ -149,7 +144,7 @@ def plan_restore(
     snapshot = _choose(objects, history, at_ms, sequence)
     reached, moment_ms, size, count = snapshot.sequence, snapshot.written_ms, 0, 0
     end, is_over = snapshot.sequence, False
-    for piece, _, _ in read_pieces(objects, snapshot.first_piece):
+    for piece, _, _, _ in read_pieces(objects, snapshot.first_piece):
         size += sum(part.size for part in piece.parts)
         count, end = count + 1, max(end, piece.last)
         number = piece.number
@@ -332,7 +327,7 @@ def write_logs(objects: Objects, plan: Plan, built: Path, progress: Progress | N
     first = plan.snapshot.first_log
     if plan.sequence <= plan.snapshot.sequence and not first:
         return
-    for piece, body, _ in read_pieces(objects, plan.snapshot.first_piece):
+    for piece, body, _, _ in read_pieces(objects, plan.snapshot.first_piece):
         raw = formats.raw_of(piece_key(piece.number), piece, body)
         at, fetched = 0, fetched + len(raw)
         if progress is not None:

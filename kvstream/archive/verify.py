@@ -1,29 +1,38 @@
 """Read every object of an archive, and report what is missing or damaged.
 
 Hashes are checked, the numbers of the pieces and the chain of their sums, the commits in them, and
-the tables of each snapshot. The archive may be written meanwhile.
+the tables of each snapshot. A piece that is there by itself and in a merged object must be the same
+in both. The archive may be written meanwhile.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
 
 from kvstream.archive import format as formats
 from kvstream.archive.format import (
     LOG,
+    MERGED,
     SNAPSHOTS,
     TABLES,
     Part,
-    Piece,
     Snapshot,
-    number_of,
     piece_key,
     snapshot_key,
     table_key,
 )
-from kvstream.archive.history import fetch, list_numbers
 from kvstream.archive.objects import Objects
+from kvstream.archive.pieces import (
+    Source,
+    decode_piece,
+    fetch,
+    find_piece,
+    find_sources,
+    list_numbers,
+    read_source,
+)
 from kvstream.archive.retention import pin
 from kvstream.errors import Corruption, DataError
 from kvstream.storage.log import LogReader
@@ -42,6 +51,8 @@ class Verified:
 
     snapshots: int = 0
     pieces: int = 0
+    merged: int = 0
+    """Objects with several of them."""
     tables: int = 0
     bytes: int = 0
     histories: int = 0
@@ -58,7 +69,8 @@ class Verified:
 
 def total_bytes(objects: Objects) -> int:
     """Return the bytes of all objects, which ``verify`` reads."""
-    return sum(found.size for prefix in (SNAPSHOTS, LOG, TABLES) for found in objects.list(prefix))
+    prefixes = SNAPSHOTS, LOG, MERGED, TABLES
+    return sum(found.size for prefix in prefixes for found in objects.list(prefix))
 
 
 def verify(objects: Objects, found: Verified | None = None) -> Verified:
@@ -68,7 +80,7 @@ def verify(objects: Objects, found: Verified | None = None) -> Verified:
     ArchiveUnavailable.
     """
     found = Verified() if found is None else found
-    with pin(objects):
+    with pin(objects, "verify"):
         snapshots = list(_read_snapshots(objects, found))
         pieces = _Pieces(found)
         pieces.read(objects, min((each.first_piece for each in snapshots), default=0))
@@ -108,28 +120,60 @@ class _Pieces:
         """The piece with the first byte of each log."""
         self._seen: dict[int, int] = {}
         """The last piece with bytes of each log."""
+        self._twice: dict[int, bytes] = {}
+        """The SHA-256 in a merged object of the pieces that are there by themselves too."""
 
     def read(self, objects: Objects, needed: int) -> None:
         """Read all pieces; ``needed`` is the first one that there must be."""
         # before them there are fences, and perhaps what a prune has left
-        keys = [piece_key(each) for each in list_numbers(objects, LOG) if each >= needed]
-        expected = needed
-        for key, data in fetch(objects.get, keys):
-            number = number_of(key)
-            if data is None:
-                continue
-            if number > expected:
-                more = f", and {number - expected - 1} after it" if number > expected + 1 else ""
-                self._found.report(piece_key(expected), f"it is missing{more}")
+        there = {each for each in list_numbers(objects, LOG) if each >= needed}
+        sources, expected = find_sources(objects, needed), needed
+        for source, pieces in fetch(partial(_read, objects), sources):
+            if source.first > expected:
+                self._report_missing(expected, source.first)
+            expected = source.last + 1
+            if isinstance(pieces, DataError):
+                self._found.report(source.key, pieces)
                 self._forget()
-            expected = number + 1
-            self._found.pieces += 1
+                continue
+            self._found.merged += not source.is_single
+            for number, data in enumerate(pieces, source.first):
+                if not source.is_single and number in there:
+                    self._twice[number] = formats.sum_of(data)
+                self._check_next(number, data)
+        self._check_twice(objects)
+
+    def _report_missing(self, first: int, end: int) -> None:
+        more = f", and {end - first - 1} after it" if end > first + 1 else ""
+        self._found.report(piece_key(first), f"it is missing{more}")
+        self._forget()
+
+    def _check_next(self, number: int, data: bytes) -> None:
+        self._found.pieces += 1
+        self._found.bytes += len(data)
+        try:
+            self._check(number, data)
+        except DataError as error:
+            self._found.report(piece_key(number), error)
+            self._forget()
+
+    def _check_twice(self, objects: Objects) -> None:
+        """Compare the pieces that are there by themselves and in a merged object."""
+
+        def get(number: int) -> bytes | None:
+            return objects.get(piece_key(number))
+
+        for number, data in fetch(get, self._twice):
+            if data is None:  # it was deleted meanwhile
+                continue
             self._found.bytes += len(data)
             try:
-                self._check(number, key, data)
+                if decode_piece(number, data).sum == self._twice[number]:
+                    continue
+                wrong: str | DataError = "it is not what the merged object has of it"
             except DataError as error:
-                self._found.report(key, error)
-                self._forget()
+                wrong = error
+            self._found.report(piece_key(number), wrong)
 
     def check_snapshot(self, snapshot: Snapshot) -> None:
         """Report a snapshot whose first log is there in part."""
@@ -143,13 +187,11 @@ class _Pieces:
         """Compare the next piece with none before it."""
         self._before, self._end, self._last = None, None, -1
 
-    def _check(self, number: int, key: str, data: bytes) -> None:
-        piece, body = formats.decode(Piece, key, data)
-        if piece.number != number:
-            raise Corruption(f"it is piece {piece.number}")
+    def _check(self, number: int, data: bytes) -> None:
+        key, (piece, body, summed, _) = piece_key(number), decode_piece(number, data)
         if self._before is not None and piece.before != self._before:
             self._found.report(key, "it does not follow the piece before it")
-        self._before = formats.sum_of(data)
+        self._before = summed
         if piece.is_base or not self._found.histories:
             self._found.histories += 1
             self._end, self._last = None, -1
@@ -177,6 +219,18 @@ class _Pieces:
             self._last, reached = record.last, record.end
         if reached != offset + size:
             raise Corruption(f"the log {log} is cut within a commit, at {reached}")
+
+
+def _read(objects: Objects, source: Source) -> list[bytes] | DataError:
+    """Return the pieces of an object, or what is wrong with it."""
+    try:
+        pieces = read_source(objects, source)
+        if pieces is None and source.is_single:  # merged meanwhile
+            data = find_piece(objects, source.first)
+            pieces = None if data is None else [data]
+    except DataError as error:
+        return error
+    return formats.damaged(source.key, "it is missing") if pieces is None else pieces
 
 
 def _check_tables(objects: Objects, found: Verified, snapshots: Iterable[Snapshot]) -> None:

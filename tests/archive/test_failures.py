@@ -15,9 +15,10 @@ from kvstream.archive import archiver, logs, restore
 from kvstream.archive import format as formats
 from kvstream.archive.archiver import Archiver
 from kvstream.archive.format import Piece, piece_key
-from kvstream.archive.history import get_piece, read_history
+from kvstream.archive.history import read_history
 from kvstream.archive.mark import Mark
 from kvstream.archive.objects import Folder, open_objects
+from kvstream.archive.pieces import get_piece
 from kvstream.errors import (
     ArchiveTaken,
     ArchiveUnavailable,

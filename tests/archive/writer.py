@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from kvstream import Store
-from kvstream.archive import archiver
+from kvstream.archive import archiver, merging
 from kvstream.errors import ArchiveTaken, UnknownOutcome
 from kvstream.types.options import Durability
 
@@ -43,6 +43,7 @@ def write(store: Store, number: int, chance: random.Random) -> None:
 
 def main(directory: Path, url: str, level: str, interval_s: float, seed: int) -> None:
     archiver.SAMPLE_S, archiver.SNAPSHOT_LOG_BYTES = 0.02, 100_000
+    merging.LEVELS, merging.DELAY_S = (4, 16), 0.1
     chance = random.Random(seed)
     with Store.open(
         directory,

@@ -3,6 +3,7 @@
 import re
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ import redis
 from click.testing import CliRunner
 
 from kvstream import Store
+from kvstream.archive import merging
+from kvstream.archive.archiver import Archiver
+from kvstream.archive.format import piece_key
+from kvstream.archive.history import read_history
+from kvstream.archive.objects import Folder, Found, open_objects
 from kvstream.cli import main
 from tests.cli.program import Program
 from tests.cli.terminal import Terminal
@@ -74,6 +80,44 @@ def test_an_archive_shows_its_moments_and_its_owner(
     terminal = Terminal("archive", "ls", url)
     assert terminal.wait() == 0
     assert max(map(len, terminal.said.decode().splitlines())) <= 80
+
+
+def test_status_and_ls_list_no_piece_that_is_merged(
+    kvstream: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, listed = f"file://{tmp_path}/bucket", list[str]()
+    monkeypatch.setattr(merging, "LEVELS", (4, 16))
+    monkeypatch.setattr(Archiver, "_start_merging", lambda _: None)
+    with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
+        archiver = store.engine.archiving.archiver
+        for number in range(40):
+            store.stream("orders").add({"n": str(number), "text": "x" * number})
+            archiver.ship()
+            if number in (12, 20):
+                archiver._snapshot()
+        archiver._merger.work()
+        assert len(list(archiver._objects.list("log/"))) > 40
+    plain = Folder.list
+
+    def note(folder: Folder, prefix: str, after: str = "") -> Iterator[Found]:
+        found = list(plain(folder, prefix, after))
+        listed.extend(each.key for each in found if prefix in ("log/", "tables/"))
+        yield from found
+
+    monkeypatch.setattr(Folder, "list", note)
+    for command in ("ls", "status"):
+        assert CliRunner().invoke(main, ["archive", command, url]).exit_code == 0
+    assert len(listed) <= 2 * 16
+    monkeypatch.undo()
+    rows, status = (kvstream.json("archive", name, url) for name in ("ls", "status"))
+    sizes = {found.key: found.size for found in open_objects(url).list("log/")}
+    merged = list(open_objects(url).list("merged/"))
+    snapshots = read_history(open_objects(url)).snapshots
+    assert status[0]["pieces"] == len(sizes) - snapshots[0].first_piece
+    assert status[0]["merged_objects"] == len(merged) > 2
+    assert sum(row["log_bytes"] for row in rows) == sum(
+        size for key, size in sizes.items() if key >= piece_key(snapshots[0].piece)
+    )
 
 
 def test_the_url_may_be_in_the_environment(kvstream: Program, archived: tuple[Path, int]) -> None:
