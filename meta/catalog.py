@@ -110,6 +110,8 @@ _METADATA = Family.METADATA
 class Allocator:
     """Allocate numbers; those of a failed transaction are not used again."""
 
+    __slots__ = ("_first_free", "_next")
+
     def __init__(self) -> None:
         self._next = 0
         """The next number; 0 if the row is still to be read."""
@@ -158,8 +160,9 @@ class Catalog:
         """The classes of keyspace events that transactions note, as bits."""
         self.streams: dict[bytes, StreamMeta] = {}
         """The streams in memory, by the names that callers use."""
-        self.strings: dict[bytes, StringMeta] = {}
-        """The strings in memory, by the same names; each change writes the row."""
+        self.strings: dict[bytes, StringMeta | bytes] = {}
+        """The strings in memory, by the same names; each change writes the row. Of a plain one that
+        only SET, INCR and GET have used, the record alone."""
         self.over_key_limit = False
         """More keys are in memory than may be: evict some once no change is unwritten."""
         self.repeats_write = False
@@ -221,6 +224,8 @@ class Catalog:
     def key(self, txn: Changeset, name: bytes) -> Key | None:
         """Return the key of a name, of any type, or None if there is none or it has expired."""
         key = self.streams.get(name) or self.strings.get(name) or self._load(txn, name)
+        if isinstance(key, bytes):
+            key = self._unpack(txn, name, key)
         if key is not None and not 0 < key.expire_at <= txn.expiry_ms:
             return key
         txn.missing.add(name)
@@ -230,6 +235,12 @@ class Catalog:
             txn.notify(EXPIRED, name)
             txn.signal(name, Wake.EXPIRED)
         return None
+
+    def _unpack(self, txn: Changeset, name: bytes, record: bytes) -> StringMeta:
+        """Return the string of a record that is in memory, and keep it in the record's place."""
+        string = StringMeta.decode(self.databases.stored_name(txn, name), record)
+        self.strings[name] = string
+        return string
 
     def _load(self, txn: Changeset, name: bytes) -> Key | None:
         key = self._stored_key(txn, name)
@@ -261,8 +272,15 @@ class Catalog:
 
     def peek(self, txn: Changeset, name: bytes) -> Key | None:
         """Return what ``key`` does, but load and delete nothing; its counts may lag behind."""
-        key = self.streams.get(name) or self.strings.get(name) or self._stored_key(txn, name)
+        key = self._known(txn, name) or self._stored_key(txn, name)
         return None if key is None or 0 < key.expire_at <= txn.expiry_ms else key
+
+    def _known(self, txn: Changeset, name: bytes) -> Key | None:
+        """Return a key that is in memory, and leave it as it is there."""
+        key = self.streams.get(name) or self.strings.get(name)
+        if isinstance(key, bytes):
+            return StringMeta.decode(self.databases.stored_name(txn, name), key)
+        return key
 
     def peek_all(self, txn: Changeset, names: Sequence[bytes]) -> Iterator[Key]:
         """Yield the keys of many names, with their counts; load and delete nothing."""
@@ -270,7 +288,7 @@ class Catalog:
         records = txn.batch.get_many(_METADATA, [stream_row(name) for name in stored])
         snapshot = txn.batch.copy_onto(partial(Snapshot, families=(_MESSAGES,)))  # by one iterator
         for name, row, record in zip(names, stored, records, strict=True):
-            key: Key | None = self.streams.get(name) or self.strings.get(name)
+            key = self._known(txn, name)
             if key is None and record is not None:
                 key = decode_key(row, record)
                 if isinstance(key, StreamMeta) and key.prefix not in self.uncounted:

@@ -82,6 +82,8 @@ def encode_unlinked(db: int, generations: Collection[int]) -> tuple[bytes, bytes
 class Unlinked:
     """The keys that were deleted one by one and still have rows."""
 
+    __slots__ = ("_known", "_rows")
+
     def __init__(self) -> None:
         self._known: set[int] | None = None
         """Their generations; None if still to be read."""

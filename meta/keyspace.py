@@ -150,6 +150,8 @@ def free_number(after: int, taken: Container[int]) -> int:
 class Databases:
     """Map the numbers that clients select to stored numbers, and back."""
 
+    __slots__ = ("_shown", "_shown_heads", "_stored", "_stored_heads")
+
     def __init__(self) -> None:
         self._stored: dict[int, int] | None = None
         """The numbers that differ; None if they are still to be read."""
@@ -262,6 +264,27 @@ class Expiries:
 
 class KeyIndex:
     """The keys of all databases, in the order of their creation and of their expiry."""
+
+    __slots__ = (
+        "_by_name",
+        "_call_sooner",
+        "_counted_to",
+        "_counts",
+        "_databases",
+        "_ended_watches",
+        "_expiries",
+        "_expiries_from",
+        "_firsts",
+        "_general",
+        "_next_expiry",
+        "_timers_from",
+        "_unlinked",
+        "_wakes",
+        "next_timer",
+        "next_wake",
+        "usage",
+        "watches",
+    )
 
     def __init__(self, unlinked: Unlinked, databases: Databases, usage: Usage) -> None:
         self._unlinked = unlinked

@@ -29,7 +29,7 @@ from kvstream.meta import unfinished_loads
 from kvstream.meta.deleted_keys import encode_unlinked
 from kvstream.meta.filling import catch_up
 from kvstream.meta.records import StreamMeta
-from kvstream.meta.strings import decode_key
+from kvstream.meta.strings import PLAIN_START, decode_key
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.storage.batch import Family, Row
@@ -155,6 +155,8 @@ def _drop_flushed(txn: Txn, name: bytes, record: bytes) -> bool:
 
     Return False if it has more groups than this commit may delete.
     """
+    if record.startswith(PLAIN_START):  # a plain string has no other rows
+        return True
     try:
         key = decode_key(name, record)
     except Corruption:  # check reports its other rows, which belong to none

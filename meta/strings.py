@@ -329,9 +329,9 @@ def decode_key(name: bytes, record: bytes) -> Key:
 # MGET and MSET read and write the records of plain strings without an object for each. A plain
 # string is whole in its record and never expires; any other key is treated on its own.
 
-_PLAIN = bytes([STRING_KIND, WHOLE_VERSION]) + bytes(U64.size)
+PLAIN_START = bytes([STRING_KIND, WHOLE_VERSION]) + bytes(U64.size)
 """How the record of a plain string begins; its generation follows."""
-PLAIN_HEAD = len(_PLAIN) + U64.size
+PLAIN_HEAD = len(PLAIN_START) + U64.size
 """Bytes before the value."""
 
 
@@ -349,9 +349,9 @@ def read_records(batch: Batch, names: Sequence[bytes], together: int) -> list[by
 
 def is_plain(record: bytes, unlinked: Set[int]) -> bool:
     """Return whether a record is a plain string's that is not among the ``unlinked`` keys."""
-    if not record.startswith(_PLAIN) or len(record) < PLAIN_HEAD:
+    if not record.startswith(PLAIN_START) or len(record) < PLAIN_HEAD:
         return False
-    generation = int.from_bytes(record[len(_PLAIN) : PLAIN_HEAD])
+    generation = int.from_bytes(record[len(PLAIN_START) : PLAIN_HEAD])
     return 0 < generation < COUNTED_MAX and generation not in unlinked
 
 
@@ -361,7 +361,7 @@ def new_plain_rows(
     """Return the rows of new plain strings with the given generations."""
     rows = {}
     for name, number in zip(values, numbers, strict=True):
-        rows[stream_row(name)] = _PLAIN + U64.pack(number) + values[name]
+        rows[stream_row(name)] = PLAIN_START + U64.pack(number) + values[name]
         rows[scan_row(stored_db, number)] = key_of(name)
     return rows
 

@@ -8,14 +8,16 @@ from collections.abc import Collection, Iterable
 
 from kvstream.errors import NoSuchKey, quote
 from kvstream.layout.keys import key_of
-from kvstream.meta.catalog import Catalog
+from kvstream.meta.catalog import Allocator, Catalog
 from kvstream.meta.changeset import Changeset
-from kvstream.meta.compiled import plain
+from kvstream.meta.compiled import plain, plain_strings
+from kvstream.meta.deleted_keys import Unlinked
 from kvstream.meta.key_events import OVERWRITTEN, TYPE_CHANGED, Event
+from kvstream.meta.keyspace import Databases, KeyIndex
 from kvstream.meta.records import Activity, ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.reply_cache import Readahead
 from kvstream.meta.runs import Run
-from kvstream.meta.strings import Key, StringMeta
+from kvstream.meta.strings import PLAIN_HEAD, Key, StringMeta
 from kvstream.meta.trees import SortedKeys, SortedRows, Tree
 from kvstream.meta.wakeups import Wake
 from kvstream.storage.batch import Batch, Rows
@@ -29,7 +31,15 @@ _ADDED = Wake.ADDED
 class Txn(Changeset):
     """The state of one transaction."""
 
-    __slots__ = ("_known", "_strings", "failed", "only_redelivered", "read_only", "unwritten")
+    __slots__ = (
+        "_keys",
+        "_known",
+        "_strings",
+        "failed",
+        "only_redelivered",
+        "read_only",
+        "unwritten",
+    )
 
     catalog: Catalog
 
@@ -52,6 +62,8 @@ class Txn(Changeset):
         """The last committed ID of each stream that got entries and has blocked clients, by the
         prefix of its rows."""
         self._known, self._strings = catalog.streams, catalog.strings
+        self._keys = catalog.index, catalog.numbers, catalog.databases, catalog.unlinked
+        """What compiled code needs to create a key."""
 
     def reset(self, now_ms: int, read_only: bool) -> None:
         """Make a committed transaction ready for the next one, which is cheaper than a new one."""
@@ -88,9 +100,14 @@ class Txn(Changeset):
     def string(self, name: bytes) -> StringMeta | None:
         """Return the string of a name, or None; raise WrongType for a key of another type."""
         string = self._strings.get(name)
-        if string is None or string.expire_at:
+        if type(string) is not StringMeta or string.expire_at:
             return self.catalog.string(self, name)
         return string
+
+    def find_string(self, name: bytes) -> StringMeta | bytes | None:
+        """Return the value of a plain string if its record is in memory; else as ``string``."""
+        record = self._strings.get(name)
+        return record[PLAIN_HEAD:] if isinstance(record, bytes) else self.string(name)
 
     def key(self, name: bytes) -> Key | None:
         """Return the key of a name, of any type, or None."""
@@ -136,3 +153,5 @@ if plain is not None:
         *(Txn, Batch, Limits, Thresholds, StreamMeta, Node, GroupMeta, ConsumerMeta),
         *(Activity, Readahead, Tree, SortedRows, SortedKeys, Run.encode),
     )
+if plain_strings is not None:
+    plain_strings.bind(Txn, Batch, Thresholds, StringMeta, Allocator, Databases, Unlinked, KeyIndex)

@@ -400,9 +400,9 @@ def _large_string(txn: Txn, string: StringMeta) -> Bulk:
 @COMMANDS.command("get", "key", FAST_READ, FIRST, since="1.0.0")
 def get(txn: Txn, session: Session, argv: Argv) -> "Answer | LongReply":
     """Return a string; null if the key does not exist."""
-    string = txn.string(session.prefix + argv[1])
-    if string is None:
-        return None
+    string = txn.find_string(session.prefix + argv[1])
+    if string is None or isinstance(string, bytes):
+        return string
     if string.pieces is None:  # it is short
         return string.value
     if not session.pages or string.length <= short_bytes(txn):

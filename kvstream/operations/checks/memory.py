@@ -5,13 +5,14 @@ The disk is the truth: a repair drops what differs, so that it is read again.
 
 from typing import Any
 
-from kvstream.layout.keys import ID_BYTES, tree_prefix
+from kvstream.layout.keys import ID_BYTES, stream_row, tree_prefix
 from kvstream.layout.rows import TEXT_BYTES_MAX, Rows, below
 from kvstream.meta import catalog
 from kvstream.meta.filling import catch_up
 from kvstream.meta.nodes import measure, open_node
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import RunIndex
+from kvstream.meta.strings import StringMeta
 from kvstream.meta.trees import Tree
 from kvstream.meta.txn import Txn
 from kvstream.operations.checks.survey import (
@@ -37,9 +38,10 @@ def check_memory(survey: Survey, txn: Txn) -> None:
     """Compare every loaded object with its row, and every readahead with the next entries."""
     if not txn.catalog.index.has_true_expiries(txn):
         survey.findings.fault(STORE, "the keys that expire are miscounted in memory")
-    for string in txn.catalog.strings.values():
-        if survey.rows.get(_METADATA, string.row) != string.encode():
-            survey.findings.fault(survey.key_place(string.name, "string"), _RECORD)
+    for name, string in txn.catalog.strings.items():
+        stored = txn.catalog.databases.stored_name(txn, name)
+        if survey.rows.get(_METADATA, stream_row(stored)) != _record_of(string):
+            survey.findings.fault(survey.key_place(stored, "string"), _RECORD)
     for stream in txn.catalog.streams.values():
         place = survey.stream_place(stream.name)
         if not _is_as_recorded(survey, stream):
@@ -52,6 +54,10 @@ def check_memory(survey: Survey, txn: Txn) -> None:
             own = group_place(place, group.name)
             _check_group(survey, own, group)
             _check_read_ahead(survey, own, txn, stream, group)
+
+
+def _record_of(string: StringMeta | bytes) -> bytes:
+    return string if isinstance(string, bytes) else string.encode()
 
 
 def _is_as_recorded(survey: Survey, stream: StreamMeta) -> bool:
