@@ -19,6 +19,36 @@ cdef extern from *:
     """
     object new_tuple "kvstream_tuple"(object type, tuple arguments)
 
+cdef extern from *:
+    """
+    /* The processor's own instruction, where it has one: a fifth of the time of tables. */
+    #if defined(__x86_64__) && defined(__GNUC__)
+    __attribute__((target("sse4.2")))
+    static uint32_t kvstream_crc(uint32_t crc, const unsigned char *at, Py_ssize_t size) {
+        uint64_t wide = crc, next;
+        for (; size >= 8; at += 8, size -= 8) {
+            memcpy(&next, at, 8);
+            wide = __builtin_ia32_crc32di(wide, next);
+        }
+        for (crc = (uint32_t)wide; size > 0; at++, size--)
+            crc = __builtin_ia32_crc32qi(crc, *at);
+        return crc;
+    }
+    static int kvstream_has_crc(void) {
+        __builtin_cpu_init();
+        return __builtin_cpu_supports("sse4.2") != 0;
+    }
+    #else
+    static uint32_t kvstream_crc(uint32_t crc, const unsigned char *at, Py_ssize_t size) {
+        (void)at, (void)size;
+        return crc;
+    }
+    static int kvstream_has_crc(void) { return 0; }
+    #endif
+    """
+    uint32_t crc_of_processor "kvstream_crc"(uint32_t crc, Bytes at, Py_ssize_t size) nogil
+    bint processor_has_crc "kvstream_has_crc"() nogil
+
 cdef enum:
     BLOCK = 32768
     HEAD_BYTES = 7
@@ -54,6 +84,8 @@ cdef void fill_sums() noexcept:
 
 fill_sums()
 
+cdef bint HAS_CRC = processor_has_crc()
+
 
 cdef inline uint32_t little32(Bytes at) noexcept nogil:
     return at[0] | at[1] << 8 | at[2] << 16 | <uint32_t>at[3] << 24
@@ -65,6 +97,12 @@ cdef inline uint64_t little64(Bytes at) noexcept nogil:
 
 cdef uint32_t sum_of(Bytes at, Py_ssize_t size) noexcept nogil:
     cdef uint32_t crc = 0xFFFFFFFFu
+    if HAS_CRC:
+        return crc_of_processor(crc, at, size) ^ 0xFFFFFFFFu
+    return sum_by_tables(crc, at, size) ^ 0xFFFFFFFFu
+
+
+cdef uint32_t sum_by_tables(uint32_t crc, Bytes at, Py_ssize_t size) noexcept nogil:
     while size >= 8:  # eight table lookups that do not depend on each other
         crc ^= little32(at)
         crc = (
@@ -83,12 +121,20 @@ cdef uint32_t sum_of(Bytes at, Py_ssize_t size) noexcept nogil:
         crc = SUMS[0][(crc ^ at[0]) & 0xFF] ^ crc >> 8
         at += 1
         size -= 1
-    return crc ^ 0xFFFFFFFFu
+    return crc
 
 
 def crc32c(bytes data not None):
     """Return the CRC-32C of some bytes."""
     return sum_of(<Bytes>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+
+def crc32c_by_tables(bytes data not None):
+    """Do what ``crc32c`` does on a processor without an instruction for it."""
+    cdef uint32_t crc = sum_by_tables(
+        0xFFFFFFFFu, <Bytes>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)
+    )
+    return crc ^ 0xFFFFFFFFu
 
 
 def take_whole(

@@ -108,8 +108,12 @@ def some_log(seed: int = 1, size: int = 2 * BLOCK) -> bytes:
 
 
 @given(st.binary(max_size=300))
-def test_both_forms_have_the_same_checksum(data: bytes) -> None:
-    assert log.crc32c(data) == log.crc32c_in_python(data)
+def test_all_forms_have_the_same_checksum(data: bytes) -> None:
+    """The compiled one has an instruction of the processor, if there is one, and tables."""
+    expected = log.crc32c_in_python(data)
+    assert log.crc32c(data) == expected
+    if log.twin is not None:
+        assert log.twin.crc32c_by_tables(data) == expected
 
 
 def test_the_checksum_is_that_of_castagnoli() -> None:
