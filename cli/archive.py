@@ -96,13 +96,41 @@ def _of_archive(command: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-def _open(url: str) -> Objects:
+def _key_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for the key of an encrypted archive; the command gets it as ``key``."""
+
+    @click.option(
+        "--archive-key",
+        default="",
+        show_default=False,
+        metavar="KEY",
+        help="The key of an encrypted archive. Prefer KVSTREAM_ARCHIVE_KEY: all users of the "
+        "machine can see arguments.",
+    )
+    @click.option(
+        "--archive-key-command",
+        default="",
+        show_default=False,
+        metavar="COMMAND",
+        help="A command that writes the key to its standard output; by default that of "
+        "KVSTREAM_ARCHIVE_KEY_COMMAND.",
+    )
+    @wraps(command)
+    def run(*args: Any, archive_key: str, archive_key_command: str, **kwargs: Any) -> None:
+        from kvstream.archive.keys import find_keys  # not for a help text
+
+        command(*args, key=find_keys(archive_key, archive_key_command), **kwargs)
+
+    return run
+
+
+def _open(url: str, key: str) -> Objects:
     """Return the objects of an archive; RequestError if there is none."""
     from kvstream.archive.format import SNAPSHOTS, piece_key  # not for a help text
     from kvstream.archive.objects import open_objects
 
-    objects = open_objects(url)
-    if objects.get(piece_key(0)) is None and not any(objects.list(SNAPSHOTS)):
+    objects = open_objects(url, key)
+    if not any(objects.list(SNAPSHOTS)) and objects.get(piece_key(0)) is None:
         raise RequestError(f"there is no archive at {url}: look whether bucket and path are right")
     return objects
 
@@ -133,6 +161,7 @@ def _open(url: str) -> Objects:
     help="Up to the commit of this number, as `archive ls` shows them, instead of a time.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be restored, and fetch no tables.")
+@_key_options
 @progress_option
 @output_only_options
 @_of_archive
@@ -145,6 +174,7 @@ def restore(
     lsn: int | None,
     dry_run: bool,
     progress: bool | None,
+    key: str,
 ) -> None:
     """Make a store of an archive, as it was at any moment.
 
@@ -157,12 +187,12 @@ def restore(
     from kvstream.archive import restore as restoring  # not for a help text
     from kvstream.archive.history import read_history
 
-    objects, at_ms = _open(url), None if at is None else round(at * 1000)
+    objects, at_ms = _open(url, key), None if at is None else round(at * 1000)
     with _restoring(progress) as show:
         if dry_run:
             plan = restoring.plan_restore(objects, read_history(objects), at_ms, lsn, show)
         else:
-            plan = restoring.restore(url, directory, at_ms, lsn, show)
+            plan = restoring.restore(url, directory, at_ms, lsn, show, key=key)
     done = "would restore" if dry_run else "restored"
     out.result(
         f"{done} {directory} as of {time_of(plan.moment_ms)}, commit {number(plan.sequence)}: "
@@ -216,9 +246,10 @@ def archive() -> None:
 
 @archive.command(epilog=example("kvstream archive status s3://backups/orders"))
 @_url_argument
+@_key_options
 @output_only_options
 @_of_archive
-def status(out: Output, /, url: str) -> None:
+def status(out: Output, /, url: str, key: str) -> None:
     """Show who owns an archive, and how far it reaches.
 
     The owner is the process that has put the last piece; whether it still runs, the archive does
@@ -227,7 +258,7 @@ def status(out: Output, /, url: str) -> None:
     from kvstream.archive.pieces import list_merged  # not for a help text
     from kvstream.archive.retention import count_readers
 
-    objects, history = _history(url)
+    objects, history = _history(url, key)
     head, snapshots = history.head, history.snapshots
     tables = {digest: size for snapshot in snapshots for digest, size in snapshot.tables.values()}
     first = snapshots[0] if snapshots else None
@@ -252,10 +283,10 @@ def status(out: Output, /, url: str) -> None:
     )
 
 
-def _history(url: str) -> tuple[Objects, History]:
+def _history(url: str, key: str) -> tuple[Objects, History]:
     from kvstream.archive.history import read_history  # not for a help text
 
-    objects = _open(url)
+    objects = _open(url, key)
     return objects, read_history(objects)
 
 
@@ -267,16 +298,17 @@ def _end_ms(history: History) -> int:
 
 @archive.command(epilog=example("kvstream archive ls s3://backups/orders"))
 @_url_argument
+@_key_options
 @output_only_options
 @_of_archive
-def ls(out: Output, /, url: str) -> None:
+def ls(out: Output, /, url: str, key: str) -> None:
     """List the moments that can be restored.
 
     They are the snapshots, the end, and every moment between them, to 0.1 s. A gap before a
     snapshot says that the history begins anew with it: the moments just before it are not there,
     since commits were made without the archive.
     """
-    _, history = _history(url)
+    _, history = _history(url, key)
     nothing = "nothing can be restored yet: the first snapshot is being made"
     out.table(_MOMENTS, _moments(history), nothing=nothing)
 
@@ -310,18 +342,20 @@ def _moments(history: History) -> Iterator[dict[str, Any]]:
 
 @archive.command(epilog=example("kvstream archive verify s3://backups/orders"))
 @_url_argument
+@_key_options
 @progress_option
 @output_only_options
 @_of_archive
-def verify(out: Output, /, url: str, progress: bool | None) -> None:
+def verify(out: Output, /, url: str, progress: bool | None, key: str) -> None:
     """Read every object of an archive, and verify it.
 
     Hashes, the order of the pieces, the commits in them, and the tables of every snapshot are
     checked. The exit code is 4 if an object is missing or damaged. Its owner may go on meanwhile.
+    Of an encrypted archive the IDs of all keys are shown that it needs.
     """
     from kvstream.archive import verify as verifying  # not for a help text
 
-    objects, found = _open(url), verifying.Verified()
+    objects, found = _open(url, key), verifying.Verified()
     total = verifying.total_bytes(objects)
     with polled_progress("verify", total, progress, lambda: found.bytes, size, ""):
         verifying.verify(objects, found)
@@ -332,6 +366,8 @@ def verify(out: Output, /, url: str, progress: bool | None) -> None:
             f"{what}: {plural(found.snapshots, 'snapshot')}, {plural(found.pieces, 'piece')}, "
             f"{plural(found.tables, 'table')}, {size(found.bytes)}"
         )
+        for key_id, count in found.keys.items():
+            click.echo(f"key {key_id}: {plural(count, 'object')}")
     if found.faults:
         raise click.exceptions.Exit(int(ExitCode.DAMAGED))
 
@@ -345,10 +381,11 @@ def verify(out: Output, /, url: str, progress: bool | None) -> None:
     metavar="DURATION",
     help="How far back the archive can still be restored.",
 )
+@_key_options
 @destroying_options
 @output_only_options
 @_of_archive
-def prune(out: Output, /, url: str, keep: float, dry_run: bool, yes: bool) -> None:
+def prune(out: Output, /, url: str, keep: float, dry_run: bool, yes: bool, key: str) -> None:
     """Delete what no moment of the last DURATION needs.
 
     Its owner does this after each snapshot, with its --archive-keep; it may go on meanwhile. The
@@ -358,7 +395,7 @@ def prune(out: Output, /, url: str, keep: float, dry_run: bool, yes: bool) -> No
     """
     from kvstream.archive import retention  # not for a help text
 
-    objects, history = _history(url)
+    objects, history = _history(url, key)
     snapshots = history.snapshots
     count = retention.count_old(snapshots, keep)
     first_ms = snapshots[count].written_ms if snapshots else None

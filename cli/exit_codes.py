@@ -29,6 +29,7 @@ from kvstream.errors import (
     UnknownOutcome,
     UnsafeDirectory,
     WriteStalled,
+    WrongArchiveKey,
 )
 
 
@@ -63,7 +64,7 @@ MEANINGS = {
     ExitCode.UNAVAILABLE: (
         "The store or server cannot be used now: the directory has no store or is unsafe, the disk "
         "is full or fails, writes are refused, the outcome of a write is unknown, the server does "
-        "not answer, or it refuses the user or password."
+        "not answer, or it refuses the user or password; an archive needs another key."
     ),
     ExitCode.INTERRUPTED: "Stopped by Ctrl-C. Everything committed before stays.",
     ExitCode.BROKEN_PIPE: "The reader of the output closed it, as `| head` does.",
@@ -96,6 +97,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     ),
     (StoreFull, "free space on the disk, or use trim, del or rm, then try again"),
     (ArchiveTaken, ""),  # it says what to do
+    (WrongArchiveKey, ""),
     (ArchiveUnavailable, "look at its address and the credentials in the environment"),
     (StoreReadOnly, "check the disk, then try again"),
     (WriteStalled, "try again later"),

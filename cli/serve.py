@@ -167,7 +167,8 @@ class EventFlags(Type):
 _VARIABLES = "KVSTREAM_SERVE_"
 _ARCHIVE = "KVSTREAM_ARCHIVE"
 """The variable of the archive for all commands; KVSTREAM_SERVE_ARCHIVE is for this one."""
-_NEVER_EMPTY = ("requirepass", "tls_port", "archive")
+_ARCHIVE_KEY = "KVSTREAM_ARCHIVE_KEY"
+_NEVER_EMPTY = ("requirepass", "tls_port", "archive", "archive_key", "archive_key_command")
 """Options, besides all paths, whose variables must not be empty."""
 
 
@@ -293,6 +294,22 @@ def _option(name: str, *more: str, also: Sequence[str] = (), **settings: Any) ->
     metavar="URL",
     help="Keep an archive of the store at s3://BUCKET/PATH, gs://..., az://... or file:///PATH, "
     "from which any moment can be restored.",
+)
+@_option(
+    "--archive-key",
+    also=[_ARCHIVE_KEY],
+    default="",
+    metavar="KEY",
+    help="Encrypt the archive with this key, 32 bytes in base64 or hexadecimal digits; behind it, "
+    "after commas, former ones. Prefer the environment or the TOML file: all users of the machine "
+    "can see arguments.",
+)
+@_option(
+    "--archive-key-command",
+    also=[f"{_ARCHIVE_KEY}_COMMAND"],
+    default="",
+    metavar="COMMAND",
+    help="A command that writes that key to its standard output.",
 )
 @_option(
     "--archive-interval",
@@ -447,6 +464,8 @@ def serve(
     rocksdb: dict[str, object],
     trust_group: bool,
     archive: str,
+    archive_key: str,
+    archive_key_command: str,
     archive_interval: float,
     archive_keep: float,
     take_over: bool,
@@ -468,9 +487,7 @@ def serve(
     session: Session = ctx.obj
     directory = dir or session.path
     level = Durability(durability)
-    if not archive and (take_over or level is Durability.ARCHIVE):
-        option = "--take-over" if take_over else "--durability archive"
-        raise click.UsageError(f"{option} needs the URL of an archive: --archive URL")
+    _require_archive(ctx)
 
     def report_start(places: Places) -> None:
         host, port, tls_port, unixsocket, metrics_url = places
@@ -484,7 +501,9 @@ def serve(
         click.echo(f"kvstream {__version__} serves {directory} at {' and '.join(served)}")
         click.echo(f"durability {level}: {GUARANTEES[level]}")
         if archive:
-            click.echo(f"archive {archive}: every {duration_text(round(archive_interval * 1000))}")
+            every = duration_text(round(archive_interval * 1000))
+            how = ", encrypted" if archive_key or archive_key_command else ""
+            click.echo(f"archive {archive}: every {every}{how}")
         click.echo(f"connect with: redis-cli {how}")
         if metrics_url is not None:
             click.echo(f"metrics at {metrics_url}")
@@ -496,12 +515,32 @@ def serve(
         rocksdb=rocksdb,
         trust_group=trust_group or ctx.find_root().params["trust_group"],
         archive=archive,
+        archive_key=archive_key if archive else "",  # the environment's may be for others
+        archive_key_command=archive_key_command if archive else "",
         archive_interval_s=archive_interval,
         archive_keep_s=archive_keep,
         take_over=take_over,
     )
     run(directory, store, options, report_start, partial(wait_for_store, directory, session.wait_s))
     atexit.register(_ignore_signals)
+
+
+def _require_archive(ctx: click.Context) -> None:
+    """Refuse options that need an archive, if there is none.
+
+    A key in the environment may be for other commands.
+    """
+    given = ctx.params
+    if given["archive"]:
+        return
+    wrong = "--take-over" if given["take_over"] else ""
+    if given["durability"] == Durability.ARCHIVE.value:
+        wrong = "--durability archive"
+    for name in ("archive_key", "archive_key_command"):
+        if given[name] and ctx.get_parameter_source(name) != ParameterSource.ENVIRONMENT:
+            wrong = f"--{name.replace('_', '-')}"
+    if wrong:
+        raise click.UsageError(f"{wrong} needs the URL of an archive: --archive URL")
 
 
 def _ignore_signals() -> None:

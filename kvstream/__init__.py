@@ -67,6 +67,7 @@ from kvstream.errors import (
     UnknownOutcome,
     UnsafeDirectory,
     WriteStalled,
+    WrongArchiveKey,
     WrongType,
 )
 from kvstream.version import VERSION as __version__
@@ -206,6 +207,7 @@ __all__ = [
     "UnknownOutcome",
     "UnsafeDirectory",
     "WriteStalled",
+    "WrongArchiveKey",
     "WrongType",
     "__version__",
     "connect",

@@ -35,6 +35,7 @@
     │   ├── StoreReadOnly             code MISCONF: a write failed before; reads go on
     │   │   └── ArchiveTaken          another opener has taken the archive over
     │   ├── ArchiveUnavailable        the object store does not answer, or refuses
+    │   ├── WrongArchiveKey           the archive is encrypted with another key, or is not
     │   ├── StoreFull                 code MISCONF: less free space than the reserve
     │   ├── WriteStalled              compaction does not progress; nothing was written
     │   ├── UnknownOutcome            the write may or may not be durable
@@ -435,6 +436,10 @@ class ArchiveTaken(StoreReadOnly):
 
 class ArchiveUnavailable(StoreError):
     """The object store of an archive does not answer, refuses, or is no archive."""
+
+
+class WrongArchiveKey(StoreError):
+    """An archive is encrypted and no key or another one was given, or it is not and one was."""
 
 
 class StoreFull(StoreError):

@@ -160,15 +160,16 @@ class Store(Public, Generic[S]):
         ``durability`` says what acknowledged writes survive: "always" (power loss), "everysec"
         (kill -9, and power loss except for the last second), "no" (kill -9) or "archive" (the loss
         of the machine). With ``archive``, a URL such as ``s3://bucket/orders``, an archive follows
-        the store, from which any moment can be restored (``kvstream.restore``); ``take_over`` goes
-        on from its end where there is no store. With ``decode``, names and fields are returned as
-        text; ``errors`` is that of ``bytes.decode``, and bytes that are no text raise NotText.
-        Further ``options`` are the fields of StoreOptions.
+        the store, from which any moment can be restored (``kvstream.restore``); ``archive_key``
+        encrypts it; ``take_over`` goes on from its end where there is no store. With ``decode``,
+        names and fields are returned as text; ``errors`` is that of ``bytes.decode``, and bytes
+        that are no text raise NotText. Further ``options`` are the fields of StoreOptions.
 
         Raises InvalidArgument for an unknown option, NoSuchStore if there is no store and
         ``create`` is false or ``read_only`` true, StoreLocked while another opener has the
         directory, UnknownLayout for a store of another version, LostWrites if acknowledged writes
-        are missing, and ArchiveTaken if another store has continued the archive. ::
+        are missing, ArchiveTaken if another store has continued the archive, and WrongArchiveKey if
+        that is encrypted with another key. ::
 
             with Store.open("data", durability="always") as store:
                 store.stream("orders").add({"sku": "a1"})

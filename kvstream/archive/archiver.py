@@ -43,9 +43,11 @@ from kvstream.errors import (
     ArchiveTaken,
     ArchiveUnavailable,
     Corruption,
+    DataError,
     KVStreamError,
     StoreError,
     UnknownOutcome,
+    WrongArchiveKey,
 )
 from kvstream.logs import DeferredLogger
 from kvstream.storage import directory
@@ -253,15 +255,23 @@ class Archiver:
         key = piece_key(piece.number)
         if self._objects.create(key, data):
             return piece, data
-        found = self._objects.get(key)
-        if found is None:
-            raise ArchiveUnavailable(f"the archive {self._objects.url}: {key} comes and goes")
+        found = self._get_existing(key)
         other: Piece | None = None
         with suppress(KVStreamError):
             other, _ = formats.decode(Piece, key, found)
         if other is None or other.epoch != self._state.epoch:
             raise self._taken(other)
         return other, found
+
+    def _get_existing(self, key: str) -> bytes:
+        """Return an object that could not be created; ArchiveTaken if this owner cannot read it."""
+        try:
+            found = self._objects.get(key)
+        except (DataError, WrongArchiveKey):
+            raise self._taken(None) from None
+        if found is None:
+            raise ArchiveUnavailable(f"the archive {self._objects.url}: {key} comes and goes")
+        return found
 
     def _count(self, piece: Piece, data: bytes) -> None:
         """Note a piece that is in the archive."""
@@ -452,10 +462,7 @@ class Archiver:
         )
         key, data = snapshot_key(snapshot.piece), formats.encode(snapshot)
         if not self._objects.create(key, data):
-            found = self._objects.get(key)
-            if found is None:
-                raise ArchiveUnavailable(f"the archive {self._objects.url}: {key} comes and goes")
-            snapshot, _ = formats.decode(Snapshot, key, found)
+            snapshot, _ = formats.decode(Snapshot, key, self._get_existing(key))
             if snapshot.epoch != self._state.epoch:
                 raise self._taken(None)
         self._snapshots.append(snapshot)
@@ -469,20 +476,20 @@ class Archiver:
         }
 
     def _put_tables(self, stage: Path) -> Iterator[tuple[str, tuple[str, int]]]:
-        """Put the tables that are not there; yield name, digest and size of each."""
+        """Put the tables that are not there; yield the names of file and object, and the size."""
         there = {found.key for found in self._objects.list(TABLES)}
         for path in sorted(stage.iterdir()):
             if path.suffix not in (".sst", ".blob"):
                 continue
             self._refuse_closing()
-            digest, size = self._digests.of(path), path.stat().st_size
-            key = table_key(digest)
+            name, size = self._objects.table_names(self._digests.of(path))[0], path.stat().st_size
+            key = table_key(name)
             if key not in there:
                 self._objects.upload(key, self._read_table(path))
                 there.add(key)
                 self._state.puts += 1
             path.unlink()  # compaction can free the space of what is put
-            yield path.name, (digest, size)
+            yield path.name, (name, size)
         self._digests.save(self._path)
 
     def _read_table(self, path: Path) -> Iterator[bytes]:

@@ -20,6 +20,9 @@
       sum    SHA-256 of all before it
     integers are big-endian
 
+In an encrypted archive each object is in the envelope of ``encryption.py``, and tables have other
+names.
+
 A piece has the SHA-256 of the piece before it: so a history can be verified as a whole, and two
 histories are never mixed. A piece may be there as an object, in a merged one, or as both: then the
 merged one counts. Merged objects of the same numbers have the same bytes, whoever has made them. A
@@ -36,10 +39,13 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgpack
 
-from kvstream.errors import Corruption, UnknownLayout
+from kvstream.archive.keys import WHERE
+from kvstream.errors import Corruption, UnknownLayout, WrongArchiveKey
 
 VERSION = 1
 _MAGIC = b"KVSA"
+ENCRYPTED = b"KVCR"
+"""With this an object of an encrypted archive begins (encryption.py)."""
 _HEAD = Struct(">4sBBI")
 _SUM_BYTES = 32
 _LEVEL = 1
@@ -117,7 +123,8 @@ class Snapshot:
     """The number of the first piece with bytes of ``first_log``."""
     first_log: int
     tables: dict[str, tuple[str, int]]
-    """Names of files, their SHA-256 and size: objects of their own."""
+    """Names of files, the names of their objects, and their sizes. A name is the SHA-256 of the
+    content; in an encrypted archive one that is derived from that with the key."""
     files: dict[str, bytes]
     """Names and contents of the small files."""
     base: int
@@ -168,9 +175,9 @@ def snapshot_key(piece: int) -> str:
     return f"{SNAPSHOTS}{piece:016x}"
 
 
-def table_key(digest: str) -> str:
-    """Return the key of a table by its SHA-256 in hexadecimal digits."""
-    return f"{TABLES}{digest}"
+def table_key(name: str) -> str:
+    """Return the key of a table by its name (``Objects.table_names``)."""
+    return f"{TABLES}{name}"
 
 
 def number_of(key: str) -> int:
@@ -221,6 +228,11 @@ def time_after(latest_ms: int, now_ms: int) -> int:
     return latest_ms if now_ms < latest_ms <= now_ms + CLOCK_BACK_MAX_MS else now_ms
 
 
+def is_plain(data: bytes) -> bool:
+    """Return whether this is the beginning of a piece or snapshot that is not encrypted."""
+    return data[:4] == _MAGIC
+
+
 def sum_of(data: bytes) -> bytes:
     """Return the SHA-256 at the end of an object."""
     return data[-_SUM_BYTES:]
@@ -229,9 +241,14 @@ def sum_of(data: bytes) -> bytes:
 def decode(kind: type[T], key: str, data: bytes) -> tuple[T, bytes]:
     """Return the head of an object, and its body, which is compressed.
 
-    Raises Corruption, with the key, for any other bytes; UnknownLayout for a later version.
+    Raises Corruption, with the key, for any other bytes; UnknownLayout for a later version;
+    WrongArchiveKey for an object that is encrypted.
     """
     view = memoryview(data)
+    if data[:4] == ENCRYPTED:
+        raise WrongArchiveKey(
+            f"the archive is encrypted, as its object {key}: give its key ({WHERE})"
+        )
     if len(data) < _HEAD.size + _SUM_BYTES or data[:4] != _MAGIC:
         raise damaged(key, "it is no object of an archive, or cut short")
     if sha256(view[:-_SUM_BYTES]).digest() != data[-_SUM_BYTES:]:
@@ -297,6 +314,7 @@ def _decompress(body: bytes, size: int) -> bytes:
 
 __all__ = [
     "CLOCK_BACK_MAX_MS",
+    "ENCRYPTED",
     "RAW_MAX",
     "Merged",
     "Part",
@@ -307,6 +325,7 @@ __all__ = [
     "encode",
     "encode_merged",
     "fence_key",
+    "is_plain",
     "merged_key",
     "merged_numbers",
     "number_of",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from kvstream.archive import format as formats
 from kvstream.archive.format import (
@@ -15,6 +16,7 @@ from kvstream.archive.format import (
 )
 from kvstream.archive.objects import Objects
 from kvstream.archive.pieces import (
+    caught,
     decode_piece,
     fetch,
     find_piece,
@@ -64,6 +66,9 @@ def read_history(objects: Objects) -> History:
             raise Corruption(f"the archive {objects.url} has snapshots, and no pieces behind them")
         return History([], None, b"")
     head = get_piece(objects, last)
+    for snapshot in snapshots:
+        if snapshot.archive != head.piece.archive:
+            raise formats.damaged(snapshot_key(snapshot.piece), "it is of another archive")
     return History(snapshots, head.piece, head.sum, head.piece.bytes_before + head.size)
 
 
@@ -111,21 +116,24 @@ def read_snapshots(objects: Objects, after: str = "") -> Iterator[Snapshot]:
     the newest Corruption is raised.
     """
     keys = [snapshot_key(number) for number in list_numbers(objects, SNAPSHOTS, after)]
-    for key, data in fetch(objects.get, keys):
-        if data is None:  # it was deleted meanwhile
-            continue
-        try:
-            yield formats.decode(Snapshot, key, data)[0]
-        except Corruption as error:
-            if key == keys[-1]:
-                raise
-            _log.warning("%s: the snapshot before it is taken", error)
+    for key, found in fetch(caught(partial(_get_snapshot, objects)), keys):
+        if isinstance(found, Snapshot):
+            yield found
+        elif isinstance(found, Corruption) and key != keys[-1]:
+            _log.warning("%s: the snapshot before it is taken", found)
+        elif found is not None:  # else it was deleted meanwhile
+            raise found
+
+
+def _get_snapshot(objects: Objects, key: str) -> Snapshot | None:
+    data = objects.get(key)
+    return None if data is None else formats.decode(Snapshot, key, data)[0]
 
 
 def get_snapshot(objects: Objects, piece: int) -> Snapshot:
     """Return the snapshot before a piece; raise Corruption if it is missing or damaged."""
     key = snapshot_key(piece)
-    data = objects.get(key)
-    if data is None:
+    snapshot = _get_snapshot(objects, key)
+    if snapshot is None:
         raise formats.damaged(key, "it is missing")
-    return formats.decode(Snapshot, key, data)[0]
+    return snapshot

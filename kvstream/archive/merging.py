@@ -12,7 +12,6 @@ Nothing is listed, but for once after an opening.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from kvstream.archive import format as formats
 from kvstream.archive.format import FENCES, encode_merged, piece_key
@@ -31,7 +30,7 @@ from kvstream.archive.pieces import (
     read_source,
 )
 from kvstream.archive.retention import count_readers
-from kvstream.errors import Corruption
+from kvstream.errors import Corruption, WrongArchiveKey
 from kvstream.logs import DeferredLogger
 from kvstream.types.clock import monotonic
 
@@ -159,7 +158,8 @@ class Merger:
         parts = list(self._parts(source))
         try:
             pieces, kept = self._read(parts)
-        except Corruption:  # some of it may have been merged by another owner, and deleted
+        except (Corruption, WrongArchiveKey):
+            # some of it may have been merged by another owner, and deleted
             self._reached = None
             raise
         key, data = source.key, encode_merged(source.first, pieces)
@@ -186,7 +186,7 @@ class Merger:
         pieces: list[bytes] = []
         kept: set[int] = set()
         before: Fetched | None = None
-        for source, found in fetch(partial(read_source, self._objects), parts):
+        for source, found in fetch(self._read_source, parts):
             if found is None:
                 for number in range(source.first, source.last + 1):
                     self._sizes.pop(number, None)  # until it is found elsewhere
@@ -200,11 +200,19 @@ class Merger:
             kept.add(number)
         return pieces, kept
 
+    def _read_source(self, source: Source) -> list[bytes] | None:
+        try:
+            return read_source(self._objects, source)
+        except (Corruption, WrongArchiveKey):  # an old fence may need a key that is gone
+            if source.is_single:
+                self._damaged.add(source.first)
+            raise
+
     def _is_fence(self, number: int) -> bool:
         """Return whether a piece has no commits; True for one that cannot be read."""
         try:
             return not get_piece(self._objects, number).piece.parts
-        except Corruption:
+        except (Corruption, WrongArchiveKey):
             return True
 
     def _decode(self, number: int, data: bytes, before: Fetched | None) -> Fetched:

@@ -4,6 +4,8 @@
 The others, ``s3://``, ``gs://`` and ``az://``, are reached by obstore, with addresses and
 credentials from its environment variables (``AWS_ENDPOINT``, ``AWS_ACCESS_KEY_ID`` ...).
 
+With a key, all bytes are encrypted before they leave this process (``EncryptedObjects``).
+
 obstore must not be used before a fork: a child would wait for threads that it does not have. So a
 store is opened in the process that owns it, and a child of a process that has used it is refused.
 """
@@ -14,12 +16,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
+from kvstream.archive.encryption import decrypt_parts, encrypt, encrypt_parts
+from kvstream.archive.keys import SALT_BYTES, Keys, find_keys
 from kvstream.errors import (
     ArchiveUnavailable,
     InvalidArgument,
@@ -43,6 +47,8 @@ _PART = 8 << 20
 """Bytes of a table that one request puts: S3 takes 10,000 parts of at least 5 MB."""
 _PARTS = 2
 """Parts that are put at a time."""
+_JOINED = 16
+"""Encrypted chunks of 64 KB that are put together."""
 PROBES = 8
 """Creations of one key that race when an archive is first used."""
 _DELETED = 1000
@@ -90,12 +96,23 @@ class Objects(Protocol):
         """Delete objects; one that is not there is no error."""
         ...
 
+    def table_names(self, digest: str) -> tuple[str, ...]:
+        """Return the names that a table with this SHA-256 may have; the first is for new ones."""
+        return (digest,)
 
-def open_objects(url: str) -> Objects:
-    """Return the object store of a URL.
 
-    Raises InvalidArgument for another URL, ClientMissing if obstore is needed and not installed.
+def open_objects(url: str, key: str = "") -> Objects:
+    """Return the object store of a URL, encrypted with ``key`` or that of the environment.
+
+    ``key`` has one or more keys (keys.py). Raises InvalidArgument for another URL or key,
+    ClientMissing if a package is needed and not installed.
     """
+    keys = find_keys(key)
+    objects = _open(url)
+    return EncryptedObjects(objects, Keys(keys)) if keys else objects
+
+
+def _open(url: str) -> Objects:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise InvalidArgument(
@@ -112,7 +129,7 @@ def open_objects(url: str) -> Objects:
     return Bucket(url)
 
 
-class Folder:
+class Folder(Objects):
     """A folder as an object store."""
 
     def __init__(self, url: str, path: Path) -> None:
@@ -224,7 +241,7 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-class Bucket:
+class Bucket(Objects):
     """An object store that obstore reaches."""
 
     def __init__(self, url: str) -> None:
@@ -321,6 +338,46 @@ class Bucket:
                     self._api.delete(self._store, names[start : start + _DELETED])
         except Exception as error:
             raise _unavailable(self.url, "cannot delete", error) from None
+
+
+class EncryptedObjects(Objects):
+    """An object store with the content of all objects encrypted, and tables under keyed names."""
+
+    def __init__(self, objects: Objects, keys: Keys) -> None:
+        self.url = objects.url
+        self._objects, self.keys = objects, keys
+
+    def create(self, key: str, data: bytes) -> bool:
+        return self._objects.create(key, encrypt(self.keys.first, key, data))
+
+    def upload(self, key: str, parts: Iterable[bytes]) -> None:
+        salt = os.urandom(SALT_BYTES)  # by content one would need all of it
+        self._objects.upload(key, _join(encrypt_parts(self.keys.first, key, salt, parts)))
+
+    def get(self, key: str) -> bytes | None:
+        data = self._objects.get(key)
+        return None if data is None else b"".join(decrypt_parts(self.keys, key, iter((data,))))
+
+    def chunks(self, key: str) -> Iterator[bytes]:
+        parts = self._objects.chunks(key)
+        first = next(parts, None)
+        if first is not None:
+            yield from _join(decrypt_parts(self.keys, key, chain((first,), parts)))
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Found]:
+        return self._objects.list(prefix, after)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self._objects.delete(keys)
+
+    def table_names(self, digest: str) -> tuple[str, ...]:
+        return self.keys.names_of(digest)
+
+
+def _join(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield chunks some at a time: an upload asks for fewer of them."""
+    while batch := list(islice(chunks, _JOINED)):
+        yield b"".join(batch)
 
 
 def _take(parts: Iterator[bytes], size: int) -> bytes:

@@ -24,7 +24,7 @@ from kvstream.archive.format import (
     piece_key,
 )
 from kvstream.archive.objects import Objects
-from kvstream.errors import Corruption
+from kvstream.errors import Corruption, DataError, WrongArchiveKey
 from kvstream.logs import DeferredLogger
 
 _log = DeferredLogger(__name__)
@@ -146,7 +146,7 @@ def find_replaced(
 def _is_sound(objects: Objects, source: Source) -> bool:
     try:
         return read_source(objects, source) is not None
-    except Corruption as error:
+    except (Corruption, WrongArchiveKey) as error:
         _log.warning("%s: the pieces in it that are there by themselves are kept", error)
         return False
 
@@ -229,6 +229,18 @@ def read_pieces(objects: Objects, first: int) -> Iterator[Fetched]:
             raise formats.damaged(piece_key(number), "it does not follow the piece before it")
         before = fetched.sum
         yield fetched
+
+
+def caught(get: Callable[[K], T]) -> Callable[[K], T | DataError]:
+    """Return a function that returns the damage that another one raises."""
+
+    def call(key: K) -> T | DataError:
+        try:
+            return get(key)
+        except DataError as error:
+            return error
+
+    return call
 
 
 def fetch(get: Callable[[K], T], keys: Iterable[K]) -> Iterator[tuple[K, T]]:

@@ -19,6 +19,7 @@ from uuid import uuid4
 from kvstream.archive import format as formats
 from kvstream.archive.format import Part, Snapshot, piece_key, table_key
 from kvstream.archive.history import History, put_fence, read_history
+from kvstream.archive.keys import find_keys
 from kvstream.archive.logs import Position, reaches
 from kvstream.archive.mark import Mark, owner_at
 from kvstream.archive.objects import Objects, open_objects
@@ -64,6 +65,9 @@ def restore(
     at_ms: int | None = None,
     sequence: int | None = None,
     progress: Progress | None = None,
+    *,
+    key: str = "",
+    key_command: str = "",
 ) -> Plan:
     """Make a store in ``directory``, which must not exist or be empty, of the archive at ``url``.
 
@@ -71,11 +75,15 @@ def restore(
     behind the commit with this number. The store begins a history of its own. Raises
     InvalidArgument if the archive does not reach there, Corruption if an object is missing or
     damaged: nothing is left in ``directory`` then. ArchiveUnavailable if the archive cannot be
-    reached. ::
+    reached.
+
+    An encrypted archive needs its ``key``, or a command that writes it, by default those of the
+    environment (``KVSTREAM_ARCHIVE_KEY``, ``KVSTREAM_ARCHIVE_KEY_COMMAND``), else WrongArchiveKey
+    is raised. ::
 
         kvstream.restore("s3://bucket/orders", "orders-then", at_ms=1764504000000)
     """
-    objects = open_objects(url)
+    objects = open_objects(url, find_keys(key, key_command))
     with pin(objects):
         history = read_history(objects)
         plan = plan_restore(objects, history, at_ms, sequence, progress)
@@ -83,14 +91,16 @@ def restore(
     return plan
 
 
-def take_over(url: str, directory: Path, progress: Progress | None = None) -> Plan | None:
+def take_over(
+    url: str, directory: Path, progress: Progress | None = None, key: str = ""
+) -> Plan | None:
     """Become the owner of an archive, and restore its end into ``directory``.
 
     From then on the former owner can write no more; it can while the tables are fetched. Returns
     None, and does nothing, if there is a store in the directory, or if the archive is empty. Raises
     Corruption if the archive cannot be restored.
     """
-    objects = open_objects(url)
+    objects = open_objects(url, key)
     if _holds_store(directory):
         return None
     with pin(objects):
@@ -281,8 +291,8 @@ def _write_tables(objects: Objects, plan: Plan, built: Path, progress: Progress 
     fetched = 0
     with ThreadPoolExecutor(FETCHES) as pool:
         fetches = [
-            pool.submit(write_table, objects, digest, size, built / name)
-            for name, (digest, size) in plan.snapshot.tables.items()
+            pool.submit(write_table, objects, table, size, built / name)
+            for name, (table, size) in plan.snapshot.tables.items()
         ]
         try:
             for fetch in fetches:
@@ -303,9 +313,9 @@ def write_small_files(snapshot: Snapshot, built: Path) -> None:
         files.write(built / name, content)
 
 
-def write_table(objects: Objects, digest: str, size: int, path: Path) -> int:
+def write_table(objects: Objects, name: str, size: int, path: Path) -> int:
     """Fetch a table; raise Corruption if it is missing, or is not what its name says."""
-    key = table_key(digest)
+    key = table_key(name)
     hashed, found = sha256(), 0
     with path.open("xb") as file:
         for data in objects.chunks(key):
@@ -316,7 +326,7 @@ def write_table(objects: Objects, digest: str, size: int, path: Path) -> int:
         os.fsync(file.fileno())
     if not found and size:
         raise formats.damaged(key, "it is missing")
-    if found != size or hashed.hexdigest() != digest:
+    if found != size or name not in objects.table_names(hashed.hexdigest()):
         raise formats.damaged(key, f"its {found} bytes are not the {size} of its name")
     return found
 

@@ -23,9 +23,10 @@ from kvstream.archive.format import (
     snapshot_key,
     table_key,
 )
-from kvstream.archive.objects import Objects
+from kvstream.archive.objects import EncryptedObjects, Objects
 from kvstream.archive.pieces import (
     Source,
+    caught,
     decode_piece,
     fetch,
     find_piece,
@@ -59,6 +60,8 @@ class Verified:
     """How often the history began, or began anew: the moments in between are not there."""
     unneeded: int = 0
     """Tables that no snapshot names: an archiver was killed while it made a snapshot."""
+    keys: dict[str, int] = field(default_factory=dict)
+    """How many objects each key has encrypted, by its ID."""
     faults: list[ArchiveFault] = field(default_factory=list)
 
     def report(self, key: str, fault: str | DataError) -> None:
@@ -77,7 +80,7 @@ def verify(objects: Objects, found: Verified | None = None) -> Verified:
     """Read all objects; return their numbers and their faults.
 
     ``found`` is filled meanwhile, so that another thread can show how far it is. Raises
-    ArchiveUnavailable.
+    ArchiveUnavailable; WrongArchiveKey if a key is missing.
     """
     found = Verified() if found is None else found
     with pin(objects, "verify"):
@@ -88,18 +91,22 @@ def verify(objects: Objects, found: Verified | None = None) -> Verified:
             for snapshot in snapshots:
                 pieces.check_snapshot(snapshot)
         _check_tables(objects, found, snapshots)
+    if isinstance(objects, EncryptedObjects):
+        found.keys = dict(objects.keys.used)
     return found
 
 
 def _read_snapshots(objects: Objects, found: Verified) -> Iterator[Snapshot]:
     keys = [snapshot_key(number) for number in list_numbers(objects, SNAPSHOTS)]
-    for key, data in fetch(objects.get, keys):
+    for key, data in fetch(caught(objects.get), keys):
         if data is None:
             found.report(key, "it is missing")
             continue
         found.snapshots += 1
-        found.bytes += len(data)
         try:
+            if isinstance(data, DataError):
+                raise data
+            found.bytes += len(data)
             yield formats.decode(Snapshot, key, data)[0]
         except DataError as error:
             found.report(key, error)
@@ -163,11 +170,13 @@ class _Pieces:
         def get(number: int) -> bytes | None:
             return objects.get(piece_key(number))
 
-        for number, data in fetch(get, self._twice):
+        for number, data in fetch(caught(get), self._twice):
             if data is None:  # it was deleted meanwhile
                 continue
-            self._found.bytes += len(data)
             try:
+                if isinstance(data, DataError):
+                    raise data
+                self._found.bytes += len(data)
                 if decode_piece(number, data).sum == self._twice[number]:
                     continue
                 wrong: str | DataError = "it is not what the merged object has of it"
@@ -241,17 +250,21 @@ def _check_tables(objects: Objects, found: Verified, snapshots: Iterable[Snapsho
     there = {each.key for each in objects.list(TABLES)}
     found.unneeded = len(there - needed.keys())
 
-    def read(key: str) -> tuple[int, str]:
+    def read(key: str) -> tuple[int, tuple[str, ...]]:
         hashed, size = sha256(), 0
         for data in objects.chunks(key):
             hashed.update(data)
             size += len(data)
-        return size, table_key(hashed.hexdigest())
+        return size, objects.table_names(hashed.hexdigest())
 
-    for key, (size, name) in fetch(read, sorted(needed)):
+    for key, outcome in fetch(caught(read), sorted(needed)):
         found.tables += 1
+        if isinstance(outcome, DataError):
+            found.report(key, outcome)
+            continue
+        size, names = outcome
         found.bytes += size
-        if size != needed[key] or name != key:
+        if size != needed[key] or key not in map(table_key, names):
             is_missing = key not in there and not size
             wrong = "its SHA-256 is not its name" if size == needed[key] else f"it has {size} bytes"
             found.report(key, "it is missing" if is_missing else wrong)

@@ -20,12 +20,17 @@ class Archiving:
         """Take the archive over first, if the options ask for it."""
         self._options = options
         self._archiver: Archiver | None = None
+        self._key = ""
         self.taken_over: Plan | None = None
         """What was restored; None if nothing was to be taken over."""
+        if options.archive:
+            from kvstream.archive.keys import find_keys
+
+            self._key = find_keys(options.archive_key, options.archive_key_command)
         if options.take_over:
             from kvstream.archive.restore import take_over
 
-            self.taken_over = take_over(options.archive, directory)
+            self.taken_over = take_over(options.archive, directory, key=self._key)
 
     @property
     def archiver(self) -> "Archiver":
@@ -45,7 +50,7 @@ class Archiving:
         from kvstream.archive.archiver import Archiver
         from kvstream.archive.objects import open_objects
 
-        objects = open_objects(self._options.archive)
+        objects = open_objects(self._options.archive, self._key)
         self._archiver = Archiver(objects, database, self._options, committer, copy_files)
         self._archiver.start()
 

@@ -53,6 +53,8 @@ class _Settings(TypedDict, total=False):
     stream_idmp_maxsize: int
     dump_target: str
     archive: str
+    archive_key: str
+    archive_key_command: str
     archive_interval_s: float
     archive_keep_s: float
     take_over: bool

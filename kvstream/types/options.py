@@ -183,6 +183,12 @@ class StoreOptions:
     """The server that payloads of DUMP are for, such as ``redis:7.2`` or ``valkey``."""
     archive: str = ""
     """The URL of the archive that follows the store, such as ``s3://bucket/orders``; "" is none."""
+    archive_key: str = field(default="", repr=False)
+    """The key that encrypts the archive, 32 bytes in base64 or hexadecimal digits. Behind it, after
+    a comma, those that did before. By default that of ``KVSTREAM_ARCHIVE_KEY``, if it is set."""
+    archive_key_command: str = ""
+    """A command that writes the key to its standard output, by default that of
+    ``KVSTREAM_ARCHIVE_KEY_COMMAND``. It is run at each opening, without a shell."""
     archive_interval_s: float = 1.0
     """How often new commits are put into the archive."""
     archive_keep_s: float = 7 * 24 * 3600.0
@@ -205,6 +211,8 @@ class StoreOptions:
             raise InvalidArgument("following is for a store that is opened read-only")
         if not self.archive and (self.take_over or self.durability is Durability.ARCHIVE):
             raise InvalidArgument("take_over and the durability archive need the URL of an archive")
+        if not self.archive and (self.archive_key or self.archive_key_command):
+            raise InvalidArgument("a key of an archive needs its URL: archive")
         if not 1 <= self.databases <= DATABASES_MAX:
             raise InvalidArgument(
                 f"databases must be between 1 and {DATABASES_MAX}, not {self.databases}"

@@ -12,6 +12,7 @@ import pytest
 
 from kvstream import Store
 from kvstream.archive import restore, tables
+from kvstream.archive.keys import VARIABLE
 from kvstream.archive.objects import open_objects
 from kvstream.archive.tables import Digests
 from kvstream.errors import ArchiveUnavailable, Corruption
@@ -128,6 +129,7 @@ def test_an_upload_that_fails_leaves_nothing(bucket_url: str) -> None:
 MEASURE = """
 import os, sys
 from hashlib import sha256
+from kvstream.archive.keys import VARIABLE
 from kvstream.archive.objects import open_objects
 
 def peak():
@@ -152,9 +154,14 @@ print(peak() - before)
 """
 
 
+@pytest.mark.parametrize("key", ["", "ab" * 32])
 @pytest.mark.parametrize("place", ["url", "bucket_url"])
-def test_a_large_table_needs_little_memory(place: str, request: pytest.FixtureRequest) -> None:
+def test_a_large_table_needs_little_memory(
+    place: str, key: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = request.getfixturevalue(place)
+    if key:
+        monkeypatch.setenv(VARIABLE, key)
     run = [sys.executable, "-c", MEASURE, url, str(LARGE_MB)]
     shown = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
     assert int(shown.stdout) < MEMORY_MB

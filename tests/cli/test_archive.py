@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from kvstream.archive import merging
 from kvstream.archive.archiver import Archiver
 from kvstream.archive.format import piece_key
 from kvstream.archive.history import read_history
+from kvstream.archive.keys import Key
 from kvstream.archive.objects import Folder, Found, open_objects
 from kvstream.cli import main
 from tests.cli.program import Program
@@ -233,6 +235,38 @@ def test_deleted_messages_come_back_as_the_page_says(
     assert now.lines("check") == ["sound"]
 
 
+KEY, NEWER = "ab" * 32, "cd" * 32
+KEY_ID = Key(bytes.fromhex(KEY)).id.hex()
+
+
+def test_an_encrypted_archive_needs_its_key(kvstream: Program, tmp_path: Path) -> None:
+    url, back = f"file://{tmp_path}/bucket", str(tmp_path / "back")
+    with Store.open(tmp_path / "data", archive=url, archive_key=KEY) as store:
+        store.stream("orders").add({"n": "1"})
+    commands = [
+        ["archive", "status", url],
+        ["archive", "ls", url],
+        ["archive", "verify", url],
+        ["archive", "prune", url, "--keep", "7d"],
+        ["restore", url, back, "--dry-run"],
+    ]
+    echo = f'{sys.executable} -c \'print("{NEWER}", "{KEY}")\''
+    for command in commands:
+        assert "is encrypted" in kvstream(*command, code=5).stderr
+        wrong = kvstream(*command, "--archive-key", NEWER, code=5).stderr
+        assert f"is encrypted with the key {KEY_ID}" in wrong
+        kvstream(*command, "--archive-key", KEY)
+        kvstream(*command, "--archive-key-command", echo)
+        kvstream(*command, env={"KVSTREAM_ARCHIVE_KEY": f"{NEWER},{KEY}"})
+        kvstream(*command, env={"KVSTREAM_ARCHIVE_KEY_COMMAND": echo})
+        assert "is empty" in kvstream(*command, env={"KVSTREAM_ARCHIVE_KEY": ""}, code=2).stderr
+        assert "32 bytes" in kvstream(*command, "--archive-key", "secret", code=2).stderr
+    shown = kvstream("archive", "verify", url, "--archive-key", KEY).stdout
+    assert re.search(rf"^sound: 1 snapshot, .*\nkey {KEY_ID}: \d+ objects$", shown.strip(), re.S)
+    kvstream("restore", url, back, "--archive-key", KEY)
+    assert Program(tmp_path / "back").lines("len", "orders") == ["1"]
+
+
 # --- a server -------------------------------------------------------------------------------------
 
 
@@ -273,10 +307,29 @@ def test_another_machine_takes_over_what_a_server_has_acknowledged(
     assert again.endswith("; to keep this store, give another URL\n")
 
 
+def test_a_server_encrypts_its_archive(kvstream: Program, tmp_path: Path) -> None:
+    url, key = f"file://{tmp_path}/bucket", {"KVSTREAM_ARCHIVE_KEY": KEY}
+    options = ["--dir", str(tmp_path / "data"), "--port", "0", "--archive", url]
+    config = tmp_path / "kvstream.toml"
+    config.write_text(f'archive-key = "{NEWER},{KEY}"\n')
+    for more, env in ([], key), (["--config", str(config)], {}):
+        with kvstream.start("serve", *options, *more, env=env) as server:
+            assert server.stdout is not None
+            lines = [server.stdout.readline().decode().strip() for _ in range(4)]
+            assert lines[2] == f"archive {url}: every 1.0 s, encrypted"
+            redis.Redis(port=port_of(lines)).xadd("orders", {"n": 1})
+            server.terminate()
+            assert KEY.encode() not in server.communicate()[1]
+    assert "is encrypted" in kvstream("serve", *options, code=5).stderr
+    kvstream("restore", url, str(tmp_path / "back"), "--archive-key", f"{NEWER} {KEY}")
+    assert Program(tmp_path / "back").lines("len", "orders") == ["2"]
+
+
 def test_a_server_without_an_archive_refuses_its_options(kvstream: Program) -> None:
-    for option in ("--take-over", "--durability=archive"):
+    for option in ("--take-over", "--durability=archive", f"--archive-key={KEY}"):
         shown = kvstream("serve", "--port", "0", option, code=2).stderr
         assert "needs the URL of an archive: --archive URL" in shown
-    empty = kvstream("serve", "--port", "0", code=2, env={"KVSTREAM_ARCHIVE": ""}).stderr
-    assert "KVSTREAM_ARCHIVE is empty" in empty
+    for name in ("KVSTREAM_ARCHIVE", "KVSTREAM_ARCHIVE_KEY", "KVSTREAM_SERVE_ARCHIVE_KEY_COMMAND"):
+        empty = kvstream("serve", "--port", "0", code=2, env={name: ""}).stderr
+        assert f"{name} is empty" in empty
     assert "archive" in kvstream("--durability", "archive", "ls", code=2).stderr
