@@ -23,7 +23,7 @@ count begins. Only the two nodes at the bounds are read entry by entry.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from operator import attrgetter
 from struct import error as StructError
 from typing import NamedTuple
@@ -464,8 +464,10 @@ def _read_ahead(txn: Changeset, stream: StreamMeta, node: Node) -> Node:
     place = _place(stream, node.first)
     lower = prefix + node.first.packed + b"\x00"
     upper = prefix + cached[place].first.packed if place < len(cached) else successor(prefix)
-    following = map(_decode, txn.batch.page(_TREES, lower, upper, AHEAD))
-    for each in _look_up_ids(txn, stream, [node, *following]):
+    adjacent = [node, *map(_decode, txn.batch.page(_TREES, lower, upper, AHEAD))]
+    for each, after in pairwise(adjacent):
+        each.following = after
+    for each in _look_up_ids(txn, stream, adjacent):
         _cache_node(stream, each)
     return _cache_node(stream, node)
 
@@ -583,15 +585,23 @@ def remove(txn: Changeset, stream: StreamMeta, node: Node) -> None:
     else:
         _delete(txn, stream, node.first)
     if node.first == stream.head:
-        stream.head = _first_of(txn, stream)
+        stream.head = _first_of(txn, stream, node)
 
 
-def _first_of(txn: Changeset, stream: StreamMeta) -> StreamID:
+def _first_of(txn: Changeset, stream: StreamMeta, removed: Node | None = None) -> StreamID:
+    """Return the first ID of the first node, after those before it were removed.
+
+    If entries of the ``removed`` one were deleted one by one, the next ones are read ahead.
+    """
     if not stream.closed_nodes:
         return stream.open_first
     cached = stream.cached_nodes
+    if removed is not None and cached and cached[0] is removed.following:
+        return cached[0].first
     node = _next_node(stream, scan_closed(txn, stream, stream.head))
-    if not cached or cached[0].first != node.first:
+    if removed is not None and removed.ids is not None:
+        _read_ahead(txn, stream, node)
+    elif not cached or cached[0].first != node.first:
         cached.insert(0, node)
     return node.first
 

@@ -152,6 +152,9 @@ class Node:
     """Deletions that read a row, since the node is in memory without its IDs."""
     is_changed: bool = field(default=False, compare=False)
     """The row is to be put before rows of TREES are read or written."""
+    following: "Node | None" = field(default=None, repr=False, compare=False)
+    """The node that followed it when both were read; None if not known. While that one is in memory
+    no other node can have come between them."""
 
     @classmethod
     def decode(cls, first: StreamID, value: bytes) -> "Node":

@@ -1,5 +1,6 @@
 """Compare nodes with a simple model: their ends, their counts, and their rest after trims."""
 
+from random import Random
 from typing import ClassVar, NamedTuple
 
 import pytest
@@ -281,3 +282,49 @@ def test_a_stream_that_has_lost_all_starts_with_a_new_node(
     append.add(metadata.txn, name, value, names, StreamID(7, 0))
     assert shapes_of(metadata, name) == [(7, 1, 1, True)]
     assert metadata.stream(name).names == (b"b",)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_entries_deleted_nearly_in_order_leave_the_right_nodes(
+    database: Database, seed: int
+) -> None:
+    """Several clients share a deletion in order: nodes are read ahead, with their live IDs."""
+    random, count = Random(seed), 50 * MAX_ENTRIES
+    metadata, name = Metadata(database, OPTIONS), fresh_name()
+    value, names = encode_fields({"a": "1"})
+    for ms in range(1, count + 1):
+        append.add(metadata.txn, name, value, names, StreamID(ms, 0))
+    metadata.reload()
+    live = list(range(1, count + 1))
+    while live:
+        ms = live.pop(random.randrange(min(len(live), 1 + seed * MAX_ENTRIES)))
+        assert delete.delete(metadata.txn, name, [StreamID(ms, 0)]) == 1
+        nodes_left = sorted({(each - 1) // MAX_ENTRIES for each in live})
+        firsts = [number * MAX_ENTRIES + 1 for number in nodes_left]
+        assert [first for first, *_ in shapes_of(metadata, name)] == firsts
+        if random.random() < 0.1:
+            metadata.commit()
+        stream = metadata.stream(name)
+        assert stream.first.ms == (live[0] if live else 0)
+
+
+def test_a_node_between_two_that_followed_each_other_becomes_the_first(
+    database: Database,
+) -> None:
+    """The last ID is set back, and a node begins again where a removed one has begun."""
+    metadata, name = Metadata(database, OPTIONS), fresh_name()
+    value, names = encode_fields({"a": "1"})
+
+    def add(*ids: tuple[int, int]) -> None:
+        for eid in ids:
+            append.add(metadata.txn, name, value, names, StreamID(*eid))
+
+    add(*[(ms, 0) for ms in range(1, 14)])
+    metadata.reload()
+    for ms in (1, 2, 3, *range(13, 4, -1)):  # all but 4-0
+        delete.delete(metadata.txn, name, [StreamID(ms, 0)])
+    metadata.stream(name).last = StreamID(4, 0)
+    add((4, 1), (4, 2), (4, 3), (4, 4), (5, 0), (6, 0), (7, 0), (8, 0), (9, 0))
+    delete.delete(metadata.txn, name, [StreamID(6, 0)])
+    delete.delete(metadata.txn, name, [StreamID(4, 0)])
+    assert [first for first, *_ in shapes_of(metadata, name)] == [4, 5, 9]
