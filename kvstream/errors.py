@@ -33,7 +33,8 @@
     │   ├── NoSuchStore               the directory has no store, and none was to be created
     │   ├── StoreLocked               another opener holds the directory
     │   ├── StoreReadOnly             code MISCONF: a write failed before; reads go on
-    │   │   └── ArchiveTaken          another opener has taken the archive over
+    │   │   ├── ArchiveTaken          another opener has taken the archive over
+    │   │   └── ReplicaReadOnly       code READONLY: the store is a replica of a server
     │   ├── ArchiveUnavailable        the object store does not answer, or refuses
     │   ├── WrongArchiveKey           the archive is encrypted with another key, or is not
     │   ├── StoreFull                 code MISCONF: less free space than the reserve
@@ -432,6 +433,15 @@ class StoreReadOnly(StoreError):
 
 class ArchiveTaken(StoreReadOnly):
     """Another opener has taken the archive of the store over: this one writes no more."""
+
+
+class ReplicaReadOnly(StoreReadOnly):
+    """The store is a replica, which takes the writes of its primary alone."""
+
+    code = "READONLY"
+
+    def __init__(self, message: str = "You can't write against a read only replica.") -> None:
+        super().__init__(message)
 
 
 class ArchiveUnavailable(StoreError):

@@ -20,6 +20,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -146,13 +147,17 @@ class Archiver:
         self._behind_since: float | None = None
         self._snapshot_at = monotonic()
         self._snapshot_again_at, self._snapshot_failures = 0.0, 0
-        self._logs = Logs(self._directory, Position(0, 0), -1)
+        self._trim_logs = partial(database.trim_logs, "archive")
+        self._logs = self._logs_from(Position(0, 0), -1)
         self._thread = threading.Thread(target=self._run, name="kvstream-archiver", daemon=True)
         self._snapshot_thread = threading.Thread()
         self._merger = Merger(objects, self._stop.is_set)
         self._merge_thread = threading.Thread()
         self._merge_again_at, self._merge_failures = 0.0, 0
         directory.register(self)
+
+    def _logs_from(self, position: Position, last: int) -> Logs:
+        return Logs(self._directory, position, last, self._trim_logs)
 
     # --- the beginning --------------------------------------------------------------------------
 
@@ -189,7 +194,7 @@ class Archiver:
             self._log_bytes = history.next - history.snapshots[-1].piece
             age_ms = now_ms() - history.snapshots[-1].written_ms
             self._snapshot_at = monotonic() - max(age_ms, 0) / 1000
-        self._logs = Logs(self._directory, position, last)
+        self._logs = self._logs_from(position, last)
         self._state.sequence = max(last, 0)
         Mark(archive, head.epoch if head else "", epoch).write(place)
         fence = self._piece(position, max(last, 0))
@@ -384,7 +389,7 @@ class Archiver:
         with self._shipping:
             self._base, self._needs_base = self._next, True
             self._first_pieces, self._log_bytes = {}, 0
-            self._logs = Logs(self._directory, Position(oldest(self._directory()), 0), -1)
+            self._logs = self._logs_from(Position(oldest(self._directory()), 0), -1)
             self._logs.trim()
 
     def _put_base(self) -> None:

@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 from kvstream.archive.format import RAW_MAX, Part
 from kvstream.errors import Corruption
-from kvstream.storage.changes import ARCHIVE, log_numbers, log_size, open_log, trim_logs
+from kvstream.storage.changes import ARCHIVE, log_numbers, log_size, open_log
 from kvstream.storage.log import MORE, UNSOUND, LogReader, find_end
-
-_ANY = 1 << 62
 
 
 class Position(NamedTuple):
@@ -38,12 +36,19 @@ class Chunk(NamedTuple):
 class Logs:
     """The logs of a store, read from a position on."""
 
-    def __init__(self, directory: Callable[[], Path], position: Position, last: int) -> None:
+    def __init__(
+        self,
+        directory: Callable[[], Path],
+        position: Position,
+        last: int,
+        trim: Callable[[int], None],
+    ) -> None:
         """``last`` is the sequence number of the last commit before ``position``; -1: unknown.
 
-        ``directory`` returns the present path of the store.
+        ``directory`` returns the present path of the store. ``trim`` removes the kept logs before
+        a number that nobody else needs either.
         """
-        self._directory = directory
+        self._directory, self._trim = directory, trim
         self.position = position
         self.last = last
 
@@ -111,8 +116,8 @@ class Logs:
         )
 
     def trim(self) -> None:
-        """Remove the kept logs before the position."""
-        trim_logs(self._directory(), _ANY, self.position.log)
+        """Remove the kept logs before the position, unless somebody else needs them."""
+        self._trim(self.position.log)
 
     def kept_bytes(self) -> int:
         """Return the bytes behind the position in finished logs that RocksDB needs no more."""

@@ -21,6 +21,7 @@ from kvstream.engine.archiving import Archiving
 from kvstream.engine.coerce import warn_of_block
 from kvstream.engine.disk_watch import DiskWatch
 from kvstream.engine.expiry import Expiry
+from kvstream.engine.following import Following
 from kvstream.engine.lease_renewal import every_in_thread
 from kvstream.engine.lock import ENDS_ELSEWHERE, CallLock, EngineLock
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX
@@ -71,7 +72,9 @@ class Engine(Unclosed):
         options: StoreOptions | None = None,
         clock: Clock | None = None,
         thresholds: Thresholds = DEFAULT,
+        keep_logs: bool = False,
     ) -> None:
+        """With ``keep_logs`` finished logs stay until ``database.trim_logs`` removes them."""
         self.options = options or StoreOptions()
         self.clock: Clock = clock or SystemClock()
         self.local_clock = self.clock
@@ -105,7 +108,7 @@ class Engine(Unclosed):
         """Changed keys whose waiters were not served because of an interrupt. The next commit
         serves them; the expiry thread makes one every tenth of a second."""
         self.archiving = Archiving(self.options, directory)
-        keep_logs = bool(self.options.archive)
+        keep_logs = keep_logs or bool(self.options.archive)
         self.database = Database.open(directory, self.options, thresholds, keep_logs)
         self._write_guard = self.database.write_guard
         try:
@@ -129,7 +132,8 @@ class Engine(Unclosed):
         self.committer = Committer(
             self.database, self.options.durability, self.entered, archive=self.archiving.put
         )
-        staged_loads.recover(self.run, self.options.read_only)
+        self.following = Following(self)
+        staged_loads.recover(self.run, self.following.source is not None or self.options.read_only)
         if not self.options.read_only:
             index.call_sooner(self.timers.wake)
             self.archiving.start(self.database, self.committer, weak("copy_files"))
@@ -289,6 +293,8 @@ class Engine(Unclosed):
                 self.catalog.repeats_write = False
                 sequence = self.database.sequence if self._write_guard.failure is None else 0
         else:
+            if txn.read_only:
+                self._write_guard.refuse_replica()
             if self._commit_watchers:
                 sequence = self._time_write(batch, txn.frees)
             else:
@@ -325,7 +331,7 @@ class Engine(Unclosed):
         """Wait until the write, or the rows that were read, are durable; then serve waiters."""
         self.committer.wait(sequence or self.seen_sequence)
         if signals:
-            self._serve_alone(signals)
+            self.serve_signals(signals)
 
     # --- transactions ---------------------------------------------------------------------------
 
@@ -351,7 +357,7 @@ class Engine(Unclosed):
             if self._always:
                 self._wait_durable(sequence, signals)
             elif signals:
-                self._serve_alone(signals)
+                self.serve_signals(signals)
             if self.database.pause_s:
                 self.database.rest()
         except BaseException:
@@ -558,9 +564,9 @@ class Engine(Unclosed):
 
         With ``groups``, only of those that read for one of these groups.
         """
-        self._serve_alone(dict.fromkeys(names, Wake.IDLE), groups)
+        self.serve_signals(dict.fromkeys(names, Wake.IDLE), groups)
 
-    def _serve_alone(
+    def serve_signals(
         self, signals: dict[bytes, Wake], groups: Container[bytes | None] | None = None
     ) -> None:
         """Take the lock to run the attempts of waiters."""
@@ -730,14 +736,20 @@ class Engine(Unclosed):
         The memtables are flushed first; with ``from_log`` they are recovered from the log instead.
         If the store cannot be opened again, it is closed.
         """
+        with self.exclusively():
+            self._write_seen()
+            self.catalog.forget()
+            self.database.reopen(from_log)
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Keep every other user of RocksDB out, so that it may be closed and opened."""
         self.refuse_within(self._compacting, self._flushing)
         with self._compacting, self._flushing, self.committer.hold(), self._working():
             if self._open is not None or self._closed:
                 raise StoreClosed() if self._closed else InvalidArgument("a transaction is open")
-            self._write_seen()
             self._spare = None
-            self.catalog.forget()
-            self.database.reopen(from_log)
+            yield
 
     def close(self, discard: bool = False) -> None:
         """Make everything durable and unlock the directory; a second call does nothing.

@@ -41,6 +41,8 @@ class Expiry(threading.Thread):
         """Delete expired keys (DEBUG SET-ACTIVE-EXPIRE)."""
         self.paused = False
         """Delete no expired key for now (CLIENT PAUSE)."""
+        self.follows = False
+        """Delete nothing at all: the store is a replica."""
         self._sizes = sizes
         self._commit = commit
         self._upkeep = upkeep
@@ -63,7 +65,7 @@ class Expiry(threading.Thread):
     def _cycle(self) -> None:
         if self._upkeep is not None:
             self._upkeep.before_cycle()
-        if monotonic() >= self._rests_until:
+        if monotonic() >= self._rests_until and not self.follows:
             self._try(self._delete_expired)
             self._try(partial(self._repeat, keyspace.sweep, SWEEP_REST))
         if self._upkeep is None:

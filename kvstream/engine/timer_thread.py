@@ -119,6 +119,8 @@ class TimerThread(threading.Thread):
         super().__init__(name="kvstream-timers", daemon=True)
         self.paused = False
         """Fire nothing for now (CLIENT PAUSE)."""
+        self.follows = False
+        """Fire nothing: the store is a replica."""
         self.kinds = KINDS
         self._sizes = sizes
         self._commit = commit
@@ -165,7 +167,7 @@ class TimerThread(threading.Thread):
         rest = self._rests_until - monotonic()
         if rest > 0:
             return rest
-        if self.paused:
+        if self.paused or self.follows:
             return CLOCK_PAUSE_S
         next_ms = self._next_ms()
         left = next_ms - self._now_ms()

@@ -70,7 +70,8 @@ class Upkeep:
         emit_deferred()
         self._requests.serve()
         retained = self._catalog.retained
-        if not retained or self._timers.paused or monotonic() < self._retain_at:
+        rests = self._timers.paused or self._timers.follows
+        if not retained or rests or monotonic() < self._retain_at:
             return
         self._retain_at = monotonic() + RETAIN_PAUSE_S
         unseen = len(retained)
@@ -87,7 +88,7 @@ class Upkeep:
         with self._compacting:
             if not self._closing:
                 self._database.flush_deletes()
-        if self._database.needs_space:
+        if self._database.needs_space and not self._timers.follows:
             self._run(trim.sweep_streams)
         for lower, upper in self._database.large_deleted():
             with self._compacting:

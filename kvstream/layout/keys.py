@@ -19,6 +19,7 @@
                       | "L" generation(u64)            a load (meta/unfinished_loads.py)
                       | "N" db(u16) generation(u64)    key; the order of SCAN
                       | "O" client                     last request (meta/idempotency.py)
+                      | "R"                            whose history this is (replicas/history.py)
                       | "S" name                       record of a stream (meta/records.py)
                                                        or a string (kvstream.meta.strings)
                       | "T" at_ms(u64) name            empty; streams by their first timer
@@ -51,6 +52,7 @@ UNLINKED_TAG = b"G"
 LOAD_TAG = b"L"
 SCAN_TAG = b"N"
 REQUEST_TAG = b"O"
+HISTORY_KEY = b"R"
 STREAM_TAG = b"S"
 TIMER_TAG = b"T"
 FUNCTION_TAG = b"U"

@@ -27,10 +27,11 @@ from kvstream.errors import (
     StoreReadOnly,
     WriteStalled,
 )
+from kvstream.layout.keys import HISTORY_KEY
 from kvstream.logs import DeferredLogger, Throttle
-from kvstream.storage import checkpoint, directory, maintenance, reads, sst
+from kvstream.storage import checkpoint, directory, maintenance, reads, replacement, sst
 from kvstream.storage.batch import Batch, Family, Pages, Row, Seeks
-from kvstream.storage.changes import remove_archive
+from kvstream.storage.changes import remove_archive, trim_logs
 from kvstream.storage.directory import Directory
 from kvstream.storage.opening import Opened, open_any
 from kvstream.storage.options import Opener, below, buffer_sizes
@@ -47,7 +48,8 @@ FAMILY_NAMES = tuple(family.name.lower() for family in Family)
 _CLOSED = "the store is closed"
 _BEHIND_ALL = b"\xff" * 64
 TABLE_BATCH_ROWS = 100
-"""Rows of tables that are one commit where an archive follows the log: each may be large."""
+"""Rows of tables that are one commit where somebody follows the log: each may be large."""
+_ANY_SIZE = 1 << 62
 LARGE_WRITE = 1 * MEGABYTE
 """Writes of more bytes than this are checked against the free space one by one."""
 
@@ -68,6 +70,10 @@ class Database:
         """What opening gave up; None unless ``accept_loss`` was asked for and needed."""
         self._options = options
         self._thresholds, self._keep_logs = thresholds, keep_logs
+        self.is_followed = bool(options.archive)
+        """Somebody follows the log, so the rows of tables must be in it."""
+        self._logs_needed: dict[str, int] = {}
+        """The first log that each reader of the logs still needs."""
         self._scans, self._ingesting = reads.Scans(), threading.RLock()
         self._families: list[Any] = []
         self.pause_s = 0.0
@@ -132,6 +138,8 @@ class Database:
         place = Directory.acquire(directory, **options.access())
         opened: Opened | None = None
         try:
+            if not options.read_only:
+                replacement.finish(place.own_path)
             rows, opened = open_any(place, options, opener)
             if not options.read_only:
                 sst.clear_staging(place.own_path)
@@ -302,17 +310,25 @@ class Database:
         """Ingest SST files, all or none, durably; none of their rows may be there already."""
         self._refuse_within()
         self.write_guard.admit(False, sum(path.stat().st_size for path in paths))
-        if self._options.archive:
+        if self.is_followed:
             self._write_tables(family, paths)
             return
         try:
             with self._ingesting:
+                self._end_history()
                 sst.ingest(self._families[family], paths)
         except Exception as error:
             raise self.write_guard.stop_writes(error, recovers=True) from None
 
+    def _end_history(self) -> None:
+        """Delete the row by which replicas find their place: the log will not have all rows."""
+        metadata = self._families[Family.METADATA]
+        if metadata.get(HISTORY_KEY) is not None:
+            del metadata[HISTORY_KEY]
+            self.flush_wal()
+
     def _write_tables(self, family: int, paths: list[Path]) -> None:
-        """Write the rows of SST files through the log, which an archive follows; remove the files.
+        """Write the rows of SST files through the log, which somebody follows; remove the files.
 
         A crash leaves a part of them, as an ingestion of several files may.
         """
@@ -330,6 +346,11 @@ class Database:
         for path in paths:
             path.unlink(missing_ok=True)
         self.flush_wal()
+
+    def trim_logs(self, reader: str, needed: int) -> None:
+        """Remove the kept logs that no reader needs; ``reader`` needs those from ``needed`` on."""
+        self._logs_needed[reader] = needed
+        trim_logs(self.own_path, _ANY_SIZE, min([*self._logs_needed.values()]))
 
     def _refuse_within(self) -> None:
         """Raise ReentrantCall if this thread is ingesting, or copying the files, already."""
@@ -539,12 +560,27 @@ class Database:
         if writes and not was_full:
             self.flush_wal() if from_log else self.flush()
         self._release_rows(sound=writes and not was_full)
+        self._open_again()
+        if was_full:
+            self.write_guard.resume_writes()
+
+    def replace(self) -> None:
+        """Go on with the store that ``replacement.prepare`` has chosen.
+
+        No other thread may use the database meanwhile. If opening fails, its error is raised and
+        the database is closed; the next opening goes on.
+        """
+        self._refuse_displaced()
+        self.write_guard.describe_displacement = lambda: None  # its own files are replaced
+        self._release_rows(sound=False)
+        self._open_again(replacement.finish)
+
+    def _open_again(self, prepare: Callable[[Path], None] = lambda place: None) -> None:
         self._opened.close_files()
         place, opener = self._opened.directory, Opener(self._options, self._keep_logs)
         try:
+            prepare(place.own_path)
             self._use(*open_any(place, self._options, opener))
-            if was_full:
-                self.write_guard.resume_writes()
         except BaseException as error:
             self._closed = True
             why = f"the store could not be opened again: {error}"

@@ -7,11 +7,13 @@ file to remove. This module knows file names, not rows.
 
 ::
 
-    KVSTREAM      "kvstream store" and "layout 2", a line each; written first
+    KVSTREAM      "kvstream store" and "layout 3", a line each; written first
     WATERMARK     see watermark.py; written last, so without it the store is half-created
     CURRENT, MANIFEST-*, *.sst, *.log, ...      RocksDB's
     before-recovery-N/      the files as they were before ``recover`` accepted the loss
     copies/                 checkpoints for readers in other processes
+    REPLICA                 see engine/following.py
+    incoming/, outgoing/, diverged-N/       see replacement.py
 
 RocksDB works by path: after ``mv`` or ``rm -rf`` it would write into whatever store has the path
 next. So on Linux every file is reached by a path through the open directory, ``own_path``, which
@@ -261,12 +263,13 @@ def _descriptors_of_rocksdb(own: Path) -> set[int]:
     return found
 
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 """The newest layout. A change that writes a kind of row, record or file that the code before it
 cannot read raises this number: older code then refuses the store, and repairs nothing in it."""
 _LAYOUTS = range(1, LAYOUT_VERSION + 1)
 """The layouts that can be opened. Layout 1 lacks timers and the other rows of queues, policies of
-groups, functions, requests of clients, numbers of flushed databases, and files of large values."""
+groups, functions, requests of clients, numbers of flushed databases, and files of large values;
+layout 2 the history row of primaries and replicas."""
 LAYOUT_FILE = "KVSTREAM"
 _LAYOUT = f"kvstream store\nlayout {LAYOUT_VERSION}\n".encode()
 _LAYOUT_PATTERN = re.compile(rb"kvstream store\nlayout ([0-9]{1,9})\n")

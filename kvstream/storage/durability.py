@@ -194,6 +194,10 @@ class Committer:
             if is_outer:
                 entered.pop(thread, None)
 
+    def restart(self) -> None:
+        """Count from the sequence number of another store, which is durable; under ``hold``."""
+        self.durable_sequence = self.flushed_sequence = self._database.sequence
+
     def change(self, level: Durability) -> None:
         """Change the level for later writes; threads that wait by the old one keep waiting."""
         with self._lock:

@@ -107,7 +107,9 @@ class WriteGuard:
         self.recovers = False
         """Whether the failure is a full disk, which may end."""
         self.is_shut = False
-        """Whether writes are refused until the store is opened again."""
+        """Whether writes are refused until the store is opened again, or is no replica any more."""
+        self.replica: StoreError | None = None
+        """Why the store takes the writes of another one alone."""
         self._is_displaced = False
         """Whether the path of the store has led elsewhere."""
         self._is_low = False
@@ -123,6 +125,16 @@ class WriteGuard:
         self.recovers = False
         self.is_shut = True
         self.open_until = 0.0
+
+    def follow(self, refusal: StoreError | None) -> None:
+        """Refuse all writes but those that a replica takes over; None: admit them again."""
+        self.replica = refusal
+        self.is_shut = refusal is not None or (self.failure is not None and not self.recovers)
+
+    def refuse_replica(self) -> None:
+        """Raise an error if the store takes the writes of another one alone."""
+        if self.replica is not None:
+            raise type(self.replica)(*self.replica.args)
 
     def admit(self, frees: bool, size: int = 0) -> None:
         """Admit a write of some bytes, or raise; if it ``frees`` space it may use the reserve."""
@@ -230,7 +242,7 @@ class WriteGuard:
         """Note a successful write after a full disk."""
         _log.warning("the disk has space again: writes go on")
         self.failure = None
-        self.recovers = self.is_shut = False
+        self.recovers, self.is_shut = False, self.replica is not None
 
     def stop_writes(self, error: Exception, recovers: bool) -> Exception:
         """Stop writes because of ``error``; return the error to raise.

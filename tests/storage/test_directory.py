@@ -83,7 +83,7 @@ def test_a_new_store_is_private_to_its_owner(directory: Path) -> None:
 
 
 def test_a_new_store_names_its_layout(database: Database) -> None:
-    assert (database.directory / LAYOUT_FILE).read_bytes() == b"kvstream store\nlayout 2\n"
+    assert (database.directory / LAYOUT_FILE).read_bytes() == b"kvstream store\nlayout 3\n"
 
 
 def test_the_parent_directories_of_a_new_store_are_created(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_foreign_store_of_pickles_runs_no_code(
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        (b"kvstream store\nlayout 3\n", UnknownLayout),
+        (b"kvstream store\nlayout 4\n", UnknownLayout),
         (b"kvstream store\nlayout 0\n", UnknownLayout),
         (b"kvstream store\nlayout one\n", Corruption),
         (b"kvstream store\n", Corruption),
@@ -316,7 +316,7 @@ def test_older_code_refuses_a_store_once_this_code_may_have_written_to_it(direct
     number = layout.stat().st_ino
     database = Database.open(directory, SMALL)
     try:
-        assert layout.read_bytes() == b"kvstream store\nlayout 2\n"
+        assert layout.read_bytes() == b"kvstream store\nlayout 3\n"
         assert layout.stat().st_ino == number  # processes that share the store hold a lock on it
         assert len(keys(database)) == 10
     finally:
@@ -327,7 +327,7 @@ def test_a_copy_by_links_keeps_its_layout(directory: Path, tmp_path: Path) -> No
     of_layout_1(directory)
     copy = linked(directory, tmp_path / "copy")
     Database.open(directory, SMALL).close()
-    assert (directory / LAYOUT_FILE).read_bytes() == b"kvstream store\nlayout 2\n"
+    assert (directory / LAYOUT_FILE).read_bytes() == b"kvstream store\nlayout 3\n"
     assert (copy / LAYOUT_FILE).read_bytes() == b"kvstream store\nlayout 1\n"
 
 
@@ -337,7 +337,7 @@ def test_the_layout_of_a_refused_store_stays(directory: Path) -> None:
     assert refusal(directory) is LostWrites
     assert layout.read_bytes() == b"kvstream store\nlayout 1\n"
     assert refusal(directory, accept_loss=True) is None
-    assert layout.read_bytes() == b"kvstream store\nlayout 2\n"
+    assert layout.read_bytes() == b"kvstream store\nlayout 3\n"
     [kept] = directory.glob("before-recovery-*")
     assert (kept / LAYOUT_FILE).read_bytes() == b"kvstream store\nlayout 1\n"
 

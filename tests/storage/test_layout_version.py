@@ -5,8 +5,8 @@ from kvstream.meta import records, strings, timers
 from kvstream.storage.directory import LAYOUT_VERSION
 
 KINDS = {
-    2: (
-        "ABCDFGLNOSTUX",  # tags of metadata rows
+    3: (
+        "ABCDFGLNORSTUX",  # tags of metadata rows
         [1, 2, 3, 4, 5, 6, 7, 8, 9],  # kinds of timers
         {records.STREAM_KIND: (1, 2), strings.STRING_KIND: (1, 2, 3)},  # versions of records
         (2, 3),  # of groups and consumers

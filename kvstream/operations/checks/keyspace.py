@@ -13,12 +13,14 @@ from collections.abc import Callable
 from itertools import chain
 
 from kvstream.errors import Corruption
+from kvstream.layout.history import History
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     COUNTED_MAX,
     EXPIRY_TAG,
     FLUSHED_TAG,
     FUNCTION_TAG,
+    HISTORY_KEY,
     INGESTED_KEY,
     KEY_COUNT_TAG,
     LOAD_TAG,
@@ -121,6 +123,7 @@ class KeyspaceCheck:
             EXPIRY_TAG: self._read_expiry,
             FUNCTION_TAG: self._read_function,
             REQUEST_TAG: self._read_request,
+            HISTORY_KEY: self._read_history,
         }
         """By the first byte of a row: each checks a row, and notes what it says."""
 
@@ -185,6 +188,15 @@ class KeyspaceCheck:
             self._drop_row(key, "the stored numbers of databases cannot be known", value)
         else:
             self._survey.shown_numbers = {stored: db for db, stored in self._numbers.items()}
+
+    def _read_history(self, key: bytes, value: bytes) -> None:
+        if key != HISTORY_KEY:
+            self._drop_unknown(key, value)
+            return
+        try:
+            History.decode(value)
+        except Corruption:  # without it replicas take a copy
+            self._drop_row(key, "the history of the store cannot be known", value)
 
     def _has_database(self, number: int) -> bool:
         own = number < DATABASES_MAX and number not in self._numbers

@@ -1,0 +1,382 @@
+"""The thread of a replica: connects to the primary, takes a copy or its log over, acknowledges.
+
+It follows until it is stopped: a lost link is made anew, from the position of the last commit. If
+the primary's history is another one, or its log is not there any more, it takes a copy.
+"""
+
+import logging
+import socket
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from kvstream.engine.engine import Engine
+from kvstream.engine.following import Source, read_history
+from kvstream.errors import (
+    AccessDenied,
+    Corruption,
+    DataError,
+    KVStreamError,
+    LostWrites,
+    ProtocolError,
+    ReplicationRefused,
+    SourceNotReady,
+)
+from kvstream.layout.history import History, Place
+from kvstream.logs import NOTICE, Throttle
+from kvstream.replicas import protocol
+from kvstream.replicas.applying import Applier
+from kvstream.replicas.copying import Incoming
+from kvstream.replicas.protocol import Continue, Copy, Frame, FrameReader
+from kvstream.replicas.sending import locate
+from kvstream.storage import replacement
+from kvstream.storage.batch import Batch, Family
+from kvstream.storage.database import Database
+from kvstream.types.clock import monotonic
+
+_log = logging.getLogger(__name__)
+
+RETRY_S = 0.1
+"""Pause before a lost link is made anew."""
+CONNECT_S = 5.0
+RECEIVED = 256 << 10
+"""Bytes that are received at a time, and acknowledged together."""
+
+
+class Link(StrEnum):
+    """The state of the link, in the words of ROLE."""
+
+    CONNECT = "connect"
+    CONNECTING = "connecting"
+    SYNC = "sync"
+    CONNECTED = "connected"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOptions:
+    """How a replica connects; times in seconds."""
+
+    port: int = 0
+    """The port at which the replica itself serves, for the primary to show."""
+    announce_ip: str = ""
+    user: str = ""
+    password: str = ""
+    timeout_s: float = 60.0
+    tls: Callable[[], ssl.SSLContext] | None = None
+    """Makes the context of TLS; None: a plain connection."""
+
+
+class Follower(threading.Thread):
+    """Follows one primary, from ``start`` until ``stop``."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: Source,
+        options: Callable[[], LinkOptions],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``options`` returns the present ones; ``changed`` is called after changes of the link."""
+        super().__init__(name="kvstream-follower", daemon=True)
+        self.source = source
+        self.link = Link.CONNECT
+        self.error = ""
+        """Why the last link ended."""
+        self.last_io = self.down_since = monotonic()
+        self.bytes_left = 0
+        """Bytes of the copy that are still to come."""
+        self.copies = 0
+        """How many copies were taken."""
+        self.primary_lsn = 0
+        """The primary's last row, as its last heartbeat said."""
+        self._engine, self._options, self._changed = engine, options, changed
+        self._stop_event = threading.Event()
+        self._socket: socket.socket | None = None
+        self._reader = FrameReader()
+        self._needs_copy = False
+        self._echo = 0
+        self._undurable: deque[tuple[int, int]] = deque()
+        """Sequence numbers of commits, and their lsn, that are not known to be durable."""
+        self._durable = 0
+        self._failures = Throttle()
+        history = read_history(engine.database)
+        self.place: Place | None = None if history is None else self._place_of(history)
+        """The position of the last commit; None: it has no data of the primary yet."""
+
+    def _place_of(self, history: History) -> Place:
+        return history.place(self._engine.database.sequence)
+
+    # --- the life of the thread -----------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Apply nothing more, from now on, and end soon; any thread may call it."""
+        self._stop_event.set()
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def is_current(self) -> bool:
+        """Return whether what arrives is to be applied."""
+        return not self._stop_event.is_set()
+
+    def run(self) -> None:
+        """Follow until it is stopped."""
+        while self.is_current():
+            try:
+                self._follow_once()
+            except (LostWrites, Corruption) as error:
+                self._needs_copy = True
+                self._note(error)
+            except (OSError, KVStreamError) as error:
+                self._note(error)
+            except Exception as error:  # a defect: it is tried again, and seen in the log
+                self._note(error)
+                _log.exception("the replica has failed inside")
+            finally:
+                self._disconnect()
+            self._stop_event.wait(RETRY_S)
+
+    def _note(self, error: Exception) -> None:
+        if self.is_current():
+            self.error = str(error) or type(error).__name__
+            text = "the link to the primary %s:%d has ended: %s"
+            self._failures.log(_log, logging.WARNING, text, *self.source, self.error)
+
+    def _disconnect(self) -> None:
+        link, self._socket = self._socket, None
+        if link is not None:
+            link.close()
+        if self.link is Link.CONNECTED or self.link is Link.SYNC:
+            self.down_since = monotonic()
+        self._set(Link.CONNECT)
+
+    def _set(self, link: Link) -> None:
+        if link is not self.link:
+            self.link = link
+            self._changed()
+
+    # --- one link -------------------------------------------------------------------------------
+
+    def _follow_once(self) -> None:
+        options = self._options()
+        self._set(Link.CONNECTING)
+        self._reader = FrameReader()
+        self._connect(options)
+        self._introduce(options)
+        place = self.place
+        if place is None or self._needs_copy:
+            place = protocol.NO_PLACE
+        self._send(protocol.encode_sync(place))
+        reply = protocol.decode_reply(self._line())
+        self._set(Link.SYNC)
+        if isinstance(reply, Copy):
+            self._take_copy(reply)
+        else:
+            self._apply_log(reply)
+
+    def _connect(self, options: LinkOptions) -> None:
+        plain = socket.create_connection(self.source, min(CONNECT_S, options.timeout_s))
+        self._socket = plain
+        if options.tls is not None:
+            self._socket = options.tls().wrap_socket(plain, server_hostname=self.source.host)
+        self._socket.settimeout(options.timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self.is_current():  # it was stopped before it had the socket
+            raise SourceNotReady("it was stopped")
+
+    def _introduce(self, options: LinkOptions) -> None:
+        """Authenticate, and say where this replica listens."""
+        if options.password:
+            words = [options.user, options.password] if options.user else [options.password]
+            if (answer := self._ask("AUTH", *words))[:1] == b"-":
+                raise AccessDenied(answer[1:].decode("utf-8", "replace"))
+        settings: list[str | int] = ["listening-port", options.port]
+        if options.announce_ip:
+            settings += ["ip-address", options.announce_ip]
+        answer = self._ask("REPLCONF", *settings, "capa", "kvstream")
+        if answer[:1] == b"-":
+            raise _refusal(answer[1:].decode("utf-8", "replace"))
+
+    def _ask(self, *words: str | int) -> bytes:
+        self._send(protocol.encode_request(*words))
+        return self._line()
+
+    def _send(self, data: bytes) -> None:
+        assert self._socket is not None
+        self._socket.sendall(data)
+
+    def _line(self) -> bytes:
+        while (line := self._reader.line()) is None:
+            self._receive()
+        return line
+
+    def _receive(self) -> None:
+        """Wait for bytes; OSError if none come within the timeout, or the link has ended."""
+        assert self._socket is not None
+        data = self._socket.recv(RECEIVED)
+        if not data:
+            raise OSError("the primary has closed it")
+        self._reader.feed(data)
+        self.last_io = monotonic()
+
+    def _frames(self) -> list[Frame]:
+        """Return the next whole frames; those of heartbeats are taken in."""
+        while True:
+            found = []
+            for frame in self._reader.frames():
+                if frame.kind == protocol.BEAT:
+                    self._echo, self.primary_lsn = frame.a, frame.b
+                    self.acknowledge()
+                else:
+                    found.append(frame)
+            if found:
+                return found
+            self._receive()
+
+    def acknowledge(self) -> None:
+        """Say what is received, what is durable, and echo the primary's clock."""
+        durable = self._engine.committer.flushed_sequence
+        while self._undurable and self._undurable[0][0] <= durable:
+            self._durable = self._undurable.popleft()[1]
+        lsn = 0 if self.place is None else self.place.lsn
+        self._send(protocol.encode_request("REPLCONF", "ACK", lsn, self._durable, self._echo))
+
+    # --- the log --------------------------------------------------------------------------------
+
+    def _apply_log(self, begin: Continue) -> None:
+        applier = self._applier(begin)
+        self.error = ""
+        self._undurable.clear()
+        self._durable = 0
+        self._note_commit(applier)
+        _log.log(NOTICE, "follows %s:%d from lsn %d on", *self.source, begin.place.lsn)
+        self._set(Link.CONNECTED)
+        self.acknowledge()
+        while self.is_current():
+            for frame in self._frames():
+                if frame.kind != protocol.LOG:
+                    raise ProtocolError(f"a frame of kind {frame.kind} in the log")
+                applier.feed(frame.a, frame.b, frame.payload)
+            self.acknowledge()
+
+    def _applier(self, begin: Continue) -> Applier:
+        """Return what takes over the log from the position of a reply."""
+        engine = self._engine
+        known = {family.name.lower(): family for family in Family}
+        try:
+            families = {number: known[name] for number, name in begin.families.items()}
+        except KeyError as error:
+            raise ReplicationRefused(f"the primary has an unknown column family {error}") from None
+        history = read_history(engine.database)
+        if history is None or len(families) < len(known):
+            raise ProtocolError("the primary goes on from a position that the replica has not")
+        if self._place_of(history).lsn != begin.place.lsn:
+            raise ProtocolError(f"the primary goes on from lsn {begin.place.lsn}")
+        database = engine.database
+        return Applier(database, history, begin.place, begin.sequence, families, self._write)
+
+    def _write(self, batch: Batch, history: History) -> None:
+        if not self._engine.following.apply(batch, self.is_current):
+            raise SourceNotReady("it was stopped")
+        self.place = Place(history.epoch, history.branch, history.lsn)
+        if len(self._undurable) < _UNDURABLE_MAX:
+            self._undurable.append((self._engine.database.sequence, history.lsn))
+
+    def _note_commit(self, applier: Applier) -> None:
+        self._undurable.append((self._engine.database.sequence, applier.lsn))
+
+    # --- a copy ---------------------------------------------------------------------------------
+
+    def _take_copy(self, copy: Copy) -> None:
+        """Receive the files that are lacking, and go on with them as the store."""
+        _log.log(NOTICE, "takes a copy of %s:%d", *self.source)
+        incoming: Incoming | None = None
+        try:
+            while True:
+                for frame in self._frames():
+                    if frame.kind == protocol.FILES and incoming is None:
+                        wanted = protocol.decode_files(frame.payload)
+                        incoming = Incoming(self._path, wanted)
+                        self._send(protocol.encode_request("REPLCONF", "NEED", *incoming.needed))
+                    elif frame.kind == protocol.FILE and incoming is not None:
+                        incoming.write(frame.a, frame.b, frame.payload)
+                        self.bytes_left = incoming.bytes_left
+                    elif frame.kind == protocol.DONE and incoming is not None:
+                        self._install(incoming, copy)
+                        return
+                    else:
+                        raise ProtocolError(f"a frame of kind {frame.kind} in a copy")
+        finally:
+            self.bytes_left = 0
+            if incoming is not None:
+                incoming.close()
+
+    @property
+    def _path(self) -> Path:
+        return self._engine.database.own_path
+
+    def _install(self, incoming: Incoming, copy: Copy) -> None:
+        folder = incoming.complete()
+        _try_to_open(folder, self._engine)
+        kept_from, note = self._diverged(copy)
+        engine = self._engine
+
+        def prepare() -> None:
+            replacement.prepare(self._path, kept_from, note)
+
+        if not engine.following.replace(prepare, self.is_current):
+            raise SourceNotReady("it was stopped")
+        history = read_history(engine.database)
+        assert history is not None
+        self.place, self._needs_copy = self._place_of(history), False
+        self.copies += 1
+        _log.log(NOTICE, "has the copy of %s:%d, up to lsn %d", *self.source, self.place.lsn)
+
+    def _diverged(self, copy: Copy) -> tuple[int | None, dict[str, object]]:
+        """Return from which log on this store has what the primary lacks; None: nothing."""
+        history = read_history(self._engine.database)
+        if history is None or self._needs_copy:
+            return None, {}
+        place, fork = self._place_of(history), copy.fork
+        if fork is not None and place.lsn <= fork:
+            return None, {}
+        note: dict[str, object] = {
+            "epoch": place.epoch,
+            "branch": place.branch.hex(),
+            "lsn": place.lsn,
+            "fork": fork,
+            "sequence": None,
+        }
+        found = None
+        if fork is not None and history.is_followed and fork >= history.base:
+            note["sequence"] = sequence = history.sequence_of(fork)
+            found = locate(self._path, sequence, self._engine.database.sequence)
+        self._engine.committer.sync()
+        _log.warning(
+            "this store has rows that its primary has not, behind lsn %s: its logs are kept", fork
+        )
+        return (0 if found is None else found[0]), note
+
+
+_UNDURABLE_MAX = 100_000
+
+
+def _refusal(text: str) -> KVStreamError:
+    if text.startswith("NOAUTH"):
+        return AccessDenied(f"{text} Set masterauth")
+    return ReplicationRefused(text)
+
+
+def _try_to_open(folder: Path, engine: Engine) -> None:
+    """Open a copy for reading; raise an error, and remove it, if that is not possible."""
+    options = replace(engine.options, read_only=True, create=False, following=False)
+    try:
+        Database.open(folder, options).close()
+    except DataError:
+        replacement.discard(folder.parent)
+        raise
