@@ -16,7 +16,6 @@ import os
 import threading
 import time
 import weakref
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -40,6 +39,7 @@ from kvstream.archive.merging import Merger
 from kvstream.archive.objects import Objects, refuse_overwriting
 from kvstream.archive.retention import SNAPSHOT, Pin, pin, prune, unpin_snapshots
 from kvstream.archive.tables import Digests
+from kvstream.archive.times import Times
 from kvstream.errors import (
     ArchiveTaken,
     ArchiveUnavailable,
@@ -61,10 +61,7 @@ from kvstream.types.options import Durability, StoreOptions
 _log = DeferredLogger(__name__)
 
 SAMPLE_S = 0.1
-"""How often the last commit is noted with its time: the grain of the moments of a restore. While a
-piece is put nothing is noted."""
-TIMES_MAX = 40_000
-"""Notes that are kept for the next piece: an hour. Then every second one is dropped."""
+"""How often the last commit is noted with its time: the grain of the moments of a restore."""
 BACKOFF_MAX_S = 30.0
 TIMEOUT_S = 15.0
 """How long a writer waits for its piece with the durability ``archive``."""
@@ -136,9 +133,7 @@ class Archiver:
         self._bytes = 0
         """The bytes of all pieces before the next one."""
         self._needs_base = True
-        self._times: list[tuple[int, int]] = []
-        self._latest_ms = 0
-        """The last time that was noted."""
+        self._times = Times()
         self._first_pieces: dict[int, int] = {}
         self._snapshots: list[Snapshot] = []
         self._digests = Digests(self._path)
@@ -147,9 +142,12 @@ class Archiver:
         self._behind_since: float | None = None
         self._snapshot_at = monotonic()
         self._snapshot_again_at, self._snapshot_failures = 0.0, 0
-        self._trim_logs = partial(database.trim_logs, "archive")
+        self._trim_logs = partial(database.trim_logs, "archive", place=self._path)
         self._logs = self._logs_from(Position(0, 0), -1)
         self._thread = threading.Thread(target=self._run, name="kvstream-archiver", daemon=True)
+        self._clock_thread = threading.Thread(
+            target=self._note_commits, name="kvstream-archiver-clock", daemon=True
+        )
         self._snapshot_thread = threading.Thread()
         self._merger = Merger(objects, self._stop.is_set)
         self._merge_thread = threading.Thread()
@@ -175,6 +173,7 @@ class Archiver:
         self._state.state = "follows"
         _open_archivers.add(self)
         self._thread.start()
+        self._clock_thread.start()
 
     def _begin(self, history: History) -> bool:
         """Put the fence of this opening; return whether its number was free."""
@@ -183,7 +182,7 @@ class Archiver:
             refuse_overwriting(self._objects)
         goes_on = self._goes_on(history, Mark.read(place))
         archive, epoch = head.archive if head else uuid4().hex, uuid4().hex
-        self._latest_ms = head.latest_ms if head else 0
+        self._times = Times(head.latest_ms if head else 0)
         self._state.archive, self._state.epoch = archive, epoch
         self._next, self._before, self._bytes = history.next, history.sum, history.bytes
         self._snapshots = history.snapshots
@@ -238,15 +237,10 @@ class Archiver:
             last=last,
             position=position,
             base=self._base,
-            written_ms=self._note_ms(),
+            written_ms=self._times.after(now_ms()),
             bytes_before=self._bytes,
             owner=owner_at(self._database.directory),
         )
-
-    def _note_ms(self) -> int:
-        """Return the time for a note; notes do not go back."""
-        self._latest_ms = formats.time_after(self._latest_ms, now_ms())
-        return self._latest_ms
 
     # --- pieces ---------------------------------------------------------------------------------
 
@@ -333,7 +327,7 @@ class Archiver:
 
     def _put_chunk(self, chunk: Chunk) -> None:
         fence = self._piece(chunk.position, chunk.last)
-        piece = replace(fence, parts=chunk.parts, times=self._times_until(chunk.last))
+        piece = replace(fence, parts=chunk.parts, times=self._times.until(now_ms(), chunk.last))
         piece, data = self._put_piece(piece, chunk.raw)
         if piece.base != self._base:  # put before the history began anew
             self._base = piece.number + 1
@@ -349,19 +343,8 @@ class Archiver:
             if part.offset == 0:
                 self._first_pieces[part.log] = piece.number
             self._log_bytes += part.size
-        del self._times[: _count_until(self._times, piece.last)]
+        self._times.drop(piece.last)
         logs.trim()
-
-    def _times_until(self, last: int) -> list[tuple[int, int]]:
-        """Return the notes of the commits up to ``last``.
-
-        It gets one of its own if it is the newest: it was not looked at since.
-        """
-        noted = list(self._times)
-        times = noted[: _count_until(noted, last)]
-        if len(times) == len(noted) and (not times or times[-1][1] < last):
-            times.append((self._note_ms(), last))
-        return times
 
     def make_durable(self, sequence: int) -> None:
         """Wait until a commit can be restored; UnknownOutcome if that takes too long."""
@@ -455,7 +438,7 @@ class Archiver:
             archive=self._state.archive,
             epoch=self._state.epoch,
             sequence=sequence,
-            written_ms=self._note_ms(),
+            written_ms=self._times.after(now_ms()),
             piece=self._next,
             first_piece=self._first_piece(first_log),
             first_log=first_log,
@@ -509,13 +492,15 @@ class Archiver:
 
     # --- the threads ----------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        failures, ship_at = 0, monotonic()
+    def _note_commits(self) -> None:
+        """Note commits with their times, also while a piece is on its way."""
         while not self._stop.wait(SAMPLE_S) and self._state.state != "taken":
             with suppress(StoreError):  # it is being closed
                 self._sample()
-            if monotonic() < ship_at:
-                continue
+
+    def _run(self) -> None:
+        failures, pause_s = 0, SAMPLE_S
+        while not self._stop.wait(pause_s) and self._state.state != "taken":
             try:
                 with self._committer.refuse_calls():
                     self._work()
@@ -530,16 +515,13 @@ class Archiver:
                 failures = 0
                 self._state.state, self._state.error = "follows", ""
             interval_s = self._options.archive_interval_s
-            ship_at = monotonic() + (_backoff_s(failures) if failures else interval_s)
+            pause_s = max(_backoff_s(failures) if failures else interval_s, SAMPLE_S)
 
     def _sample(self) -> None:
         """Note the last commit with the time, if there are new ones."""
         sequence = self._database.sequence
-        if sequence > (self._times[-1][1] if self._times else self._state.sequence):
-            self._times.append((self._note_ms(), sequence))
-        if len(self._times) > TIMES_MAX:
-            with self._shipping:
-                del self._times[:-1:2]
+        if sequence > max(self._times.last, self._state.sequence):
+            self._times.note(now_ms(), sequence)
         if sequence <= self._state.reached:
             self._behind_since = None
         elif self._behind_since is None:
@@ -641,7 +623,10 @@ class Archiver:
         self._stop.set()
         _open_archivers.discard(self)
         until = monotonic() + _STOP_S
-        for thread in (self._thread, self._snapshot_thread, self._merge_thread):
+        for thread in (
+            *(self._thread, self._clock_thread),
+            *(self._snapshot_thread, self._merge_thread),
+        ):
             if thread.ident is not None:
                 thread.join(max(until - monotonic(), 0))
         if self._state.state in ("follows", "unreachable", "failed"):
@@ -693,11 +678,6 @@ def _text_of(error: Exception) -> str:
 
 def _backoff_s(failures: int) -> float:
     return min(2.0 ** min(failures - 1, 10), BACKOFF_MAX_S)
-
-
-def _count_until(times: list[tuple[int, int]], last: int) -> int:
-    """Return how many notes are of commits up to ``last``."""
-    return bisect_right(times, last, key=lambda time: time[1])
 
 
 def _small_files(stage: Path) -> Iterator[Path]:

@@ -50,8 +50,6 @@ _HEAD = Struct(">4sBBI")
 _SUM_BYTES = 32
 _LEVEL = 1
 """Of zstd. Logs of text entries become 0.12 of their size; level 3 takes twice the time for 0.1."""
-CLOCK_BACK_MAX_MS = 3_600_000
-"""The time of an archive stands still if the clock goes back by less; by more, it was wrong."""
 RAW_MAX = 16 << 20
 """Bytes of logs in one piece: what the archiver holds in memory."""
 
@@ -219,15 +217,6 @@ def split_merged(key: str, data: bytes) -> Iterator[bytes]:
         at += size
 
 
-def time_after(latest_ms: int, now_ms: int) -> int:
-    """Return the time to be noted after another one, in Unix ms.
-
-    It is not before that one, although the clock went back or that of a new owner is behind: else a
-    moment would come twice, and a restore to it would have commits that came after the first.
-    """
-    return latest_ms if now_ms < latest_ms <= now_ms + CLOCK_BACK_MAX_MS else now_ms
-
-
 def is_plain(data: bytes) -> bool:
     """Return whether this is the beginning of a piece or snapshot that is not encrypted."""
     return data[:4] == _MAGIC
@@ -313,7 +302,6 @@ def _decompress(body: bytes, size: int) -> bytes:
 
 
 __all__ = [
-    "CLOCK_BACK_MAX_MS",
     "ENCRYPTED",
     "RAW_MAX",
     "Merged",
@@ -335,5 +323,4 @@ __all__ = [
     "split_merged",
     "sum_of",
     "table_key",
-    "time_after",
 ]

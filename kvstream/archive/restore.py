@@ -25,6 +25,7 @@ from kvstream.archive.mark import Mark, owner_at
 from kvstream.archive.objects import Objects, open_objects
 from kvstream.archive.pieces import FETCHES, get_piece, read_pieces
 from kvstream.archive.retention import pin
+from kvstream.archive.times import time_after
 from kvstream.errors import Corruption, InvalidArgument, StoreError
 from kvstream.storage import directory as directories
 from kvstream.storage import files
@@ -127,7 +128,7 @@ def _take(objects: Objects, plan: Plan, built: Path, directory: Path) -> Plan:
             number=head.number + 1,
             epoch=uuid4().hex,
             before=history.sum,
-            written_ms=formats.time_after(head.latest_ms, now_ms()),
+            written_ms=time_after(head.latest_ms, now_ms()),
             bytes_before=history.bytes,
             parts=[],
             times=[],

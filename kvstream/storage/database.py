@@ -347,10 +347,14 @@ class Database:
             path.unlink(missing_ok=True)
         self.flush_wal()
 
-    def trim_logs(self, reader: str, needed: int) -> None:
-        """Remove the kept logs that no reader needs; ``reader`` needs those from ``needed`` on."""
+    def trim_logs(self, reader: str, needed: int, place: Path | None = None) -> None:
+        """Remove the kept logs that no reader needs; ``reader`` needs those from ``needed`` on.
+
+        A thread that may end after the store was closed gives its own path of the directory: that
+        of the store may lead to another one by then.
+        """
         self._logs_needed[reader] = needed
-        trim_logs(self.own_path, _ANY_SIZE, min([*self._logs_needed.values()]))
+        trim_logs(place or self.own_path, _ANY_SIZE, min([*self._logs_needed.values()]))
 
     def _refuse_within(self) -> None:
         """Raise ReentrantCall if this thread is ingesting, or copying the files, already."""

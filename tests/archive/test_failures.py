@@ -121,9 +121,10 @@ def test_an_interrupt_at_any_call_puts_nothing_twice(
     monkeypatch.setattr(archiver, "SAMPLE_S", 10.0)
     with Store.open(tmp_path / "data", archive=url) as store:
         ours = archiver_of(store)
-        places = ("create", "_count", "_times_until", "_piece", "trim")
-        for place in places:
-            owner = {"create": ours._objects, "trim": ours._logs}.get(place, ours)
+        owners = {"create": ours._objects, "trim": ours._logs}
+        owners |= {"until": ours._times, "drop": ours._times}
+        for place in ("create", "_count", "until", "drop", "_piece", "trim"):
+            owner = owners.get(place, ours)
             plain = getattr(owner, place)
 
             def interrupt(*args: object, plain: Callable[..., object] = plain) -> object:
@@ -279,14 +280,34 @@ def test_moments_of_a_time_without_the_archive_are_kept(
         assert names_in(tmp_path / f"at-{at_ms}") == expected
 
 
-def test_notes_of_times_are_bounded(tmp_path: Path, url: str) -> None:
-    with Store.open(tmp_path / "data", archive=url) as store:
-        ours = archiver_of(store)
-        ours._times = [(number, number) for number in range(archiver.TIMES_MAX + 1)]
-        ours._sample()
-        assert len(ours._times) == archiver.TIMES_MAX // 2 + 1
-        assert ours._times[-1][1] == archiver.TIMES_MAX
-        ours._times = []
+def test_commits_are_noted_while_a_piece_is_on_its_way(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A put of an object store may take longer than moments are apart."""
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def slow(create: Create) -> Create:
+        def wrapped(folder: Folder, key: str, data: bytes) -> bool:
+            waits.set()
+            assert goes_on.wait(PATIENCE_S)
+            return create(folder, key, data)
+
+        return wrapped
+
+    moments: list[tuple[int, list[str]]] = []
+    with Store.open(tmp_path / "data", archive=url, archive_interval_s=0.0) as store:
+        wrap_creates(monkeypatch, slow)
+        add(store, "0")
+        assert waits.wait(PATIENCE_S)
+        for number in range(1, 4):
+            add(store, f"{number}")
+            time.sleep(0.1)
+            moments.append((time.time_ns() // 1_000_000, [f"{each}" for each in range(number + 1)]))
+            time.sleep(0.05)
+        goes_on.set()
+    for at_ms, names in moments:
+        restore.restore(url, tmp_path / f"at-{at_ms}", at_ms=at_ms)
+        assert names_in(tmp_path / f"at-{at_ms}") == names
 
 
 def test_logs_that_wait_too_long_are_given_up(
