@@ -73,11 +73,12 @@ SECTIONS = {
     "Files": {
         "importing.command.import_": "Append the rows of a FILE or stdin to a stream.",
         "export.export": "Write the entries of a stream to a FILE or stdout.",
-        "migrate.migrate": "Move streams from any place to any place without loss.",
+        "migration.command.migrate": "Move streams from any place to any place without loss.",
     },
     "Archive": {
         "archive.restore": "Make a store of an archive, as it was at any moment.",
         "archive.archive": "Look at archives, verify and prune them.",
+        "migration.diff.diff": "Show what differs between two stores, servers or archives.",
     },
     "Spark": {
         "spark.spark": "Run Apache Spark jobs on whole streams.",

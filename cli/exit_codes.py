@@ -52,10 +52,13 @@ MEANINGS = {
         "The request was refused or found nothing: there is no such stream, group or consumer; an "
         "ID is too small; `del`, `ack`, `nack` or `claim` found none of the entries; `read` got no "
         "entry; `find` found none; `dead` or `delayed` found no such message; a bad line stopped "
-        "an `import`; there is no archive at a URL; `migrate verify` found a difference; `migrate "
-        "run` found keys that differ, or would lose something that was not allowed."
+        "an `import`; there is no archive at a URL; `diff` or `migrate verify` found a difference; "
+        "`migrate run` found keys that differ, or would lose something that was not allowed."
     ),
-    ExitCode.USAGE: "Wrong usage: an unknown option, a value out of range, an invalid ID.",
+    ExitCode.USAGE: (
+        "Wrong usage: an unknown option, a value out of range, an invalid ID. Of `diff`, as of the "
+        "program of this name, every error."
+    ),
     ExitCode.LOCKED: "Another process has the store open. Nothing was done.",
     ExitCode.DAMAGED: (
         "The data is damaged: a store, an archive or a file to migrate cannot be read; writes were "

@@ -10,6 +10,7 @@ from os import PathLike
 
 from kvstream.engine.coerce import Name, name_bytes, path_of
 from kvstream.errors import InvalidArgument
+from kvstream.migration.archive_place import ArchiveSource
 from kvstream.migration.copy import CopyOptions, parse_losses
 from kvstream.migration.items import PlannedTarget, Selection, Source, Target, Watch, watch_nothing
 from kvstream.migration.journal import Journal, default_folder, identity_of
@@ -40,8 +41,10 @@ from kvstream.store import Store
 from kvstream.types.options import CUTOVER_PAUSE_S, DATABASES, DATABASES_MAX, Durability
 
 
-def open_source(place: Place) -> Source:
-    """Open a place for reading."""
+def open_source(place: Place, selection: Selection | None = None) -> Source:
+    """Open a place for reading; of an archive, what the selected keys need."""
+    if place.kind is PlaceKind.ARCHIVE:
+        return ArchiveSource(place, selection or Selection())
     if place.kind is PlaceKind.SERVER:
         return ServerSource(Server(place))
     if place.kind is PlaceKind.STORE:
@@ -163,7 +166,7 @@ def selection_of(
 def check_pair(source: Place, target: Place, selection: Selection) -> None:
     """Raise InvalidArgument if target and source are the same, or their databases differ."""
     if str(source) == str(target):
-        raise InvalidArgument("source and target are the same place")
+        raise InvalidArgument("both are the same place")
     into = target.database
     if into is not None and selection.databases != frozenset([into]):
         raise InvalidArgument(

@@ -175,6 +175,8 @@ class Mismatch(NamedTuple):
     target: str
     may_move: bool = False
     """Whether it is a time that changes while the stream is in use."""
+    entry: tuple[PackedID, bytes] | None = None
+    """The ID and the stored value of the entry that differs, at the source if it has it."""
 
 
 class Difference(NamedTuple):
@@ -186,6 +188,24 @@ class Difference(NamedTuple):
     source: str
     target: str
     may_move: bool
+    entry: Entry | None = None
+    """The entry that differs, at the source if it has it, else at the target."""
+
+    @property
+    def change(self) -> str:
+        """Return ``missing`` at the target, ``added`` there, or ``changed``."""
+        if self.target == ABSENT:
+            return "missing"
+        return "added" if self.source == ABSENT else "changed"
+
+
+def in_key(db: int, key: bytes, found: Mismatch) -> Difference:
+    """Return a mismatch of a key."""
+    entry = None
+    if found.entry is not None:
+        eid, value = found.entry
+        entry = Entry(StreamID.unpack(eid), decode_fields(value))
+    return Difference(db, key, found.what, found.source, found.target, found.may_move, entry)
 
 
 ABSENT = "absent"
@@ -211,8 +231,10 @@ def entries(source: Iterable[Page], target: Iterable[Page]) -> Iterator[Mismatch
     """Yield the differences between the entries of two streams in the same windows."""
     for mine, theirs in _merge(_flat(source), _flat(target)):
         if mine != theirs:
-            (eid, _) = mine or theirs or (_ZERO, b"")
-            yield Mismatch(f"entry {StreamID.unpack(eid)}", _text(mine), _text(theirs))
+            entry = mine or theirs
+            assert entry is not None
+            what = f"entry {StreamID.unpack(entry[0])}"
+            yield Mismatch(what, _text(mine), _text(theirs), entry=entry)
 
 
 def _text(entry: tuple[PackedID, bytes] | None) -> str:

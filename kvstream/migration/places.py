@@ -4,6 +4,7 @@
 
     place := redis://... | rediss://... | unix://...      a server: Redis, Valkey or kvstream
            | ["store:" | "rdb:" | "aof:"] path            without a prefix the content decides
+           | s3://... | gs://... | az://... | file://...  an archive, where one can be read
 
 A path that does not exist is an RDB file if it ends in ``.rdb``, else the directory of a store. The
 text of a place shows no password. Nothing is opened here.
@@ -17,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from kvstream.archive.objects import SCHEMES
 from kvstream.errors import InvalidArgument, NoSuchStore
 from kvstream.storage.directory import LAYOUT_FILE
 from kvstream.storage.files import kind_of
@@ -36,6 +38,7 @@ class PlaceKind(StrEnum):
     SERVER = "server"
     RDB = "rdb"
     AOF = "aof"
+    ARCHIVE = "archive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class Place:
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     """Credentials that the URL does not contain."""
+    at_ms: int | None = None
+    """The moment of an archive, in Unix milliseconds; None is its end."""
 
     @property
     def path(self) -> Path:
@@ -54,6 +59,8 @@ class Place:
 
     def __str__(self) -> str:
         """Return the text that users see and that identifies the place, without a password."""
+        if self.kind is PlaceKind.ARCHIVE:
+            return self.address + ("" if self.at_ms is None else f" at {self.at_ms}")
         if self.kind is not PlaceKind.SERVER:
             return os.path.realpath(self.address)
         parts = urlsplit(show_url(self.address))
@@ -81,11 +88,16 @@ class Place:
         return parts.password is not None or "password" in parse_qs(parts.query)
 
 
-def parse_place(text: str | os.PathLike[str], *, create: bool = False) -> Place:
+def parse_place(
+    text: str | os.PathLike[str], *, create: bool = False, archives: bool = False
+) -> Place:
     """Return the place that a text names; with ``create`` it need not exist.
 
-    Raises InvalidArgument for a text that names no place, NoSuchStore if nothing is there.
+    With ``archives`` it may be the URL of an archive. Raises InvalidArgument for a text that names
+    no place, NoSuchStore if nothing is there.
     """
+    if archives and isinstance(text, str) and text.partition("://")[0] in SCHEMES and "://" in text:
+        return Place(PlaceKind.ARCHIVE, text)
     url = server_url(text)
     if url is not None:
         _check_url(url)

@@ -19,6 +19,7 @@ from kvstream.migration.differences import (
     Mismatch,
     StreamDigest,
     Window,
+    in_key,
     text_of,
     windows,
 )
@@ -137,8 +138,13 @@ def missing(kind: str, at_source: bool) -> Mismatch:
 
 ENTRIES_TOLD = 100
 """Most differing entries of one key that are listed."""
+KEYS_KEPT = 200_000
+"""Most names of keys that are kept in memory, of a place that can be asked for the others."""
 WINDOWS_TOLD = 20
 """Most windows of one key that are kept in memory if neither place is ranged."""
+
+
+_MORE = Mismatch("entries", "more differ", "more differ")
 
 
 @dataclass(slots=True)
@@ -155,6 +161,7 @@ class Verification:
     """Parts of streams that one of both places does not have, such as ``entries added``, with the
     number of streams."""
     differences: list[Difference] = field(default_factory=list)
+    """Without the entries themselves."""
     digests: dict[DbKey, str] = field(default_factory=dict)
     """The digest of the entries of each stream at the source."""
 
@@ -175,25 +182,42 @@ class VerifyOptions:
     keep_digests: bool = False
     allowed: PlannedTarget | None = None
     """Keys and libraries that this target cannot hold are not compared: their loss is allowed."""
+    entries_told: int = ENTRIES_TOLD
+    """Most differing entries of one key that are listed."""
 
 
 def verify(source: Source, target: Source, options: VerifyOptions) -> Verification:
     """Compare all keys of two places, and their libraries of functions unless keys are chosen."""
-    if target.ranged:
-        result = _Ranged(source, target, options, swapped=False).run()
-    elif source.ranged:
-        result = _Ranged(target, source, options, swapped=True).run()
-    else:
-        result = _InPasses(source, target, options).run()
-    if not options.selection.match:
-        _compare_functions(source, target, options.allowed, result)
+    result = Verification()
+    found = compare(source, target, options, result)
+    result.differences = [each._replace(entry=None) for each in found]
     return result
+
+
+def compare(
+    source: Source, target: Source, options: VerifyOptions, result: Verification
+) -> Iterator[Difference]:
+    """Yield each difference when it is found, and count in ``result`` what was compared.
+
+    If a place is ranged, memory does not grow with the differences, and with entries by a range's
+    digest for each thousand of a stream. Groups and pending entries of one stream are in memory.
+    """
+    comparison: _Ranged | _InPasses
+    if target.ranged:
+        comparison = _Ranged(source, target, options, result, swapped=False)
+    elif source.ranged:
+        comparison = _Ranged(target, source, options, result, swapped=True)
+    else:
+        comparison = _InPasses(source, target, options, result)
+    yield from comparison.run()
+    if not options.selection.match:
+        yield from _compare_functions(source, target, options.allowed, result)
 
 
 def _compare_functions(
     source: Source, target: Source, allowed: PlannedTarget | None, result: Verification
-) -> None:
-    """Report the libraries that only one place has, that differ, or that the target cannot load."""
+) -> Iterator[Difference]:
+    """Yield the libraries that only one place has, that differ, or that the target cannot load."""
     mine, theirs = by_name(source.functions()), by_name(target.functions())
     if allowed is not None:
         lost = allowed.refused_functions([*mine.values()])
@@ -208,7 +232,7 @@ def _compare_functions(
             if there not in refused:
                 continue
             found = f"cannot be loaded: {refused[there]}"
-        result.differences.append(Difference(0, name, LIBRARY, _size(here), found, may_move=False))
+        yield Difference(0, name, LIBRARY, _size(here), found, may_move=False)
 
 
 def _size(text: bytes | None) -> str:
@@ -218,8 +242,8 @@ def _size(text: bytes | None) -> str:
 class _Pass:
     """The common part of both ways of comparing."""
 
-    def __init__(self, options: VerifyOptions) -> None:
-        self.result = Verification()
+    def __init__(self, options: VerifyOptions, result: Verification) -> None:
+        self.result = result
         self._options = options
 
     def _examine(self, name: DbKey, item: Item) -> Examined:
@@ -241,97 +265,108 @@ class _Pass:
         self.result.skipped[what] = self.result.skipped.get(what, 0) + 1
         return False
 
-    def _report_outside(self, name: DbKey, source: Examined, target: Examined) -> None:
-        """Report the differences of two keys, without those of their entries."""
+    def _outside(self, name: DbKey, source: Examined, target: Examined) -> Iterator[Difference]:
+        """Yield the differences of two keys, without those of their entries."""
         for mismatch in outside_entries(source, target, self._options.tolerance_ms):
-            self._report(name, mismatch)
+            yield in_key(*name, mismatch)
         if source.state is not None and target.state is not None:
             self.result.uncompared.update(differences.untold(source.state, target.state))
 
-    def _report(self, name: DbKey, found: Mismatch) -> None:
-        self.result.differences.append(
-            Difference(*name, found.what, found.source, found.target, found.may_move)
-        )
-
-    def _report_entries(self, name: DbKey, source: Iterator[Page], target: Iterator[Page]) -> None:
+    def _entries(
+        self, name: DbKey, source: Iterator[Page], target: Iterator[Page]
+    ) -> Iterator[Difference]:
         for count, mismatch in enumerate(differences.entries(source, target)):
-            if count == ENTRIES_TOLD:
-                self._report(name, Mismatch("entries", "more differ", "more differ"))
+            if count == self._options.entries_told:
+                yield in_key(*name, _MORE)
                 return
-            self._report(name, mismatch)
+            yield in_key(*name, mismatch)
 
 
 class _Ranged(_Pass):
     """Reads one place in its order, and asks the other for each key."""
 
     def __init__(
-        self, driver: Source, asked: Source, options: VerifyOptions, swapped: bool
+        self,
+        driver: Source,
+        asked: Source,
+        options: VerifyOptions,
+        result: Verification,
+        swapped: bool,
     ) -> None:
-        super().__init__(options)
+        super().__init__(options, result)
         self._driver = driver
         self._asked = asked
         self._swapped = swapped
         """Whether the driver is the target."""
         self._windows: dict[DbKey, list[Window]] = {}
         """The windows to read again from a driver that is not ranged."""
+        self._seen: set[DbKey] = set()
+        """The keys of the driver, or as many as are kept."""
 
-    def run(self) -> Verification:
-        seen: set[DbKey] = set()
+    def run(self) -> Iterator[Difference]:
         for item in self._driver.items(self._options.selection):
-            seen.add((item.db, item.key))
+            if len(self._seen) < KEYS_KEPT or not self._driver.ranged:
+                self._seen.add((item.db, item.key))
             if self._is_compared(item):
-                self._compare(item)
-        self._details()
+                yield from self._compare(item)
+        yield from self._details()
         for other in self._asked.items(self._options.selection):
-            if (other.db, other.key) not in seen and self._is_compared(other):
-                self._report((other.db, other.key), missing(other.kind, self._swapped))
-        return self.result
+            if not self._was_seen(other) and self._is_compared(other):
+                yield in_key(other.db, other.key, missing(other.kind, self._swapped))
 
-    def _compare(self, item: Item) -> None:
+    def _was_seen(self, item: Item) -> bool:
+        """Return whether the driver had a key; beyond the names that are kept, it is asked."""
+        if (item.db, item.key) in self._seen or len(self._seen) < KEYS_KEPT:
+            return (item.db, item.key) in self._seen
+        return self._driver.ranged and self._driver.item(item.db, item.key) is not None
+
+    def _compare(self, item: Item) -> Iterator[Difference]:
         name = item.db, item.key
         mine = self._examine(name, item)
         if mine.kind == GONE:
             return
         other = self._asked.item(*name)
         if other is None:
-            self._report(name, missing(item.kind, not self._swapped))
+            yield in_key(*name, missing(item.kind, not self._swapped))
             return
         theirs = examine(other)
         pair = (theirs, mine) if self._swapped else (mine, theirs)
-        self._report_outside(name, *pair)
+        yield from self._outside(name, *pair)
         wanted = differing(*pair) if mine.kind == theirs.kind else []
         if not wanted:
             return
         if self._driver.ranged:
-            self._detail(name, item, wanted)
+            yield from self._detail(name, item, wanted)
         else:
             self._windows[name] = wanted
 
-    def _details(self) -> None:
+    def _details(self) -> Iterator[Difference]:
         """Read a driver that is not ranged again, for the entries in windows."""
         if self._windows:
             for item in self._driver.items(self._options.selection):
                 wanted = self._windows.get((item.db, item.key))
                 if wanted is not None:
-                    self._detail((item.db, item.key), item, wanted)
+                    yield from self._detail((item.db, item.key), item, wanted)
 
-    def _detail(self, name: DbKey, item: Item, wanted: list[Window]) -> None:
+    def _detail(self, name: DbKey, item: Item, wanted: list[Window]) -> Iterator[Difference]:
         other = self._asked.item(*name)
         theirs = iter(()) if other is None else pages_in(other, wanted)
         mine = pages_in(item, wanted)
         pair = (theirs, mine) if self._swapped else (mine, theirs)
-        self._report_entries(name, *pair)
+        return self._entries(name, *pair)
 
 
 class _InPasses(_Pass):
     """Reads two places that are not ranged: digests of the source stay in memory."""
 
-    def __init__(self, source: Source, target: Source, options: VerifyOptions) -> None:
-        super().__init__(options)
+    def __init__(
+        self, source: Source, target: Source, options: VerifyOptions, result: Verification
+    ) -> None:
+        super().__init__(options, result)
         self._source = source
         self._target = target
 
-    def run(self) -> Verification:
+    def run(self) -> Iterator[Difference]:
         mine: dict[DbKey, Examined] = {}
         for item in self._source.items(self._options.selection):
             if self._is_compared(item):
@@ -340,26 +375,25 @@ class _InPasses(_Pass):
         wanted: dict[DbKey, list[Window]] = {}
         for item in self._target.items(self._options.selection):
             if item.kind in SUPPORTED and not item.is_expired:
-                self._compare(item, mine.pop((item.db, item.key), None), wanted)
+                yield from self._compare(item, mine.pop((item.db, item.key), None), wanted)
         for name, left in mine.items():
-            self._report(name, missing(left.kind, at_source=True))
-        self._details(wanted)
-        return self.result
+            yield in_key(*name, missing(left.kind, at_source=True))
+        yield from self._details(wanted)
 
     def _compare(
         self, item: Item, mine: Examined | None, wanted: dict[DbKey, list[Window]]
-    ) -> None:
+    ) -> Iterator[Difference]:
         name = item.db, item.key
         if mine is None:
-            self._report(name, missing(item.kind, at_source=False))
+            yield in_key(*name, missing(item.kind, at_source=False))
             return
         theirs = examine(item)
-        self._report_outside(name, mine, theirs)
+        yield from self._outside(name, mine, theirs)
         windows = differing(mine, theirs)
         if windows and mine.kind == theirs.kind:
             wanted[name] = windows
 
-    def _details(self, wanted: dict[DbKey, list[Window]]) -> None:
+    def _details(self, wanted: dict[DbKey, list[Window]]) -> Iterator[Difference]:
         """Read both again; the source's entries in the windows are kept in memory."""
         if not wanted:
             return
@@ -373,4 +407,6 @@ class _InPasses(_Pass):
             name = item.db, item.key
             if name in wanted:
                 theirs = pages_in(item, few[name])
-                self._report_entries(name, iter(kept.pop(name, [])), theirs)
+                yield from self._entries(name, iter(kept.pop(name, [])), theirs)
+                if len(wanted[name]) > WINDOWS_TOLD:
+                    yield in_key(*name, _MORE)

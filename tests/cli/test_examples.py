@@ -28,7 +28,7 @@ def leaves(command: click.Command, *path: str) -> Iterator[tuple[str, click.Comm
 
 COMMANDS = dict(leaves(main))
 ELSEWHERE = {
-    *("serve", "top", "monitor", "shell", "archive", "restore", "migrate", "spark", "work"),
+    *("serve", "top", "monitor", "shell", "archive", "restore", "migrate", "diff", "spark", "work"),
 }
 EXAMPLES = [
     pytest.param(line, id=line)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvstream.cli import main
-from kvstream.cli.migrate import migrate
+from kvstream.cli.migration.command import migrate
 from tests.cli.program import examples_of
 from tests.cli.terminal import TypedInput
 from tests.migration.conftest import Start
@@ -98,7 +98,7 @@ def test_an_empty_file_of_a_password_is_refused(tmp_path: Path, side: str, conte
     file, place = tmp_path / "password", "redis://127.0.0.1:1"
     file.write_text(content)
     done = run("run", place, "redis://127.0.0.1:2", f"--{side}-password-file", str(file), code=2)
-    assert f"{file}: the first line, the {side}'s password, is empty" in done.stderr
+    assert f"{file}: the first line, the password of the {side}, is empty" in done.stderr
 
 
 def test_a_password_is_prompted_for_on_a_terminal(source: RedisServer, tmp_path: Path) -> None:

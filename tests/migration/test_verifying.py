@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvstream import ManualClock, Store
 from kvstream.layout.values import encode_fields
 from kvstream.migration import differences, run, verify
-from kvstream.migration.differences import Digester, StreamDigest, windows
+from kvstream.migration.differences import Digester, Mismatch, StreamDigest, windows
 from kvstream.types.ids import StreamID
 from kvstream.types.images import (
     ConsumerImage,
@@ -144,7 +144,7 @@ CASES = [
 def test_each_part_of_a_state_is_compared(
     other: StreamState, what: str, source: str, target: str
 ) -> None:
-    assert list(differences.states(state(), other)) == [(what, source, target, False)]
+    assert list(differences.states(state(), other)) == [Mismatch(what, source, target)]
     (back,) = differences.states(other, state())
     assert (back.source, back.target) == (target, source)
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from kvstream.cli import migrate_output
 from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.importing.command import quiet_option
+from kvstream.cli.migration import output as texts
 from kvstream.cli.output import Output, output_only_options, progress_bar
 from kvstream.cli.parameters import Duration, F, Name, PathOnly, example, option_group
 from kvstream.errors import AccessDenied
@@ -53,10 +53,15 @@ def _password_variable(side: str) -> str:
     return f"KVSTREAM_{side.upper()}_PASSWORD"
 
 
+def _shown(side: str) -> str:
+    """Return a side in a sentence: ``the source``, or ``A`` of ``diff``."""
+    return f"the {side}" if side in SIDES else side.upper()
+
+
 def _login_options(side: str) -> Callable[[F], F]:
     return option_group(
         click.option(
-            f"--{side}-user", metavar="USER", help=f"The user at the {side}, if it is a server."
+            f"--{side}-user", metavar="USER", help=f"The user at {_shown(side)}, if it is a server."
         ),
         click.option(
             f"--{side}-password",
@@ -69,62 +74,72 @@ def _login_options(side: str) -> Callable[[F], F]:
             f"--{side}-password-file",
             type=PathOnly(dir_okay=False, exists=True),
             metavar="FILE",
-            help=f"A file whose first line is the password of the {side}.",
+            help=f"A file whose first line is the password of {_shown(side)}.",
         ),
     )
 
 
-places_options = option_group(
-    click.argument("source", metavar="SOURCE"),
-    click.argument("target", metavar="TARGET"),
-    click.option(
-        "--match",
-        type=Name(),
-        multiple=True,
-        metavar="PATTERN",
-        help="Only keys that match a pattern as in KEYS. Repeatable.",
-    ),
-    click.option(
-        "--db",
-        "databases",
-        type=click.IntRange(0, DATABASES_MAX - 1),
-        multiple=True,
-        metavar="N",
-        help="Only this database. Repeatable. By default all.",
-    ),
-    *map(_login_options, SIDES),
-)
-"""SOURCE and TARGET, the selection of keys, and passwords."""
+def options_of_places(sides: tuple[str, str], match: str = "--match") -> Callable[[F], F]:
+    """Return the arguments of two places, the selection of keys, and passwords."""
+    return option_group(
+        *(click.argument(side, metavar=side.upper()) for side in sides),
+        click.option(
+            match,
+            "match",
+            type=Name(),
+            multiple=True,
+            metavar="PATTERN",
+            help="Only keys that match a pattern as in KEYS. Repeatable.",
+        ),
+        click.option(
+            "--db",
+            "databases",
+            type=click.IntRange(0, DATABASES_MAX - 1),
+            multiple=True,
+            metavar="N",
+            help="Only this database. Repeatable. By default all.",
+        ),
+        *map(_login_options, sides),
+    )
+
+
+places_options = options_of_places(SIDES)
 
 
 def ends_of(options: dict[str, Any], *, create: bool) -> Ends:
     """Remove the options of ``places_options`` from ``options``, and return their meaning."""
     from kvstream.migration.api import check_pair, place_of, selection_of
-    from kvstream.migration.places import PlaceKind
 
-    places = []
-    for side in SIDES:
-        place = place_of(options.pop(side), create=create and side == "target")
-        user, password = options.pop(f"{side}_user"), options.pop(f"{side}_password")
-        file = options.pop(f"{side}_password_file")
-        if file is not None:
-            password = first_line(file)
-            if not password:
-                raise click.UsageError(f"{file}: the first line, the {side}'s password, is empty")
-        if place.kind is not PlaceKind.SERVER and (user or file is not None):
-            raise click.UsageError(f"the {side} is not a server: it needs no user and no password")
-        if place.has_password:
-            click.echo(
-                f"Warning: other users of this machine can see the password in the URL of the "
-                f"{side}; use {_password_variable(side)} or --{side}-password-file",
-                err=True,
-            )
-        places.append(replace(place, user=user, password=password))
-    databases = options.pop("databases") or None
-    selection = selection_of(options.pop("match"), databases, places[0])
-    source, target = places
+    source, target = (
+        with_login(place_of(options.pop(side), create=create and side == "target"), side, options)
+        for side in SIDES
+    )
+    selection = selection_of(options.pop("match"), options.pop("databases") or None, source)
     check_pair(source, target, selection)
     return Ends(source, target, selection)
+
+
+def with_login(place: Place, side: str, options: dict[str, Any]) -> Place:
+    """Remove the user and password of a side from ``options``; return the place with them."""
+    from kvstream.migration.places import PlaceKind
+
+    user, password = options.pop(f"{side}_user"), options.pop(f"{side}_password")
+    file = options.pop(f"{side}_password_file")
+    if file is not None:
+        password = first_line(file)
+        if not password:
+            raise click.UsageError(
+                f"{file}: the first line, the password of {_shown(side)}, is empty"
+            )
+    if place.kind is not PlaceKind.SERVER and (user or file is not None):
+        raise click.UsageError(f"{_shown(side)} is not a server: it needs no user and no password")
+    if place.has_password:
+        click.echo(
+            f"Warning: other users of this machine can see the password in the URL of "
+            f"{_shown(side)}; use {_password_variable(side)} or --{side}-password-file",
+            err=True,
+        )
+    return replace(place, user=user, password=password)
 
 
 def first_line(path: Path) -> str:
@@ -143,7 +158,7 @@ def open_place(side: str, place: Place, opening: Callable[[Place], T]) -> Iterat
     except AccessDenied:
         if place.password is not None or place.has_password or not _can_prompt():
             raise
-        password = click.prompt(f"Password of the {side}", hide_input=True, err=True)
+        password = click.prompt(f"Password of {_shown(side)}", hide_input=True, err=True)
         place_opened = opening(replace(place, password=password))
     with place_opened if isinstance(place_opened, Store) else closing(place_opened):  # type: ignore[type-var]
         yield place_opened
@@ -229,7 +244,7 @@ def follow(
 
 
 def _show(out: Output, done: CutOver, pause_s: float) -> None:
-    migrate_output.show_verification(out, done.verification)
+    texts.show_verification(out, done.verification)
     if not done.is_done:
         click.echo("Not switched over: SOURCE takes writes as before.", err=True)
         raise click.exceptions.Exit(int(ExitCode.FAILED))
@@ -303,6 +318,15 @@ def _follow_progress(quiet: bool) -> Iterator[_FollowProgress]:
         progress.end_line()
 
 
+def refuse_one_place(ctx: click.Context, command: str, names: str) -> None:
+    """Raise UsageError if the command line names the store of other commands."""
+    for name in ("store", "url", "db", "profile"):
+        if ctx.find_root().get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"--{name} cannot be used before {command}: name {names} after it"
+            )
+
+
 state_option = click.option(
     "--state",
     type=PathOnly(file_okay=False),
@@ -344,11 +368,7 @@ def migrate(ctx: click.Context) -> None:
     of functions are migrated too. Whatever cannot be migrated is refused unless it is allowed by
     name.
     """
-    for name in ("store", "url", "db", "profile"):
-        if ctx.find_root().get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(
-                f"--{name} cannot be used before migrate: name SOURCE and TARGET after it"
-            )
+    refuse_one_place(ctx, "migrate", "SOURCE and TARGET")
 
 
 @migrate.command(
@@ -380,14 +400,14 @@ def plan(
     with (
         open_place("source", ends.source, open_source) as source,
         open_place("target", ends.target, asking) as target,
-        _watching(f"plan {ends.source}", source, ends, quiet) as watch,
+        watching(f"plan {ends.source}", source, ends, quiet) as watch,
     ):
         planned = list(plan_items(source, target, ends.selection, watch))
         if isinstance(source, ServerSource) and not ends.selection.match:
             source.note_rest()
-    migrate_output.show_remarks(source)
-    migrate_output.show_remarks(target)
-    migrate_output.show_plan(out, planned)
+    texts.show_remarks(source)
+    texts.show_remarks(target)
+    texts.show_plan(out, planned)
 
 
 @migrate.command(
@@ -467,7 +487,7 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
         Journal(folder, identity, *shown, known) as journal,
         open_place("source", ends.source, open_source) as source,
         open_place("target", ends.target, asking) as target,
-        _watching(f"migrate {ends.source}", source, ends, options["quiet"]) as watch,
+        watching(f"migrate {ends.source}", source, ends, options["quiet"]) as watch,
     ):
         counter = _JournalCounter(journal, watch)
         manner = CopyOptions(
@@ -478,9 +498,9 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
         )
         progress = Progress(key=counter.key)
         report = run_items(source, target, ends.selection, manner, journal, progress)
-    migrate_output.show_remarks(source)
-    migrate_output.show_remarks(target)
-    migrate_output.show_report(out, report)
+    texts.show_remarks(source)
+    texts.show_remarks(target)
+    texts.show_report(out, report)
     if not report.complete:
         raise click.exceptions.Exit(int(ExitCode.FAILED))
 
@@ -525,14 +545,14 @@ def verify(out: Output, /, tolerance: float, quiet: bool, **options: Any) -> Non
     with (
         open_place("source", ends.source, open_source) as source,
         open_place("target", ends.target, open_source) as target,
-        _watching(f"verify {ends.source}", source, ends, quiet) as watch,
+        watching(f"verify {ends.source}", source, ends, quiet) as watch,
     ):
         how = VerifyOptions(
             ends.selection, round(tolerance * 1000), watch, keep_digests=out.for_programs
         )
         differences = verify_places(source, target, how)
-    migrate_output.show_remarks(source)
-    migrate_output.show_verification(out, differences)
+    texts.show_remarks(source)
+    texts.show_verification(out, differences)
     if not differences.equal:
         raise click.exceptions.Exit(int(ExitCode.FAILED))
 
@@ -550,11 +570,11 @@ def status(out: Output, /, state: Path | None) -> None:
     from kvstream.migration.journal import default_folder, followers, statuses
 
     folder = state or default_folder()
-    migrate_output.show_status(out, list(statuses(folder)), list(followers(folder)))
+    texts.show_status(out, list(statuses(folder)), list(followers(folder)))
 
 
 @contextmanager
-def _watching(title: str, source: Source, ends: Ends, quiet: bool) -> Iterator[Watch]:
+def watching(title: str, source: Source, ends: Ends, quiet: bool) -> Iterator[Watch]:
     """Show a progress bar while a source is read."""
     total = None if quiet else source.size(ends.selection)
     with progress_bar(title, total, quiet) as advance:

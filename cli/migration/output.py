@@ -240,11 +240,14 @@ def show_verification(out: Output, found: Verification) -> None:
     if moved:
         out.heading("changed meanwhile, not counted")
         out.table(_DIFFERENCES, [each._asdict() for each in moved])
-    click.echo(_verdict(found, Counter(each.what == LIBRARY for each in real)))
+    counts = Counter(each.what == LIBRARY for each in real)
+    nouns = {False: "difference", True: "different function library"}
+    parts = [plural(counts[each], noun) for each, noun in nouns.items() if counts[each]]
+    click.echo(verdict(found, " and ".join(parts)))
 
 
-def _verdict(found: Verification, differences: Counter[bool]) -> str:
-    """Return the last line; ``differences`` are counted by whether a library differs."""
+def verdict(found: Verification, differences: str) -> str:
+    """Return the last line; ``differences`` says how many there are, and is empty if none are."""
     compared = f"{plural(found.keys, 'key')}, {plural(found.entries, 'entry')}"
     if found.functions:
         compared += f", {plural(found.functions, 'function library')}"
@@ -257,9 +260,7 @@ def _verdict(found: Verification, differences: Counter[bool]) -> str:
         skipped += f"; only one side has, so not compared: {parts}"
     if not differences:
         return f"equal: {compared}{skipped}"
-    nouns = {False: "difference", True: "different function library"}
-    counts = [plural(differences[each], noun) for each, noun in nouns.items() if differences[each]]
-    return f"different: {' and '.join(counts)} in {compared}{skipped}"
+    return f"different: {differences} in {compared}{skipped}"
 
 
 def show_status(out: Output, runs: list[Status], followed: list[Followed]) -> None:
