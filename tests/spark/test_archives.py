@@ -20,13 +20,16 @@ from kvstream.errors import InvalidArgument
 from kvstream.spark.read import remover
 from kvstream.spark.source import KVStreamSource
 from kvstream.storage.manifest import parse_manifest
-from tests.archive.conftest import wait_archived
+from tests.archive.conftest import bucket_url, seaweed, seaweed_server, wait_archived
+from tests.archive.proxy import Proxy
+from tests.archive.seaweed import Seaweed
 from tests.patience import PATIENCE_S
-from tests.spark.conftest import Read, entries_of, rows_of
+from tests.spark.conftest import ROOT, Read, entries_of, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+__all__ = ["bucket_url", "seaweed", "seaweed_server"]
 MANY = 6000
 SMALL = dict.fromkeys(
     ("target_file_size_base", "write_buffer_size", "max_bytes_for_level_base"), "1M"
@@ -36,8 +39,8 @@ SMALL = dict.fromkeys(
 class Archive:
     """An archive of a store that has gone on since ``then_ms``."""
 
-    def __init__(self, folder: Path) -> None:
-        self.url = f"file://{folder}/bucket"
+    def __init__(self, folder: Path, url: str = "") -> None:
+        self.url = url or f"file://{folder}/bucket"
         self.bucket = folder / "bucket"
         with Store.open(folder / "data", rocksdb=SMALL) as store:
             for key in ("orders", "others"):
@@ -54,6 +57,8 @@ class Archive:
         orders.trim(maxlen=MANY)
         group = orders.create_group("workers", start="0")
         group.consumer("ann").read(count=10)
+        orders.delete(*[entry.id for entry in orders.revrange(count=250)])  # the newest node's too
+        self.info, (self.group,) = orders.info(), orders.groups()
         store.stream("mail:1").add({"to": "ann"})
         wait_archived(store)
         time.sleep(0.3)
@@ -114,7 +119,7 @@ def test_the_end_is_read_without_a_moment_and_patterns_find_streams(
     assert {row.stream for row in frame.collect()} == {"mail:1", "mail:2"}
     frame = read(**options, match="*", at=archive.at, schema="stream string")
     counts = {row.stream: row["count"] for row in frame.groupBy("stream").count().collect()}
-    assert counts == {"orders": MANY, "others": MANY, "mail:1": 1}
+    assert counts == {"orders": archive.info.length, "others": MANY, "mail:1": 1}
 
 
 @pytest.mark.parametrize("table", ["streams", "groups", "consumers", "pending"])
@@ -130,13 +135,57 @@ def test_metadata_tables_are_of_the_moment(
         return
     (row,) = rows
     if table == "streams":
-        assert (row.length, row.groups, row.entries_added) == (MANY, 1, MANY + 500)
-        assert row.first_id == "{}-{}".format(*archive.then[0][0])
+        assert archive.info.first_entry is not None
+        assert (row.length, row.groups, row.entries_added) == (MANY - 250, 1, MANY + 500)
+        assert row.first_id == str(archive.info.first_entry.id)
+        assert row.last_id == str(archive.info.last_generated_id)
     elif table == "groups":
-        assert (row.consumers, row.pending, row.lag) == (1, 10, MANY - 10)
+        assert (row.consumers, row.pending) == (1, 10)
+        assert (row.lag, row.entries_read) == (archive.group.lag, archive.group.entries_read)
     else:
         assert (row.consumer, row.pending) == ("ann", 10)
     assert not archive.tables_of(b"others") & fetched(tmp_path)
+    assert not archive.tables_of(b"orders") <= fetched(tmp_path)
+
+
+def test_a_session_reads_a_bucket_and_asks_for_the_tables_of_its_stream(
+    tmp_path: Path, bucket_url: str, seaweed: Seaweed
+) -> None:
+    """In a program of its own: workers get the credentials of the environment when they start."""
+    archive = Archive(tmp_path, bucket_url)
+    with Proxy(seaweed.ports[0]) as proxy:
+        environment = {**os.environ, **seaweed.environment, "PYSPARK_PYTHON": sys.executable}
+        environment["AWS_ENDPOINT"] = f"http://127.0.0.1:{proxy.port}"
+        environment["PYTHONPATH"] = str(ROOT)
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, bucket_url, archive.at, str(tmp_path / "staged")],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        asked = [path.rpartition("/")[2] for path in proxy.gets if "/tables/" in path]
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"{len(archive.then)} rows"
+    assert archive.tables_of(b"orders") <= set(asked)
+    assert not archive.tables_of(b"others") & set(asked)
+    assert len(asked) == len(set(asked))
+    until = time.monotonic() + PATIENCE_S
+    while [*(tmp_path / "staged").glob("*/*")]:  # the program's JVM has ended
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+PROGRAM = """
+import sys
+from kvstream.spark import local_sockets, register, session
+spark = session("bucket", master="local[2]", config=local_sockets())
+register(spark)
+url, at, staged = sys.argv[1:]
+options = {"archive": url, "at": at, "stagingPath": staged, "partitions": 4}
+print(spark.read.format("kvstream").options(stream="orders", **options).load().count(), "rows")
+spark.stop()
+"""
 
 
 def test_a_moment_that_is_not_there_is_refused(archive: Archive, read: Read) -> None:

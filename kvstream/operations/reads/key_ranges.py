@@ -56,6 +56,14 @@ def of_entries(txn: Txn, name: bytes, start: StreamID, end: StreamID) -> list[Ke
     return messages
 
 
+def of_first(txn: Txn, name: bytes) -> list[KeyRange]:
+    """Return what ``of_entries`` returns for the first entry of a stream alone."""
+    stream = txn.catalog.peek(txn, name)
+    if not isinstance(stream, StreamMeta):
+        return []
+    return of_entries(txn, name, stream.first, stream.first)
+
+
 def of_value(txn: Txn, name: bytes) -> list[KeyRange]:
     """Return all entries of a stream, or the pieces of a large string; [] if there is no key."""
     key = txn.catalog.peek(txn, name)

@@ -26,9 +26,6 @@ from kvstream.store import Store
 from kvstream.types.clock import ManualClock
 from kvstream.types.ids import MAX_ID
 
-TABLES_WITH_ENTRIES = ("streams", "groups")
-"""First and last entries, and the lags of groups, are counted in rows of entries."""
-
 
 @dataclass(frozen=True, slots=True)
 class Archived:
@@ -59,17 +56,14 @@ class Archived:
             return ArchiveReader(store, opened.pop_all())
 
     @contextmanager
-    def table(self, spec: ReadSpec, table: str) -> Iterator[Store]:
-        """Open what a metadata table of the streams needs."""
+    def table(self, spec: ReadSpec) -> Iterator[Store]:
+        """Open what the metadata tables of streams need: of entries the first and the newest."""
         with self.fetching() as fetching:
             fetching.ranges.append(key_ranges.OF_TREES)
             with fetching.records(spec.names, bool(spec.patterns)) as store:
                 for key in streams_of(store, spec):
-                    if table in TABLES_WITH_ENTRIES:
-                        name = qualified(self.db, key)
-                        fetching.ranges += store.engine.run(key_ranges.of_value, name)
-                    else:
-                        fetching.add_entries(store, Piece(key, MAX_ID, MAX_ID, 0))
+                    name = qualified(self.db, key)
+                    fetching.ranges += store.engine.run(key_ranges.of_first, name)
             with fetching.store() as store:
                 yield store
 

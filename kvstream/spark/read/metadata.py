@@ -101,7 +101,7 @@ class TableReader(DataSourceReader):
 
     def _open(self, source: Copy | Server | Archived) -> AbstractContextManager[Store]:
         if isinstance(source, Archived):
-            return source.table(self._spec, self._table)
+            return source.table(self._spec)
         return source.store()
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
