@@ -118,7 +118,8 @@ def _sweep_flushed(txn: Txn, db: int, limit: int) -> int | None:
             flushed.clear(txn, db)
         return limit if gone else None
     page = txn.batch.page(_METADATA, lower or first, upper, limit)
-    for row, record in page:
+    # Most are plain strings, which have no other rows.
+    for row, record in [each for each in page if not each[1].startswith(PLAIN_START)]:
         if not _drop_flushed(txn, row[1:], record):
             flushed.numbers(txn)[db] = row
             return None

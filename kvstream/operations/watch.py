@@ -94,7 +94,7 @@ class Watched:
 
         After a turn that was rolled back, the changes noted since the last call are its own.
         """
-        if not self.is_used:
+        if not (self._prints or self.guards):  # most often
             return False
         if not all(guard.is_held(txn) for guard in self.guards):
             return True

@@ -93,7 +93,13 @@ cdef struct RowSlots:
     Py_ssize_t calls, durations, idle, seconds
 
 
+cdef struct PendingSlots:
+    Py_ssize_t type
+    Py_ssize_t head, is_sent, protocol, reply
+
+
 cdef ClientSlots CLIENT
+cdef PendingSlots PENDING
 cdef ReaderSlots READER
 cdef StatisticsSlots STATISTICS
 cdef RowSlots ROW
@@ -107,6 +113,12 @@ def bind(type client, type reader, type statistics, type row, type txn, type bat
     CLIENT, READER = find_slots(client, CLIENT), find_slots(reader, READER)
     STATISTICS, ROW = find_slots(statistics, STATISTICS), find_slots(row, ROW)
     TXN, BATCH = find_slots(txn, TXN), find_slots(batch, BATCH)
+
+
+def bind_replies(type pending):
+    """Find the slots of pending replies."""
+    global PENDING
+    PENDING = find_slots(pending, PENDING)
 
 
 cdef inline object of_client(object client, Py_ssize_t place, object name):
@@ -1015,7 +1027,7 @@ cdef inline object client_of(object pending):
 
 
 cdef object encode_pending(object pending):
-    """Return encoded replies; a pipeline with one that is not plain encodes them itself."""
+    """Return encoded replies; a pipeline, or a pending reply, encodes what is not plain itself."""
     cdef Answered pipeline
     cdef bytes made
     if isinstance(pending, Answered):
@@ -1025,6 +1037,13 @@ cdef object encode_pending(object pending):
             return made
     elif type(pending) is XaddBatch:
         return (<XaddBatch>pending).replies
+    elif is_of(pending, PENDING.type) and get(pending, PENDING.is_sent) is True:
+        made = encode_plain(
+            [get(pending, PENDING.reply)],
+            get(pending, PENDING.protocol) or of_client(pending.client, CLIENT.protocol, "protocol"),
+        )
+        if made is not None:
+            return <bytes>get(pending, PENDING.head) + made
     return pending.encode()
 
 

@@ -209,12 +209,15 @@ class Statistics:
     def count(self, name: str, seconds: float, calls: int = 1) -> None:
         """Count calls that took ``seconds`` together."""
         row = self.commands.get(name) or self.of(name)
-        if calls == 1:
-            row.count(seconds)
-            return
         row.calls += calls
         row.seconds += seconds
-        row.durations.add(seconds / calls, calls)
+        durations = row.durations
+        if calls > 1:
+            durations.add(seconds / calls, calls)
+            return
+        durations.recent.append(seconds)
+        if len(durations.recent) >= RECENT:
+            durations.count()
 
     def count_each(self, name: str, times: list[float], idle: int) -> None:
         """Count calls by the seconds that each took; ``idle`` of them have changed nothing."""

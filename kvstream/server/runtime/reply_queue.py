@@ -181,6 +181,10 @@ class PendingReply:
             self.reply = error
 
 
+if twins is not None:
+    twins.bind_replies(PendingReply)
+
+
 class Requeued(list[bytes]):
     """A request put back among its client's requests: its turn failed, or it was put off."""
 
