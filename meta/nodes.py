@@ -160,8 +160,11 @@ IDS_MAX, IDS_BYTES_MAX = 512, 64 << 10
 """Live IDs are not looked up in nodes of more entries or bytes than that together."""
 READS_MAX = 6
 """Reads of single rows of a node that take as long as to look up all of its live IDs."""
-AHEAD = 8
+AHEAD = 16
 """Nodes that are read with the one that is wanted if deletions are in order."""
+NEAR = 32
+"""Nodes over which clients are spread that share a deletion in order: fifty with 16 requests each
+are at 800 entries."""
 _first_of_node = attrgetter("first")
 
 
@@ -446,15 +449,18 @@ def node_of(txn: Changeset, stream: StreamMeta, eid: StreamID) -> Node:
     node = _decode(rows[0]) if rows else None
     if node is None or node.last < eid:
         raise damage_error(stream, f"has no node for entry {eid}")
+    if len(rows) == 1:
+        return _read_ahead(txn, stream, node)
     at = _place(stream, eid)
     before = stream.cached_nodes[at - 1] if at else None
-    if len(rows) == 1 or (
-        before is not None
-        and before.ids is not None
-        and before.live < before.appended
-        and rows[1][0].endswith(before.first.packed)
-    ):
-        return _read_ahead(txn, stream, node)
+    if before is not None and before.ids is not None and before.live < before.appended:
+        lower = rows[0][0][: U64.size] + before.first.packed + b"\x00"
+        gap = txn.batch.page(_TREES, lower, rows[0][0], NEAR)
+        if not gap:
+            return _read_ahead(txn, stream, node)
+        if len(gap) < NEAR:
+            _read_ahead(txn, stream, _decode(gap[0]))
+            return node_in_memory(stream, eid) or _cache_node(stream, node)
     return _cache_node(stream, node)
 
 
@@ -465,6 +471,8 @@ def _read_ahead(txn: Changeset, stream: StreamMeta, node: Node) -> Node:
     lower = prefix + node.first.packed + b"\x00"
     upper = prefix + cached[place].first.packed if place < len(cached) else successor(prefix)
     adjacent = [node, *map(_decode, txn.batch.page(_TREES, lower, upper, AHEAD))]
+    if len(adjacent) <= AHEAD and place < len(cached):
+        adjacent[-1].following = cached[place]
     for each, after in pairwise(adjacent):
         each.following = after
     for each in _look_up_ids(txn, stream, adjacent):
@@ -599,9 +607,11 @@ def _first_of(txn: Changeset, stream: StreamMeta, removed: Node | None = None) -
     if removed is not None and cached and cached[0] is removed.following:
         return cached[0].first
     node = _next_node(stream, scan_closed(txn, stream, stream.head))
+    if cached and cached[0].first == node.first:
+        return node.first
     if removed is not None and removed.ids is not None:
         _read_ahead(txn, stream, node)
-    elif not cached or cached[0].first != node.first:
+    else:
         cached.insert(0, node)
     return node.first
 
