@@ -1,6 +1,7 @@
 """Archives that are encrypted: all they promise holds, and nothing is read without the key."""
 
 import base64
+import contextlib
 import os
 import shutil
 import time
@@ -10,18 +11,23 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
-from kvstream.archive import restore
+from kvstream.archive import merging, restore
+from kvstream.archive.archiver import Archiver
 from kvstream.archive.format import piece_key
 from kvstream.archive.history import read_history
 from kvstream.archive.keys import VARIABLE, Key
 from kvstream.archive.objects import open_objects
+from kvstream.archive.parts import Parts, find_moment
+from kvstream.archive.pieces import get_piece, list_merged
 from kvstream.archive.retention import prune
 from kvstream.archive.verify import verify
 from kvstream.errors import ArchiveTaken, Corruption, InvalidArgument, WrongArchiveKey
+from kvstream.storage.batch import Family
 from tests.archive import test_archive as core
 from tests.archive import test_failures as failures
 from tests.archive import test_owners as owners
 from tests.archive.conftest import all_rows, numbers, rows_in, wait_archived
+from tests.archive.test_merging import put_pieces
 
 SECRET, OTHER = bytes(range(32)), bytes(range(32, 64))
 FIRST, SECOND = SECRET.hex(), base64.b64encode(OTHER).decode()
@@ -189,6 +195,48 @@ def test_a_rotated_key_reads_all_and_writes_with_the_first(
     assert verify(open_objects(url, SECOND)).faults == []
     restore.restore(url, tmp_path / "back", key=SECOND)
     assert rows_in(tmp_path / "back") == expected
+
+
+def test_pieces_are_merged_when_an_old_key_is_gone(
+    tmp_path: Path, url: str, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fences are kept for ever: those of former keys cannot be read any more."""
+    monkeypatch.setattr(merging, "LEVELS", (4, 16))
+    monkeypatch.setattr(merging, "DELAY_S", 0.0)
+    monkeypatch.setattr(Archiver, "_start_merging", lambda _: None)
+    for key in (FIRST, f"{SECOND},{FIRST}", SECOND):
+        with Store.open(
+            tmp_path / "data", archive=url, archive_key=key, archive_keep_s=0.0
+        ) as store:
+            ours = store.engine.archiving.archiver
+            put_pieces(store, 2)
+            store.engine.flush()
+            ours._snapshot()
+            if key == SECOND:
+                with pytest.raises(WrongArchiveKey):  # the piece before a fence
+                    ours._merger.work()
+                put_pieces(store, 20)
+                for _ in range(10):  # each finds one piece missing that was deleted
+                    with contextlib.suppress(Corruption):
+                        ours._merger.work()
+                ours._merger.work()
+            expected = all_rows(store)
+    objects = open_objects(url, SECOND)
+    with pytest.raises(WrongArchiveKey):
+        get_piece(objects, 0)
+    assert max(each.last for each in list_merged(objects)) > ours._next - 6
+    assert verify(objects).faults == []
+    restore.restore(url, tmp_path / "back", key=SECOND)
+    assert rows_in(tmp_path / "back") == expected
+
+
+def test_parts_of_an_encrypted_archive_are_read(tmp_path: Path, url: str) -> None:
+    fill(tmp_path / "data", url)
+    (tmp_path / "shelf").mkdir()
+    parts = Parts(find_moment(url), tmp_path / "shelf")
+    parts.make(tmp_path / "part", [(family, b"", b"\xff" * 64) for family in Family])
+    with Store.open(tmp_path / "part", read_only=True) as store:
+        assert store.stream("orders").info().length == 302
 
 
 def test_a_former_owner_is_fenced_by_one_with_a_newer_key(tmp_path: Path, url: str) -> None:
