@@ -340,12 +340,58 @@ class Bucket(Objects):
             raise _unavailable(self.url, "cannot delete", error) from None
 
 
-class EncryptedObjects(Objects):
+class _Passing(Objects):
+    """Passes all calls on to another object store."""
+
+    def __init__(self, objects: Objects) -> None:
+        self.url = objects.url
+        self._objects = objects
+
+    def create(self, key: str, data: bytes) -> bool:
+        return self._objects.create(key, data)
+
+    def upload(self, key: str, parts: Iterable[bytes]) -> None:
+        self._objects.upload(key, parts)
+
+    def get(self, key: str) -> bytes | None:
+        return self._objects.get(key)
+
+    def chunks(self, key: str) -> Iterator[bytes]:
+        return self._objects.chunks(key)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Found]:
+        return self._objects.list(prefix, after)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self._objects.delete(keys)
+
+    def table_names(self, digest: str) -> tuple[str, ...]:
+        return self._objects.table_names(digest)
+
+
+class KeptObjects(_Passing):
+    """An object store of which each object is got once: then it is a file in a folder."""
+
+    def __init__(self, objects: Objects, folder: Path) -> None:
+        super().__init__(objects)
+        self._folder = folder
+
+    def get(self, key: str) -> bytes | None:
+        path = self._folder / key.replace("/", "-")
+        with suppress(FileNotFoundError):
+            return path.read_bytes()
+        data = self._objects.get(key)
+        if data is not None:
+            path.write_bytes(data)
+        return data
+
+
+class EncryptedObjects(_Passing):
     """An object store with the content of all objects encrypted, and tables under keyed names."""
 
     def __init__(self, objects: Objects, keys: Keys) -> None:
-        self.url = objects.url
-        self._objects, self.keys = objects, keys
+        super().__init__(objects)
+        self.keys = keys
 
     def create(self, key: str, data: bytes) -> bool:
         return self._objects.create(key, encrypt(self.keys.first, key, data))
@@ -363,12 +409,6 @@ class EncryptedObjects(Objects):
         first = next(parts, None)
         if first is not None:
             yield from _join(decrypt_parts(self.keys, key, chain((first,), parts)))
-
-    def list(self, prefix: str, after: str = "") -> Iterator[Found]:
-        return self._objects.list(prefix, after)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        self._objects.delete(keys)
 
     def table_names(self, digest: str) -> tuple[str, ...]:
         return self.keys.names_of(digest)

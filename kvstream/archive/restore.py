@@ -22,7 +22,7 @@ from kvstream.archive.history import History, put_fence, read_history
 from kvstream.archive.keys import find_keys
 from kvstream.archive.logs import Position, reaches
 from kvstream.archive.mark import Mark, owner_at
-from kvstream.archive.objects import Objects, open_objects
+from kvstream.archive.objects import KeptObjects, Objects, open_objects
 from kvstream.archive.pieces import FETCHES, get_piece, read_pieces
 from kvstream.archive.retention import pin
 from kvstream.archive.times import time_after
@@ -35,6 +35,8 @@ from kvstream.types.clock import now_ms
 
 _RESTORING = ".restoring"
 """A folder in which the files are made, beside them the store is none."""
+_PIECES = ".pieces"
+"""A folder in it with the pieces that were fetched."""
 
 Progress = Callable[[int, int], object]
 """Called with the bytes that are fetched, and all that will be; 0 while that is not known."""
@@ -87,9 +89,11 @@ def restore(
     objects = open_objects(url, find_keys(key, key_command))
     with pin(objects):
         history = read_history(objects)
-        plan = plan_restore(objects, history, at_ms, sequence, progress)
-        _write_store(objects, plan, directory, progress)
-    return plan
+
+        def plan(kept: Objects) -> Plan:
+            return plan_restore(kept, history, at_ms, sequence, progress)
+
+        return _write_store(objects, plan, directory, progress)
 
 
 def take_over(
@@ -108,8 +112,10 @@ def take_over(
         history = read_history(objects)
         if history.head is None:
             return None
-        _refuse_occupied(directory)
-        plan = plan_restore(objects, history, progress=progress)
+
+        def plan(kept: Objects) -> Plan:
+            return plan_restore(kept, history, progress=progress)
+
         return _write_store(objects, plan, directory, progress, take=_take)
 
 
@@ -222,18 +228,25 @@ def _time(ms: int) -> str:
 
 def _write_store(
     objects: Objects,
-    plan: Plan,
+    make_plan: Callable[[Objects], Plan],
     directory: Path,
     progress: Progress | None,
     take: Take | None = None,
 ) -> Plan:
-    """Make the store; leave nothing behind on failure. With ``take`` it gives the plan's end."""
+    """Make the store; leave nothing behind on failure. With ``take`` it gives the plan's end.
+
+    The plan reads the pieces. They are kept on the disk, and the logs written from these files.
+    """
     _refuse_occupied(directory)
 
     def write(built: Path) -> Plan:
+        (built / _PIECES).mkdir(files.DIRECTORY_MODE)
+        kept = KeptObjects(objects, built / _PIECES)
+        plan = make_plan(kept)
         _write_tables(objects, plan, built, progress)
         last = plan if take is None else take(objects, plan, built, directory)
-        write_logs(objects, last, built, progress)
+        write_logs(kept, last, built, progress)
+        shutil.rmtree(built / _PIECES)
         if last.position is not None:
             _keep_position(built, Position(*last.position))
         files.sync_directory(built)

@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import kvstream
 from kvstream import Store
 from kvstream.archive import archiver, mark, restore
+from kvstream.archive.format import piece_key
 from kvstream.archive.history import read_history
 from kvstream.archive.objects import Folder, open_objects
 from kvstream.errors import (
@@ -63,6 +65,36 @@ def test_any_commit_can_be_restored(tmp_path: Path, url: str) -> None:
             continue
         assert restore.restore(url, place, sequence=sequence).sequence == sequence
         assert rows_in(place) == expected
+
+
+def test_a_restore_gets_each_piece_once(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
+        for number in range(12):
+            store.stream("orders").add({"n": str(number)})
+            wait_archived(store)
+        head = read_history(open_objects(url)).head
+        assert head is not None
+        get, counts = Folder.get, Counter[str]()
+
+        def counted(folder: Folder, key: str) -> bytes | None:
+            counts[key] += 1
+            return get(folder, key)
+
+        monkeypatch.setattr(Folder, "get", counted)
+        for name, sequence in (("end", None), ("then", head.last - 3)):
+            counts.clear()
+            restore.restore(url, tmp_path / name, sequence=sequence)
+            pieces = {key: count for key, count in counts.items() if key.startswith("log/")}
+            assert pieces.pop(piece_key(head.number)) <= 2  # the end is looked at first
+            assert len(pieces) > 8
+            assert set(pieces.values()) == {1}
+            assert not list((tmp_path / name).glob(".*"))
+        counts.clear()
+        with Store.open(tmp_path / "new", archive=url, take_over=True) as new:
+            assert all_rows(new) == all_rows(store)
+        assert counts[piece_key(head.number - 2)] == 1
 
 
 def test_a_moment_can_be_restored(tmp_path: Path, url: str) -> None:
