@@ -42,6 +42,7 @@ class ExitCode(IntEnum):
     LOCKED = 3
     DAMAGED = 4
     UNAVAILABLE = 5
+    TAKEN = 6
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -69,6 +70,9 @@ MEANINGS = {
         "is full or fails, writes are refused, the outcome of a write is unknown, the server does "
         "not answer, or it refuses the user or password; an archive needs another key."
     ),
+    ExitCode.TAKEN: (
+        "Another store has taken the archive over, so this one is not its continuation any more."
+    ),
     ExitCode.INTERRUPTED: "Stopped by Ctrl-C. Everything committed before stays.",
     ExitCode.BROKEN_PIPE: "The reader of the output closed it, as `| head` does.",
 }
@@ -83,6 +87,7 @@ _CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
     (InvalidArgument, ExitCode.USAGE),
     (RequestError, ExitCode.FAILED),
     (StoreLocked, ExitCode.LOCKED),
+    (ArchiveTaken, ExitCode.TAKEN),
     (StoreError, ExitCode.UNAVAILABLE),
     (DataError, ExitCode.DAMAGED),
     (KVStreamError, ExitCode.UNAVAILABLE),  # such as a package that is not installed

@@ -184,8 +184,8 @@ class Jobs(Public):
 
     def _open(self) -> Store:
         """Open the store; without ``shared`` a directory is shared if that is possible."""
-        options = {name: value for name, value in self._options.items() if value}
-        is_own = self._clock is not None or "read_only" in options
+        options = {name: value for name, value in self._options.items() if value is not None}
+        is_own = self._clock is not None or options.get("read_only")
         if self._options["shared"] is None and not is_own and server_url(self.place) is None:
             with suppress(ClientMissing):
                 return opening.open(self.place, **options, shared=True)

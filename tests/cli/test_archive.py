@@ -303,7 +303,7 @@ def test_another_machine_takes_over_what_a_server_has_acknowledged(
         assert first.communicate()[1].count(b"has taken over the archive") == 1
     kvstream("restore", url, str(tmp_path / "back"))
     assert Program(tmp_path / "back").lines("len", "orders") == ["21"]
-    again = kvstream("serve", "--dir", str(tmp_path / "one"), *options, code=5).stderr
+    again = kvstream("serve", "--dir", str(tmp_path / "one"), *options, code=6).stderr
     assert again.endswith("; to keep this store, give another URL\n")
 
 

@@ -59,7 +59,7 @@ def test_systemd_does_not_restart_after_errors_that_need_an_operator(
     unit: configparser.SectionProxy,
 ) -> None:
     codes = {int(code) for code in unit["RestartPreventExitStatus"].split()}
-    assert codes == {ExitCode.USAGE, ExitCode.DAMAGED}
+    assert codes == {ExitCode.USAGE, ExitCode.DAMAGED, ExitCode.TAKEN}
 
 
 def test_the_container_starts_the_program_with_valid_options() -> None:
@@ -77,7 +77,7 @@ def test_the_settings_shown_exist() -> None:
 
 def test_the_exit_codes_shown_are_those_of_serve() -> None:
     shown = re.findall(r"^\| (\d) \|", (DEPLOY / "README.md").read_text(), re.M)
-    ends = {ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE, ExitCode.LOCKED}
+    ends = {ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE, ExitCode.LOCKED, ExitCode.TAKEN}
     assert {int(code) for code in shown} == ends | {ExitCode.DAMAGED, ExitCode.UNAVAILABLE}
 
 

@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 
-from kvstream import ClientMissing, InvalidArgument, Jobs, StoreLocked, SystemClock
+from kvstream import (
+    ClientMissing,
+    InvalidArgument,
+    Jobs,
+    NoSuchStore,
+    StoreLocked,
+    SystemClock,
+)
 from kvstream.jobs import Worker
 from kvstream.jobs.processes import Child, Sources, WorkOptions, jobs_of, queue_list
 from tests.crash.rounds import rounds
@@ -200,6 +207,23 @@ def test_jobs_share_a_directory_by_default(tmp_path: Path) -> None:
             assert alone.store.exists("seen")
             with pytest.raises(StoreLocked):
                 assert other.store
+
+
+def test_options_of_the_store_that_are_false_or_zero_are_taken(tmp_path: Path) -> None:
+    with Jobs(tmp_path / "data", create=False) as jobs, pytest.raises(NoSuchStore):
+        assert jobs.store
+    assert not (tmp_path / "data").exists()
+    zeros: dict[str, Any] = {
+        "free_space_reserve": 0,
+        "stall_seconds_max": 0.0,
+        "archive_interval_s": 0.0,
+    }
+    with Jobs(tmp_path / "data", shared=False, **zeros) as jobs:
+        options = jobs.store.engine.options
+        assert {name: getattr(options, name) for name in zeros} == zeros
+    with Jobs(tmp_path / "data", read_only=False) as first, Jobs(tmp_path / "data") as second:
+        first.store.stream("seen").add({"n": 1})
+        assert second.store.exists("seen"), "read_only=False leaves it shared"
 
 
 def test_without_redis_py_jobs_do_not_share_their_directory(
