@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kvstream.cli.exit_codes import ArchiveDamaged, ExitCode
+from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.maintenance import progress_option
 from kvstream.cli.output import Output, output_only_options, polled_progress, progress_bar
 from kvstream.cli.parameters import (
@@ -36,7 +36,7 @@ from kvstream.cli.tables import (
     size,
     time_of,
 )
-from kvstream.errors import Corruption, RequestError
+from kvstream.errors import RequestError
 
 if TYPE_CHECKING:
     from kvstream.archive.history import History
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from kvstream.archive.restore import Plan, Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
-P = ParamSpec("P")
 
+_NAMED_MAX = 3
+"""Damaged objects that a sentence names."""
 VARIABLE = "KVSTREAM_ARCHIVE"
 """The variable of the environment with the URL of the archive."""
 _FAULTS = (
@@ -81,19 +82,6 @@ def _require_url(ctx: click.Context, param: click.Parameter, url: str | None) ->
     if not url:
         raise click.UsageError(f"name the archive by its URL, or in {VARIABLE}", ctx)
     return url
-
-
-def _of_archive(command: Callable[P, None]) -> Callable[P, None]:
-    """Raise damage of an archive as ArchiveDamaged, which has an advice of its own."""
-
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except Corruption as error:
-            raise ArchiveDamaged(str(error)) from None
-
-    return run
 
 
 def _key_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -164,7 +152,6 @@ def _open(url: str, key: str) -> Objects:
 @_key_options
 @progress_option
 @output_only_options
-@_of_archive
 def restore(
     out: Output,
     /,
@@ -236,7 +223,7 @@ def _restoring(wanted: bool | None) -> Iterator[Progress]:
 
 @click.group(epilog=example("kvstream archive ls s3://backups/orders"))
 def archive() -> None:
-    """Look at archives, verify and prune them.
+    """Look at archives, verify, prune and mend them.
 
     An archive is what `serve --archive URL` and `kvstream.open(..., archive=URL)` keep of a store:
     s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or file:///PATH. KVSTREAM_ARCHIVE may
@@ -248,7 +235,6 @@ def archive() -> None:
 @_url_argument
 @_key_options
 @output_only_options
-@_of_archive
 def status(out: Output, /, url: str, key: str) -> None:
     """Show who owns an archive, and how far it reaches.
 
@@ -300,7 +286,6 @@ def _end_ms(history: History) -> int:
 @_url_argument
 @_key_options
 @output_only_options
-@_of_archive
 def ls(out: Output, /, url: str, key: str) -> None:
     """List the moments that can be restored.
 
@@ -345,7 +330,6 @@ def _moments(history: History) -> Iterator[dict[str, Any]]:
 @_key_options
 @progress_option
 @output_only_options
-@_of_archive
 def verify(out: Output, /, url: str, progress: bool | None, key: str) -> None:
     """Read every object of an archive, and verify it.
 
@@ -384,7 +368,6 @@ def verify(out: Output, /, url: str, progress: bool | None, key: str) -> None:
 @_key_options
 @destroying_options
 @output_only_options
-@_of_archive
 def prune(out: Output, /, url: str, keep: float, dry_run: bool, yes: bool, key: str) -> None:
     """Delete what no moment of the last DURATION needs.
 
@@ -412,5 +395,44 @@ def prune(out: Output, /, url: str, keep: float, dry_run: bool, yes: bool, key: 
         f"the first moment that can be restored: {first}",
         snapshots=count,
         first_moment=first_ms,
+        dry_run=dry_run,
+    )
+
+
+@archive.command(epilog=example("kvstream archive restart s3://backups/orders data"))
+@click.argument("url", metavar="URL")
+@click.argument("directory", type=PathOnly(exists=True), metavar="DIRECTORY")
+@_key_options
+@destroying_options
+@output_only_options
+def restart(out: Output, /, url: str, directory: Path, dry_run: bool, yes: bool, key: str) -> None:
+    """Let the store in DIRECTORY go on with an archive whose end is damaged.
+
+    A store does not open with an archive whose last piece or newest snapshot is damaged or missing.
+    After this it does, begins the history anew, and makes a snapshot. Nothing in DIRECTORY is
+    changed or lost. Moments from the damage up to that snapshot cannot be restored; those before
+    can. DIRECTORY is that of the owner, which must not run. The exit code is 1 if the end of the
+    archive is sound.
+    """
+    from kvstream.archive import restart as restarting  # not for a help text
+    from kvstream.store import Store
+
+    objects = _open(url, key)
+    with Store.open(directory, read_only=True) as store:
+        end = restarting.find_end(objects)
+        head = end.head
+        if not end.damaged:
+            raise RequestError(f"the end of the archive {url} is sound: a store can go on with it")
+        what = ", ".join(end.damaged[:_NAMED_MAX]) + (", ..." if end.damaged[_NAMED_MAX:] else "")
+        if not dry_run and must_ask(yes):
+            owner = f"by {head.owner}, at {time_of(head.written_ms)}" if head else "by nobody"
+            confirm(f"Damaged: {what}. The last piece before was put {owner}. Go on from there?")
+        if not dry_run:
+            restarting.restart(objects, end, directory, store.engine.database.sequence)
+    out.result(
+        f"{'would begin' if dry_run else 'begun'} anew behind {what}; the next opening of "
+        f"{directory} with the archive makes a snapshot",
+        damaged=end.damaged,
+        lsn=head.last if head else None,
         dry_run=dry_run,
     )

@@ -10,6 +10,7 @@ import click
 from kvstream.cli.standard_streams import OutputFailed
 from kvstream.cli.tables import printable
 from kvstream.errors import (
+    ArchiveDamaged,
     ArchiveTaken,
     ArchiveUnavailable,
     BadPayload,
@@ -78,10 +79,6 @@ MEANINGS = {
 }
 
 
-class ArchiveDamaged(Corruption):
-    """An object of an archive is missing or damaged."""
-
-
 _CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
     (BadPayload, ExitCode.DAMAGED),
     (InvalidArgument, ExitCode.USAGE),
@@ -120,7 +117,8 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     ),
     (
         ArchiveDamaged,
-        "show all damage with: kvstream archive verify URL; restore another moment with --at TIME",
+        "show all damage with: kvstream archive verify URL; restore another moment with --at TIME; "
+        "let a store that does not open go on with: kvstream archive restart",
     ),
     (
         Corruption,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import (
     AccessDenied,
+    ArchiveDamaged,
     ArchiveTaken,
     ArchiveUnavailable,
     BadPayload,
@@ -120,6 +121,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessDenied",
+    "ArchiveDamaged",
     "ArchiveTaken",
     "ArchiveUnavailable",
     "Backoff",

@@ -48,6 +48,7 @@
     │   └── UnsafeDirectory           the directory or a file in it is not this user's alone
     └── DataError                     the data on disk is not what was written
         ├── Corruption
+        │   └── ArchiveDamaged        an object of an archive is missing or damaged
         ├── LostWrites                acknowledged writes are missing from the log
         └── UnknownLayout             written by another version of kvstream
 
@@ -499,6 +500,10 @@ class DataError(KVStreamError):
 
 class Corruption(DataError):
     """A checksum does not match, a file is missing, or an invariant is broken."""
+
+
+class ArchiveDamaged(Corruption):
+    """An object of an archive is missing, or not what was put."""
 
 
 class LostWrites(DataError):

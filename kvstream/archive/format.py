@@ -40,7 +40,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import msgpack
 
 from kvstream.archive.keys import WHERE
-from kvstream.errors import Corruption, UnknownLayout, WrongArchiveKey
+from kvstream.errors import ArchiveDamaged, UnknownLayout, WrongArchiveKey
 
 VERSION = 1
 _MAGIC = b"KVSA"
@@ -206,7 +206,7 @@ def _encode(head: Piece | Snapshot | Merged, *body: bytes) -> bytes:
 
 
 def split_merged(key: str, data: bytes) -> Iterator[bytes]:
-    """Yield the objects of the pieces in a merged one; raise Corruption if it is damaged."""
+    """Yield the objects of the pieces in a merged one; raise ArchiveDamaged if it is damaged."""
     head, body = decode(Merged, key, data)
     first, last = merged_numbers(key)
     if (head.first, len(head.sizes), sum(head.sizes)) != (first, last - first + 1, len(body)):
@@ -230,7 +230,7 @@ def sum_of(data: bytes) -> bytes:
 def decode(kind: type[T], key: str, data: bytes) -> tuple[T, bytes]:
     """Return the head of an object, and its body, which is compressed.
 
-    Raises Corruption, with the key, for any other bytes; UnknownLayout for a later version;
+    Raises ArchiveDamaged, with the key, for any other bytes; UnknownLayout for a later version;
     WrongArchiveKey for an object that is encrypted.
     """
     view = memoryview(data)
@@ -268,7 +268,7 @@ def _decode_head(kind: type[T], key: str, packed: bytes) -> T:
 
 
 def raw_of(key: str, piece: Piece, body: bytes) -> bytes:
-    """Return the decompressed body of a piece; raise Corruption if it has another size."""
+    """Return the decompressed body of a piece; raise ArchiveDamaged if it has another size."""
     size = sum(part.size for part in piece.parts)
     if not size:
         return b""
@@ -281,9 +281,9 @@ def raw_of(key: str, piece: Piece, body: bytes) -> bytes:
     return raw
 
 
-def damaged(key: str, reason: str) -> Corruption:
+def damaged(key: str, reason: str) -> ArchiveDamaged:
     """Return the error for a damaged object."""
-    return Corruption(f"the object {key} of the archive is damaged: {reason}")
+    return ArchiveDamaged(f"the object {key} of the archive is damaged: {reason}")
 
 
 def _compress(raw: bytes) -> bytes:

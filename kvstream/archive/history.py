@@ -24,7 +24,7 @@ from kvstream.archive.pieces import (
     list_merged,
     list_numbers,
 )
-from kvstream.errors import Corruption
+from kvstream.errors import ArchiveDamaged, Corruption
 from kvstream.logs import DeferredLogger
 
 _log = DeferredLogger(__name__)
@@ -57,18 +57,27 @@ class History:
 def read_history(objects: Objects) -> History:
     """Read the snapshots and the last piece of an archive.
 
-    Raises Corruption if one is damaged, ArchiveUnavailable.
+    A damaged snapshot is left out: the one before it and the pieces lead to the same moments.
+    Raises Corruption if the newest one or the last piece is damaged, ArchiveUnavailable.
     """
-    snapshots = list(read_snapshots(objects))
+    read = list(read_snapshots(objects))
+    snapshots = [found for _, found in read if isinstance(found, Snapshot)]
     last = _last_number(objects, snapshots[-1].first_piece if snapshots else 0)
     if last is None:
-        if snapshots:
-            raise Corruption(f"the archive {objects.url} has snapshots, and no pieces behind them")
+        if read:
+            raise ArchiveDamaged(
+                f"the archive {objects.url} has snapshots, and no pieces behind them"
+            )
         return History([], None, b"")
     head = get_piece(objects, last)
     for snapshot in snapshots:
         if snapshot.archive != head.piece.archive:
             raise formats.damaged(snapshot_key(snapshot.piece), "it is of another archive")
+    for number, found in read:
+        if isinstance(found, Corruption):
+            if (number, found) == read[-1] and number > head.piece.base:
+                raise found
+            _log.warning("%s: the snapshot before it is taken", found)
     return History(snapshots, head.piece, head.sum, head.piece.bytes_before + head.size)
 
 
@@ -109,18 +118,17 @@ def _is_passed(objects: Objects, number: int, data: bytes) -> bool:
     return decode_piece(number + 1, following).piece.before != formats.sum_of(data)
 
 
-def read_snapshots(objects: Objects, after: str = "") -> Iterator[Snapshot]:
-    """Yield all snapshots, or those behind a key, the oldest first.
+def read_snapshots(
+    objects: Objects, after: str = ""
+) -> Iterator[tuple[int, Snapshot | Corruption]]:
+    """Yield all snapshots, or those behind a key, by their numbers; the oldest first.
 
-    One that is damaged is left out: the one before it and the pieces lead to the same moments. Of
-    the newest Corruption is raised.
+    In place of one that is damaged comes the error.
     """
-    keys = [snapshot_key(number) for number in list_numbers(objects, SNAPSHOTS, after)]
+    keys = {snapshot_key(number): number for number in list_numbers(objects, SNAPSHOTS, after)}
     for key, found in fetch(caught(partial(_get_snapshot, objects)), keys):
-        if isinstance(found, Snapshot):
-            yield found
-        elif isinstance(found, Corruption) and key != keys[-1]:
-            _log.warning("%s: the snapshot before it is taken", found)
+        if isinstance(found, Snapshot | Corruption):
+            yield keys[key], found
         elif found is not None:  # else it was deleted meanwhile
             raise found
 

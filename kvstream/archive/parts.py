@@ -34,7 +34,7 @@ from kvstream.archive.restore import (
     write_table,
 )
 from kvstream.archive.retention import pin
-from kvstream.errors import Corruption
+from kvstream.errors import ArchiveDamaged
 from kvstream.storage import files
 from kvstream.storage.batch import Family, KeyRange
 from kvstream.storage.families import families_of
@@ -70,7 +70,7 @@ class Moment:
 def find_moment(url: str, at_ms: int | None = None, sequence: int | None = None) -> Moment:
     """Return the last commit of an archive by a Unix time, or that of a number; by default its end.
 
-    Raises InvalidArgument if the archive does not reach there, Corruption, ArchiveUnavailable.
+    Raises InvalidArgument if the archive does not reach there, ArchiveDamaged, ArchiveUnavailable.
     """
     objects = open_objects(url)
     with pin(objects):
@@ -98,7 +98,7 @@ class Parts:
     def make(self, target: Path, ranges: Iterable[KeyRange]) -> None:
         """Make a store at ``target``, a free path on the same disk, that is complete in ``ranges``.
 
-        Raises Corruption if an object is missing or damaged, ArchiveUnavailable.
+        Raises ArchiveDamaged if an object is missing or damaged, ArchiveUnavailable.
         """
         log, chosen = self._replay(), self._choose(ranges)
         target.mkdir(files.DIRECTORY_MODE)
@@ -154,7 +154,7 @@ class Parts:
     def _fetch_one(self, name: str) -> Path:
         """Return a file of the snapshot, which is fetched unless it is there."""
         if name not in self._snapshot.tables:
-            raise Corruption(f"the snapshot lacks {name}, which its MANIFEST names")
+            raise ArchiveDamaged(f"the snapshot lacks {name}, which its MANIFEST names")
         digest, size = self._snapshot.tables[name]
         path = self._folder / "tables" / digest
         if not path.exists():
@@ -191,7 +191,7 @@ def _manifest_of(snapshot: Snapshot) -> bytes:
     try:
         return snapshot.files[snapshot.files[CURRENT].decode().strip()]
     except (KeyError, ValueError):
-        raise Corruption("the snapshot has no MANIFEST") from None
+        raise ArchiveDamaged("the snapshot has no MANIFEST") from None
 
 
 class _Ranges:

@@ -26,7 +26,7 @@ from kvstream.archive.objects import KeptObjects, Objects, open_objects
 from kvstream.archive.pieces import FETCHES, get_piece, read_pieces
 from kvstream.archive.retention import pin
 from kvstream.archive.times import time_after
-from kvstream.errors import Corruption, InvalidArgument, StoreError
+from kvstream.errors import ArchiveDamaged, InvalidArgument, StoreError
 from kvstream.storage import directory as directories
 from kvstream.storage import files
 from kvstream.storage.changes import ARCHIVE
@@ -76,7 +76,7 @@ def restore(
 
     By default as it was at its end; with ``at_ms`` at a Unix time, to 0.1 s; with ``sequence``
     behind the commit with this number. The store begins a history of its own. Raises
-    InvalidArgument if the archive does not reach there, Corruption if an object is missing or
+    InvalidArgument if the archive does not reach there, ArchiveDamaged if an object is missing or
     damaged: nothing is left in ``directory`` then. ArchiveUnavailable if the archive cannot be
     reached.
 
@@ -103,7 +103,7 @@ def take_over(
 
     From then on the former owner can write no more; it can while the tables are fetched. Returns
     None, and does nothing, if there is a store in the directory, or if the archive is empty. Raises
-    Corruption if the archive cannot be restored.
+    ArchiveDamaged if the archive cannot be restored.
     """
     objects = open_objects(url, key)
     if _holds_store(directory):
@@ -126,7 +126,7 @@ def _take(objects: Objects, plan: Plan, built: Path, directory: Path) -> Plan:
         head = history.head
         assert head is not None
         if plan.snapshot.first_piece < head.base:
-            raise Corruption(
+            raise ArchiveDamaged(
                 f"the history of the archive {objects.url} began anew meanwhile: try it again"
             )
         fence = replace(
@@ -323,12 +323,12 @@ def write_small_files(snapshot: Snapshot, built: Path) -> None:
     """Write the files that stand in the snapshot itself."""
     for name, content in snapshot.files.items():
         if "/" in name or name in ("", ".", ".."):
-            raise Corruption(f"the snapshot has a file of an unsafe name: {name!r}")
+            raise ArchiveDamaged(f"the snapshot has a file of an unsafe name: {name!r}")
         files.write(built / name, content)
 
 
 def write_table(objects: Objects, name: str, size: int, path: Path) -> int:
-    """Fetch a table; raise Corruption if it is missing, or is not what its name says."""
+    """Fetch a table; raise ArchiveDamaged if it is missing, or is not what its name says."""
     key = table_key(name)
     hashed, found = sha256(), 0
     with path.open("xb") as file:
@@ -373,7 +373,7 @@ def write_logs(objects: Objects, plan: Plan, built: Path, progress: Progress | N
 def _append(path: Path, part: Part, data: bytes) -> None:
     with path.open("ab") as file:
         if file.tell() != part.offset:
-            raise Corruption(
+            raise ArchiveDamaged(
                 f"the archive lacks bytes {file.tell()} to {part.offset} of the log {part.log}"
             )
         file.write(data)

@@ -14,6 +14,7 @@ from kvstream.archive.format import (
     FENCES,
     LOG,
     PINS,
+    SNAPSHOTS,
     TABLES,
     Snapshot,
     snapshot_key,
@@ -22,7 +23,7 @@ from kvstream.archive.format import (
 from kvstream.archive.history import read_snapshots
 from kvstream.archive.objects import Objects
 from kvstream.archive.pieces import Source, find_replaced, list_merged, list_numbers
-from kvstream.errors import StoreError
+from kvstream.errors import Corruption, StoreError
 from kvstream.types.clock import now_ms
 
 T = TypeVar("T")
@@ -59,9 +60,11 @@ def prune(objects: Objects, snapshots: list[Snapshot], keep_s: float) -> Pruned 
         return None
     count = count_old(snapshots, keep_s)
     gone, kept = snapshots[:count], snapshots[count:]
-    objects.delete([snapshot_key(snapshot.piece) for snapshot in gone])
     if not kept:
         return Pruned(0, 0, 0)
+    if gone:
+        numbers = list_numbers(objects, SNAPSHOTS)  # some may be damaged, and not in the list
+        objects.delete([snapshot_key(each) for each in numbers if each < kept[0].piece])
     unneeded = _unneeded_pieces(objects, min(snapshot.first_piece for snapshot in kept))
     tables = _unneeded_tables(objects, gone, kept)
     if is_pinned(objects):
@@ -81,13 +84,24 @@ def _unneeded_tables(objects: Objects, gone: list[Snapshot], kept: list[Snapshot
     oldest_ms = now_ms() - UNNAMED_MS
     old = {table_key(digest) for each in gone for digest, _ in each.tables.values()}
     there = list(objects.list(TABLES))
-    newer = read_snapshots(objects, snapshot_key(kept[-1].piece))  # made meanwhile
-    named = {table_key(digest) for each in (*kept, *newer) for digest, _ in each.tables.values()}
+    named = {
+        table_key(digest)
+        for each in (*kept, *_snapshots_behind(objects, kept[-1]))
+        for digest, _ in each.tables.values()
+    }
     return [
         found.key
         for found in there
         if found.key not in named and (found.key in old or found.modified_ms < oldest_ms)
     ]
+
+
+def _snapshots_behind(objects: Objects, snapshot: Snapshot) -> Iterator[Snapshot]:
+    """Yield the snapshots that were made meanwhile; raise Corruption if one is damaged."""
+    for _, found in read_snapshots(objects, snapshot_key(snapshot.piece)):
+        if isinstance(found, Corruption):
+            raise found
+        yield found
 
 
 def _unneeded_pieces(objects: Objects, first: int) -> list[Source]:

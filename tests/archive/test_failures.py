@@ -19,6 +19,8 @@ from kvstream.archive.history import read_history
 from kvstream.archive.mark import Mark
 from kvstream.archive.objects import Folder, open_objects
 from kvstream.archive.pieces import get_piece
+from kvstream.archive.restart import End, find_end, restart
+from kvstream.archive.verify import verify
 from kvstream.errors import (
     ArchiveTaken,
     ArchiveUnavailable,
@@ -717,3 +719,112 @@ def test_an_old_snapshot_that_is_damaged_is_left_out(
         assert names_in(tmp_path / f"back-{sequence}") == names
     assert f"snapshots/{path.name}" in caplog.text
     Store.open(tmp_path / "data", archive=url).close()
+
+
+def restart_archive(url: str, place: Path) -> End:
+    """Do what ``kvstream archive restart`` does."""
+    objects = open_objects(url)
+    with Store.open(place, read_only=True) as store:
+        end = find_end(objects)
+        restart(objects, end, place, store.engine.database.sequence)
+    return end
+
+
+def damage(path: Path, harm: str) -> None:
+    if harm == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1] if harm == "cut" else b"")
+
+
+@pytest.mark.parametrize("harm", ["cut", "empty"])
+@pytest.mark.parametrize("kind", ["log", "snapshots"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_store_goes_on_with_an_archive_whose_end_is_damaged(
+    tmp_path: Path, url: str, bucket: Path, kind: str, harm: str, count: int
+) -> None:
+    copies: dict[int, list[str]] = {}
+    with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
+        for number in range(6):
+            add(store, str(number))
+            archiver_of(store)._snapshot() if number in (1, 3) else wait_archived(store)
+            copies[store.engine.database.sequence] = [str(each) for each in range(number + 1)]
+    paths = sorted((bucket / kind).iterdir())[-count if kind == "log" else -1 :]
+    for path in paths:
+        damage(path, harm)
+    for _ in range(2):
+        with pytest.raises(Corruption, match=f"{kind}/"):
+            Store.open(tmp_path / "data", archive=url)
+    end = restart_archive(url, tmp_path / "data")
+    assert sorted(end.damaged) == [f"{kind}/{path.name}" for path in paths]
+    with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
+        add(store, "6")
+        expected = all_rows(store)
+    restore.restore(url, tmp_path / "back")
+    assert rows_in(tmp_path / "back") == expected
+    assert names_in(tmp_path / "back") == [str(each) for each in range(7)]
+    assert end.head is not None
+    for sequence in [each for each in copies if each <= end.head.last][-1:]:
+        restore.restore(url, tmp_path / "before", sequence=sequence)
+        assert names_in(tmp_path / "before") == copies[sequence]
+    assert {key for key, _ in verify(open_objects(url)).faults} == {*end.damaged}
+    with Store.open(tmp_path / "new", archive=url, take_over=True) as new:
+        assert all_rows(new) == expected
+
+
+def test_a_restart_that_is_killed_at_any_step_can_be_repeated(
+    tmp_path: Path, url: str, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(tmp_path / "data", archive=url) as store:
+        add(store, "1")
+    damage(max((bucket / "log").iterdir()), "cut")
+    for step in range(4):
+        calls = step
+
+        def killed(plain: Callable[..., object]) -> Callable[..., object]:
+            def wrapped(*args: object) -> object:
+                nonlocal calls
+                if calls == 0:
+                    raise _Killed
+                calls -= 1
+                return plain(*args)
+
+            return wrapped
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Folder, "create", killed(Folder.create))
+            patched.setattr(Mark, "write", killed(Mark.write))
+            with pytest.raises(_Killed):
+                restart_archive(url, tmp_path / "data")
+    assert find_end(open_objects(url)).damaged == [], "the fence was put by the last one"
+    with Store.open(tmp_path / "data", archive=url) as store:
+        add(store, "2")
+    restore.restore(url, tmp_path / "back")
+    assert names_in(tmp_path / "back") == ["1", "2"]
+
+
+def test_an_archive_is_begun_anew_by_its_owner_alone(
+    tmp_path: Path, url: str, bucket: Path
+) -> None:
+    Store.open(tmp_path / "other").close()
+    with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
+        add(store, "1")
+        wait_archived(store)
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        add(store, "2")
+        wait_archived(store)
+    (tmp_path / "copy" / "ARCHIVE").write_bytes((tmp_path / "data" / "ARCHIVE").read_bytes())
+    with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
+        damage(max((bucket / "log").iterdir()), "cut")
+        for place, says in ((tmp_path / "other", "has never put"), (tmp_path / "copy", "old copy")):
+            with pytest.raises(ArchiveTaken, match=says):
+                restart_archive(url, place)
+        end = find_end(open_objects(url))
+        restart(open_objects(url), end, tmp_path / "data", store.engine.database.sequence)
+        add(store, "3")
+        with pytest.raises(ArchiveTaken, match="refuses all writes"):
+            wait_archived(store)  # who went on meanwhile is fenced
+    for path in (bucket / "log").iterdir():
+        damage(path, "empty")
+    with pytest.raises(Corruption, match="no piece of the archive"):
+        restart_archive(url, tmp_path / "data")

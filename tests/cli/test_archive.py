@@ -173,6 +173,38 @@ def test_damage_stops_a_restore_with_advice(
     assert not (tmp_path / "back").exists()
 
 
+def test_a_store_goes_on_with_a_damaged_archive_after_a_restart(
+    kvstream: Program, tmp_path: Path, bucket: Path, archived: tuple[Path, int]
+) -> None:
+    url, data = f"file://{bucket}", tmp_path / "data"
+    shutil.copytree(archived[0].parent / "data", data)
+    options = ["--port", "0", "--dir", str(data), "--archive", url]
+    sound = kvstream("archive", "restart", url, str(data), "--yes", code=1).stderr
+    assert "is sound" in sound
+    path = max((bucket / "log").iterdir())
+    path.write_bytes(path.read_bytes()[:-1])
+    stopped = kvstream("serve", *options, code=4).stderr
+    assert f"log/{path.name}" in stopped
+    assert "go on with: kvstream archive restart" in stopped
+    key = f"log/{path.name}"
+    shown = kvstream.one("archive", "restart", url, str(data), "--dry-run")
+    assert (shown["damaged"], shown["dry_run"]) == ([key], True)
+    kvstream("serve", *options, code=4)
+    terminal = Terminal("archive", "restart", url, str(data))
+    terminal.await_text(b"Go on from there?")
+    terminal.type("y\n")
+    assert terminal.wait() == 0
+    with served(*options[2:], lines=4) as (_, lines):
+        server = redis.Redis(port=port_of(lines), decode_responses=True)
+        assert server.xlen("orders") == 102
+        server.xadd("orders", {"n": "103"})
+        blocked = kvstream("archive", "restart", url, str(data), code=3).stderr
+        assert "holds the store" in blocked
+    assert [each["object"] for each in kvstream.json("archive", "verify", url, code=4)] == [key]
+    kvstream("restore", url, str(tmp_path / "back"))
+    assert Program(tmp_path / "back").lines("len", "orders") == ["103"]
+
+
 def test_prune_deletes_what_is_older(kvstream: Program, bucket: Path, tmp_path: Path) -> None:
     url = f"file://{bucket}"
     assert kvstream.one("archive", "prune", url, "--keep", "1d")["snapshots"] == 0
