@@ -276,7 +276,7 @@ class Archiver:
         """Note a piece that is in the archive."""
         self._next, self._before = piece.number + 1, formats.sum_of(data)
         self._bytes = piece.bytes_before + len(data)
-        self._merger.add(piece.number, len(data))
+        self._merger.add(piece.number, data)
         self._state.piece, self._state.put_ms = piece.number, piece.written_ms
         self._state.puts += 1
         self._state.put_bytes += len(data)

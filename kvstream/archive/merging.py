@@ -5,13 +5,19 @@ eight minutes. Their bytes stay as they are. The numbers decide which pieces go 
 clock: so all who merge make the same objects, and a former owner that still does changes nothing.
 Objects are at most 8 MB; above that the pieces of a block are merged by halves, quarters and so on.
 
-A merged object is created first. What it replaces is deleted at least an hour later, and not while
-somebody restores. Fences stay, and the pieces before them: a former owner that was stopped must
-find its next number taken, and so must one whose last piece was put while its answer was lost.
-Nothing is listed, but for once after an opening.
+A merged object is created first. What it replaces is deleted at least ten minutes later, and not
+while somebody restores. Fences stay, and the pieces before them: a former owner that was stopped
+must find its next number taken, and so must one whose last piece was put while its answer was lost.
+
+Writers may wait for pieces, so merging asks little of the object store: small pieces are kept from
+when they are put, others are read one by one, and nothing is listed but pins, and once after an
+opening.
 """
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from kvstream.archive import format as formats
 from kvstream.archive.format import FENCES, encode_merged, piece_key
@@ -20,7 +26,6 @@ from kvstream.archive.pieces import (
     Fetched,
     Source,
     decode_piece,
-    fetch,
     find_largest,
     find_replaced,
     get_piece,
@@ -41,8 +46,26 @@ LEVELS = 256, 4096
 255 pieces by themselves; the second makes hundreds of objects of the 600,000 pieces of a week."""
 BYTES_MAX = 8 << 20
 """Bytes of a merged object. Larger ones are read no faster, and a restore holds eight."""
-DELAY_S = 3600.0
+RECENT_MAX = 2 * LEVELS[0]
+"""Pieces that are kept in memory until they are merged; of at most ``RECENT_BYTES`` each."""
+RECENT_BYTES = BYTES_MAX // LEVELS[0]
+DELAY_S = 600.0
 """How long what is merged is kept at least: for who reads, and may not set a pin."""
+
+
+class _Replaced(NamedTuple):
+    """Objects whose pieces are in a larger one, and when that was made."""
+
+    at: float
+    singles: Sequence[int]
+    kept: AbstractSet[int]
+    """Numbers of ``singles`` that stay."""
+    merged: Sequence[Source]
+
+    def keys(self) -> Iterator[str]:
+        """Yield the keys of what is to be deleted."""
+        yield from (piece_key(number) for number in self.singles if number not in self.kept)
+        yield from (source.key for source in self.merged)
 
 
 class Merger:
@@ -63,24 +86,25 @@ class Merger:
         self._reached: list[int] | None = None
         """Up to where the pieces are merged, by level; None: it is to be looked up."""
         self._damaged: set[int] = set()
-        self._replaced: list[Source] = []
-        self._replaced_before: list[Source] = []
-        """What is to be deleted next."""
-        self._delete_at = monotonic() + DELAY_S
+        self._recent: dict[int, bytes] = {}
+        self._replaced: deque[_Replaced] = deque()
+        self._delete_at = 0.0
 
-    def add(self, number: int, size: int) -> None:
+    def add(self, number: int, data: bytes) -> None:
         """Note a piece that was put."""
-        self._sizes[number] = size
+        self._sizes[number] = len(data)
+        if len(data) <= RECENT_BYTES and len(self._recent) < RECENT_MAX:
+            self._recent[number] = data
         self._next = number + 1
 
     @property
     def is_due(self) -> bool:
         """Whether there is something to do."""
         is_new = self._reached is None or self._next_block() is not None
-        return is_new or monotonic() >= self._delete_at
+        return is_new or bool(self._replaced and monotonic() >= self._delete_at)
 
     def work(self) -> None:
-        """Merge what is complete, and delete what was merged an hour ago."""
+        """Merge what is complete, and delete what was merged ten minutes ago."""
         if self._reached is None:
             self._reached = self._look_up()
         while block := self._next_block():
@@ -118,12 +142,14 @@ class Merger:
         }
         fences = set(list_numbers(self._objects, FENCES))
         replaced = find_replaced(self._objects, merged, singles)
-        self._replaced = [each for each in replaced if not {each.first, each.last + 1} & fences]
-        self._replaced_before = []
+        numbers = [each.first for each in replaced if each.is_single]
+        kept = {each for each in numbers if {each, each + 1} & fences}
+        others = [each for each in replaced if not each.is_single]
+        self._replaced = deque([_Replaced(monotonic(), numbers, kept, others)] if replaced else [])
         for source, size in singles.items():
             self._sizes[source.first] = size
         for source in find_largest(self._merged):
-            self._sizes |= dict.fromkeys(range(source.first, source.last + 1), 0)
+            self._sizes |= dict.fromkeys(source.numbers, 0)
             self._sizes[source.first] = merged[source]
         for number in self._damaged:
             self._sizes.pop(number, None)
@@ -138,6 +164,7 @@ class Merger:
         for number in list(self._sizes):  # others add to it
             if number < first:
                 del self._sizes[number]
+                self._recent.pop(number, None)
         self._merged = {each for each in self._merged if each.last >= first}
 
     # --- merging --------------------------------------------------------------------------------
@@ -166,7 +193,9 @@ class Merger:
         self._objects.create(key, data)
         self._merged.add(source)
         if self._objects.get(key) == data:
-            self._replaced += [part for part in parts if part.first not in kept]
+            merged = [part for part in parts if not part.is_single]
+            singles = [part.first for part in parts if part.is_single] if merged else source.numbers
+            self._replaced.append(_Replaced(monotonic(), singles, kept, merged))
         else:
             _log.warning("%s", formats.damaged(key, "it has other bytes than the pieces"))
 
@@ -186,9 +215,10 @@ class Merger:
         pieces: list[bytes] = []
         kept: set[int] = set()
         before: Fetched | None = None
-        for source, found in fetch(self._read_source, parts):
+        for source in parts:
+            found = self._read_source(source)
             if found is None:
-                for number in range(source.first, source.last + 1):
+                for number in source.numbers:
                     self._sizes.pop(number, None)  # until it is found elsewhere
                 raise formats.damaged(source.key, "it is missing")
             for number, data in enumerate(found, source.first):
@@ -201,6 +231,9 @@ class Merger:
         return pieces, kept
 
     def _read_source(self, source: Source) -> list[bytes] | None:
+        recent = self._recent.pop(source.first, None)
+        if recent is not None and source.is_single:
+            return [recent]
         try:
             return read_source(self._objects, source)
         except (Corruption, WrongArchiveKey):  # an old fence may need a key that is gone
@@ -229,12 +262,13 @@ class Merger:
     # --- what was merged ------------------------------------------------------------------------
 
     def _delete(self) -> None:
-        """Delete what was merged before the last call that did so, unless somebody reads."""
-        if monotonic() < self._delete_at:
+        """Delete what was merged long enough ago, unless somebody reads."""
+        now = monotonic()
+        if not self._replaced or now < self._delete_at:
             return
-        if self._replaced_before and count_readers(self._objects):
-            self._delete_at = monotonic() + DELAY_S / 12
+        self._delete_at = now + DELAY_S
+        if count_readers(self._objects):
             return
-        self._objects.delete(each.key for each in self._replaced_before)
-        self._replaced, self._replaced_before = [], self._replaced
-        self._delete_at = monotonic() + DELAY_S
+        while self._replaced and self._replaced[0].at + DELAY_S <= now and not self._is_stopped():
+            self._objects.delete(self._replaced[0].keys())
+            self._replaced.popleft()

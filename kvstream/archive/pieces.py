@@ -52,6 +52,11 @@ class Source(NamedTuple):
         """Whether it is a piece by itself."""
         return self.first == self.last
 
+    @property
+    def numbers(self) -> range:
+        """The numbers of its pieces."""
+        return range(self.first, self.last + 1)
+
     def covers(self, other: "Source") -> bool:
         """Return whether it has all pieces of another one."""
         return self.first <= other.first and other.last <= self.last

@@ -217,34 +217,37 @@ class _Killing:
             self._objects.delete([key])
 
 
-def merge_all(objects: Objects, sizes: dict[int, int]) -> None:
+def merge_all(objects: Objects, put: dict[int, bytes]) -> None:
     """Merge all that a new owner finds, and delete what that replaces."""
     merger = Merger(objects, lambda: False)
-    for number, size in sizes.items():
-        merger.add(number, size)
+    for number, data in put.items():
+        merger.add(number, data)
     for _ in range(4):
         merger.work()
 
 
 @pytest.mark.usefixtures("by_hand")
+@pytest.mark.parametrize("is_recent", [True, False])
 def test_a_merge_that_is_killed_at_any_step_is_gone_on_with(
-    tmp_path: Path, url: str, bucket: Path
+    tmp_path: Path, url: str, bucket: Path, monkeypatch: pytest.MonkeyPatch, is_recent: bool
 ) -> None:
+    if not is_recent:
+        monkeypatch.setattr(merging, "RECENT_MAX", 0)
     with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
         copies = put_pieces(store, 22)
         end = archiver_of(store)._next
-        sizes = dict(merger_of(store)._sizes)
+    put = {number: (bucket / piece_key(number)).read_bytes() for number in range(end)}
     for calls in itertools.count():
         place = tmp_path / "killed"
         shutil.copytree(bucket, place)
         objects = open_objects(f"file://{place}")
         is_killed = False
         try:
-            merge_all(_Killing(objects, calls), sizes)  # type: ignore[arg-type]
+            merge_all(_Killing(objects, calls), put)  # type: ignore[arg-type]
         except _Killed:
             is_killed = True
         assert [each.piece.number for each in read_pieces(objects, 0)] == [*range(end)]
-        merge_all(objects, sizes)
+        merge_all(objects, put)
         assert retention.prune(objects, read_history(objects).snapshots, 1000)
         assert merged_in(objects.url) == [(0, 15), (16, 19)]
         assert singles_in(objects.url) == [0, *range(20, end)]
@@ -252,7 +255,7 @@ def test_a_merge_that_is_killed_at_any_step_is_gone_on_with(
         if not is_killed:
             break
         shutil.rmtree(place)
-    assert calls > 60
+    assert calls > (40 if is_recent else 60)
     for sequence in sorted(copies)[::5]:
         restore.restore(f"file://{place}", tmp_path / f"back-{sequence}", sequence=sequence)
         assert rows_in(tmp_path / f"back-{sequence}") == copies[sequence]
@@ -398,7 +401,10 @@ def test_a_piece_whose_answer_was_lost_before_a_take_over_stays(
 
 @pytest.mark.usefixtures("by_hand")
 @pytest.mark.parametrize("harm", ["flip", "remove"])
-def test_a_damaged_piece_is_not_merged(tmp_path: Path, url: str, bucket: Path, harm: str) -> None:
+def test_a_damaged_piece_is_not_merged(
+    tmp_path: Path, url: str, bucket: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    monkeypatch.setattr(merging, "RECENT_MAX", 0)
     with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
         put_pieces(store, 22)
         path = bucket / piece_key(6)
@@ -416,13 +422,18 @@ def test_a_damaged_piece_is_not_merged(tmp_path: Path, url: str, bucket: Path, h
 
 
 @pytest.mark.usefixtures("by_hand")
-def test_pieces_of_a_damaged_merged_object_stay(tmp_path: Path, url: str, bucket: Path) -> None:
+def test_pieces_of_a_damaged_merged_object_stay(
+    tmp_path: Path, url: str, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
         put_pieces(store, 22)
-        merger_of(store).work()
+        with monkeypatch.context() as patched:
+            patched.setattr(merging, "DELAY_S", 1000.0)
+            merger_of(store).work()
         path = bucket / Source(0, 15).key
         path.write_bytes(path.read_bytes()[:-1])
         merger_of(store)._reached = None  # as after an opening
+        merger_of(store)._delete_at = 0.0
         for _ in range(4):
             merger_of(store).work()
         assert retention.prune(open_objects(url), read_history(open_objects(url)).snapshots, 0)
