@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
-from kvstream.archive import archiver
+from kvstream.archive import archiver, merging
+from kvstream.archive.archiver import Archiver
 from kvstream.archive.objects import open_objects
 from kvstream.storage.batch import Family
 from tests.archive import seaweed as servers
@@ -19,8 +20,16 @@ Rows = list[list[tuple[bytes, bytes]]]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at the commits more often than in production."""
+    """Look at the commits, and merge pieces, more often than in production."""
     monkeypatch.setattr(archiver, "SAMPLE_S", 0.01)
+    monkeypatch.setattr(merging, "LEVELS", (4, 16))
+    monkeypatch.setattr(merging, "DELAY_S", 0.05)
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merge nothing but what a test merges."""
+    monkeypatch.setattr(Archiver, "_start_merging", lambda _: None)
 
 
 @pytest.fixture

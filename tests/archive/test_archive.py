@@ -225,6 +225,7 @@ def test_bulk_loads_are_in_the_archive(tmp_path: Path, url: str) -> None:
     assert rows_in(tmp_path / "back") == expected
 
 
+@pytest.mark.usefixtures("by_hand")
 @pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
 @pytest.mark.parametrize("kind", ["log", "snapshots", "tables"])
 def test_damaged_objects_are_named_and_nothing_is_restored(

@@ -554,6 +554,7 @@ def test_other_objects_in_the_bucket_are_ignored(tmp_path: Path, url: str, bucke
     assert names_in(tmp_path / "back") == ["1", "1"]
 
 
+@pytest.mark.usefixtures("by_hand")
 def test_a_missing_piece_is_named(tmp_path: Path, url: str, bucket: Path) -> None:
     with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
         for number in range(5):
@@ -737,6 +738,7 @@ def damage(path: Path, harm: str) -> None:
         path.write_bytes(path.read_bytes()[:-1] if harm == "cut" else b"")
 
 
+@pytest.mark.usefixtures("by_hand")
 @pytest.mark.parametrize("harm", ["cut", "empty"])
 @pytest.mark.parametrize("kind", ["log", "snapshots"])
 @pytest.mark.parametrize("count", [1, 3])

@@ -33,16 +33,9 @@ from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Merge four pieces, and sixteen, and delete at the second call after that."""
-    monkeypatch.setattr(merging, "LEVELS", (4, 16))
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete what is merged in the same turn."""
     monkeypatch.setattr(merging, "DELAY_S", 0.0)
-
-
-@pytest.fixture
-def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Merge nothing but what a test merges."""
-    monkeypatch.setattr(Archiver, "_start_merging", lambda _: None)
 
 
 def archiver_of(store: Store) -> Archiver:
@@ -88,7 +81,7 @@ def merge_while_writing(tmp_path: Path, url: str) -> None:
         copies |= put_pieces(store, 9)
     history = read_history(open_objects(url))
     assert_sound(url)
-    for sequence in [*sorted(copies)[2:60:7], max(copies)]:
+    for sequence in {*sorted(copies)[2:60:7], max(copies)}:
         place = tmp_path / f"back-{sequence}"
         plan = restore.restore(url, place, sequence=sequence)
         assert plan.pieces <= history.next
@@ -261,7 +254,7 @@ def test_a_merge_that_is_killed_at_any_step_is_gone_on_with(
         assert rows_in(tmp_path / f"back-{sequence}") == copies[sequence]
 
 
-def test_owners_that_merge_are_killed(tmp_path: Path, url: str) -> None:
+def kill_owners(tmp_path: Path, url: str) -> None:
     chance, acked = random.Random(5), set[int]()
     for seed in range(rounds(2)):
         owner = Owner(tmp_path / "data", url, "archive", seed)
@@ -277,6 +270,14 @@ def test_owners_that_merge_are_killed(tmp_path: Path, url: str) -> None:
     assert acked <= set(found)
     restore.restore(url, tmp_path / "back")
     assert rows_in(tmp_path / "back") == expected
+
+
+def test_owners_that_merge_are_killed(tmp_path: Path, url: str) -> None:
+    kill_owners(tmp_path, url)
+
+
+def test_owners_that_merge_in_a_bucket_are_killed(tmp_path: Path, bucket_url: str) -> None:
+    kill_owners(tmp_path, bucket_url)
 
 
 @pytest.mark.usefixtures("by_hand")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvstream import Store
-from kvstream.archive import merging, retention
+from kvstream.archive import retention
 from kvstream.archive.archiver import Archiver
 from kvstream.archive.format import PINS, SNAPSHOTS, TABLES
 from kvstream.archive.history import read_history
@@ -146,11 +146,8 @@ def test_a_pin_is_renewed_and_an_old_one_counts_no_more(
         assert list((bucket / PINS).iterdir()) == []
 
 
-def test_merged_pieces_go_with_the_snapshots_that_need_them(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(merging, "LEVELS", (4, 16))
-    monkeypatch.setattr(Archiver, "_start_merging", lambda _: None)
+@pytest.mark.usefixtures("by_hand")
+def test_merged_pieces_go_with_the_snapshots_that_need_them(tmp_path: Path, url: str) -> None:
     with Store.open(tmp_path / "data", archive=url, archive_interval_s=60) as store:
         for number in range(22):
             store.stream("orders").add({"n": str(number)})
