@@ -136,6 +136,22 @@ class RocksDBOptions(Type):
         return given
 
 
+class Place(Type):
+    """The host and the port of a server."""
+
+    name = "host:port"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        matched = re.fullmatch(r"(\S+?)[: ]\s*([0-9]{1,5})", str(value).strip())
+        if matched is None or not 0 < int(matched[2]) <= _PORT_MAX:
+            self.fail(f"{value!r} is no HOST:PORT, such as 10.0.0.1:6379", param, ctx)
+        return matched[1].strip("[]"), int(matched[2])
+
+
 class Permissions(Type):
     """Permissions of a file, in octal."""
 
@@ -164,6 +180,7 @@ class EventFlags(Type):
         return flags
 
 
+_PORT_MAX = 65535
 _VARIABLES = "KVSTREAM_SERVE_"
 _ARCHIVE = "KVSTREAM_ARCHIVE"
 """The variable of the archive for all commands; KVSTREAM_SERVE_ARCHIVE is for this one."""
@@ -286,6 +303,13 @@ def _option(name: str, *more: str, also: Sequence[str] = (), **settings: Any) ->
     default=Durability.EVERYSEC.value,
     help="When writes are synced to disk, as for appendfsync of Redis; archive: they are put into "
     "the archive, too.",
+)
+@_option(
+    "--replicaof",
+    type=Place(),
+    metavar="HOST:PORT",
+    help="Follow the server at HOST:PORT, as its replica. A store keeps its role: this is for the "
+    "first start alone, later ones go on as REPLICAOF, or Sentinel, has set it.",
 )
 @_option(
     "--archive",

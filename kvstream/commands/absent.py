@@ -51,7 +51,8 @@ _OF_MODULES: Final[Mapping[str, str]] = {
 }
 """Types of modules, by how the names of their commands begin."""
 _OTHERS: Final[Mapping[str, str]] = {
-    "replication": "failover psync replconf replicaof restore-asking slaveof sync",
+    "FAILOVER": "failover",
+    "RESTORE-ASKING": "restore-asking",
     "cluster": "sflush trimslots",
     "Sentinel": "sentinel",
     "MIGRATE: use kvstream migrate": "migrate",

@@ -141,6 +141,11 @@ class Following:
         self.source, self.is_set = None, True
         self._rest(False)
 
+    def begin_history(self) -> History:
+        """Return the history of the store; begin one if there is none."""
+        with self._engine.hold():
+            return read_history(self._engine.database) or self.begin_epoch()
+
     def begin_epoch(self) -> History:
         """Write the first row of the next epoch, or of the history if there is none."""
         engine = self._engine

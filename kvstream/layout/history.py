@@ -76,6 +76,20 @@ class History:
         """Return the history of a replica that has taken it over up to ``lsn``."""
         return replace(self, lsn=lsn, sequence=0, base=0)
 
+    def as_replica(self, last: int) -> "History":
+        """Return the history with which a store whose last row has this number begins to follow.
+
+        Rows of its own that only began an epoch count for nothing: a primary that was opened, and
+        has written nothing since, has what it had before.
+        """
+        if not self.is_followed:
+            return self
+        history = self.at(self.lsn_of(last))
+        while history.former and history.lsn == history.former[-1].lsn + 1:
+            *before, place = history.former
+            history = History(*place, former=tuple(before))
+        return history
+
     def place(self, sequence: int) -> Place:
         """Return the position of the store, whose last row has this sequence number."""
         return Place(self.epoch, self.branch, self.lsn_of(sequence))

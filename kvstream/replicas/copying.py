@@ -25,13 +25,14 @@ _PIECE = 1 << 20
 _SUMS_MAX = 10_000
 _MAKES = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
-_Known = tuple[str, int, int, int]
+Sums = dict[tuple[str, int, int, int], str]
+"""The sums of files, by name, inode, size and time."""
 
 
 class CopySource:
     """The checkpoint that one replica gets; ``close`` removes it."""
 
-    def __init__(self, engine: Engine, sums: dict[_Known, str]) -> None:
+    def __init__(self, engine: Engine, sums: Sums) -> None:
         """Make it: its sums are read, which takes a second a gigabyte; any thread may do that.
 
         ``sums`` has those of files that were copied before, and gets the new ones.
@@ -53,7 +54,7 @@ class CopySource:
         files.remove(self._folder)
 
 
-def _sum_files(folder: Path, sums: dict[_Known, str]) -> Iterator[File]:
+def _sum_files(folder: Path, sums: Sums) -> Iterator[File]:
     if len(sums) > _SUMS_MAX:
         sums.clear()
     for path in sorted(folder.iterdir()):

@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -43,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
 """Pause before a lost link is made anew."""
+REFUSED_S = 1.0
+"""The same after a refusal, or an error in what was received."""
 CONNECT_S = 5.0
 RECEIVED = 256 << 10
 """Bytes that are received at a time, and acknowledged together."""
@@ -104,12 +106,14 @@ class Follower(threading.Thread):
         """Sequence numbers of commits, and their lsn, that are not known to be durable."""
         self._durable = 0
         self._failures = Throttle()
-        history = read_history(engine.database)
-        self.place: Place | None = None if history is None else self._place_of(history)
+        history = self._read_history()
+        self.place: Place | None = None if history is None else history.place(0)
         """The position of the last commit; None: it has no data of the primary yet."""
 
-    def _place_of(self, history: History) -> Place:
-        return history.place(self._engine.database.sequence)
+    def _read_history(self) -> History | None:
+        """Return the history with which the store begins to follow."""
+        history = read_history(self._engine.database)
+        return None if history is None else history.as_replica(self._engine.database.sequence)
 
     # --- the life of the thread -----------------------------------------------------------------
 
@@ -132,20 +136,23 @@ class Follower(threading.Thread):
             except (LostWrites, Corruption) as error:
                 self._needs_copy = True
                 self._note(error)
-            except (OSError, KVStreamError) as error:
+            except (OSError, SourceNotReady) as error:
+                self._note(error, RETRY_S)
+            except KVStreamError as error:
                 self._note(error)
             except Exception as error:  # a defect: it is tried again, and seen in the log
                 self._note(error)
                 _log.exception("the replica has failed inside")
             finally:
                 self._disconnect()
-            self._stop_event.wait(RETRY_S)
 
-    def _note(self, error: Exception) -> None:
-        if self.is_current():
-            self.error = str(error) or type(error).__name__
+    def _note(self, error: Exception, pause_s: float = REFUSED_S) -> None:
+        """Note why a link has ended, log it once, and wait before the next one."""
+        before, self.error = self.error, str(error) or type(error).__name__
+        if self.is_current() and self.error != before:
             text = "the link to the primary %s:%d has ended: %s"
             self._failures.log(_log, logging.WARNING, text, *self.source, self.error)
+        self._stop_event.wait(pause_s)
 
     def _disconnect(self) -> None:
         link, self._socket = self._socket, None
@@ -224,19 +231,18 @@ class Follower(threading.Thread):
         self._reader.feed(data)
         self.last_io = monotonic()
 
-    def _frames(self) -> list[Frame]:
-        """Return the next whole frames; those of heartbeats are taken in."""
-        while True:
-            found = []
-            for frame in self._reader.frames():
-                if frame.kind == protocol.BEAT:
-                    self._echo, self.primary_lsn = frame.a, frame.b
-                    self.acknowledge()
-                else:
-                    found.append(frame)
-            if found:
-                return found
-            self._receive()
+    def _frames(self) -> Iterator[Frame]:
+        """Yield the next whole frames; acknowledge behind them if there was a heartbeat."""
+        self._receive()
+        has_beaten = False
+        for frame in self._reader.frames():
+            if frame.kind == protocol.BEAT:
+                self._echo, self.primary_lsn = frame.a, frame.b
+                has_beaten = True
+            else:
+                yield frame
+        if has_beaten:
+            self.acknowledge()
 
     def acknowledge(self) -> None:
         """Say what is received, what is durable, and echo the primary's clock."""
@@ -262,7 +268,6 @@ class Follower(threading.Thread):
                 if frame.kind != protocol.LOG:
                     raise ProtocolError(f"a frame of kind {frame.kind} in the log")
                 applier.feed(frame.a, frame.b, frame.payload)
-            self.acknowledge()
 
     def _applier(self, begin: Continue) -> Applier:
         """Return what takes over the log from the position of a reply."""
@@ -272,10 +277,10 @@ class Follower(threading.Thread):
             families = {number: known[name] for number, name in begin.families.items()}
         except KeyError as error:
             raise ReplicationRefused(f"the primary has an unknown column family {error}") from None
-        history = read_history(engine.database)
+        history = self._read_history()
         if history is None or len(families) < len(known):
             raise ProtocolError("the primary goes on from a position that the replica has not")
-        if self._place_of(history).lsn != begin.place.lsn:
+        if history.lsn != begin.place.lsn:
             raise ProtocolError(f"the primary goes on from lsn {begin.place.lsn}")
         database = engine.database
         return Applier(database, history, begin.place, begin.sequence, families, self._write)
@@ -331,18 +336,18 @@ class Follower(threading.Thread):
 
         if not engine.following.replace(prepare, self.is_current):
             raise SourceNotReady("it was stopped")
-        history = read_history(engine.database)
+        history = self._read_history()
         assert history is not None
-        self.place, self._needs_copy = self._place_of(history), False
+        self.place, self._needs_copy = history.place(0), False
         self.copies += 1
         _log.log(NOTICE, "has the copy of %s:%d, up to lsn %d", *self.source, self.place.lsn)
 
     def _diverged(self, copy: Copy) -> tuple[int | None, dict[str, object]]:
         """Return from which log on this store has what the primary lacks; None: nothing."""
-        history = read_history(self._engine.database)
-        if history is None or self._needs_copy:
+        history, own = read_history(self._engine.database), self._read_history()
+        if history is None or own is None or self._needs_copy:
             return None, {}
-        place, fork = self._place_of(history), copy.fork
+        place, fork = own.place(0), copy.fork
         if fork is not None and place.lsn <= fork:
             return None, {}
         note: dict[str, object] = {

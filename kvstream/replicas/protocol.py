@@ -19,8 +19,8 @@ A replica connects as a client, authenticates, and says by REPLCONF where it lis
       DONE  5   all the files that were asked for have been sent
     integers are big-endian
 
-After FILES the replica asks for those that it lacks, and after each step it acknowledges. Both are
-requests without a reply::
+After FILES the replica asks for those that it lacks. Behind each heartbeat, once it has committed
+what was before it, it acknowledges. Both are requests without a reply::
 
     REPLCONF NEED index*
     REPLCONF ACK received-lsn durable-lsn echo

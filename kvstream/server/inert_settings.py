@@ -1,7 +1,7 @@
-"""Settings of Redis without effect here: of other types, replicas, files and threads.
+"""Settings of Redis that are kept as they are set: of replication, other types, files and threads.
 
 Tools and tests set them and read them back. Each has Redis's default and accepts what Redis
-accepts. A setting that would promise something is not among them.
+accepts. ``Replication`` reads those of replication where it needs them; the others have no effect.
 """
 
 import re
@@ -23,6 +23,9 @@ _OOM_SCORE_MAX = 2000
 _MB = 1 << 20
 _BACKLOG_MIN = 16 << 10
 """Redis's smallest replication backlog."""
+_BACKLOG_BYTES = 1 << 30
+"""Bytes of logs that are kept for replicas: on disk, not in memory as in Redis, where it is 1 MB. A
+replica that was away for longer than these take to write gets a copy."""
 
 
 def _text(raw: bytes) -> object:
@@ -83,6 +86,7 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
         "no-appendfsync-on-rewrite rdb-del-sync-files "
         "cluster-allow-reads-when-down cluster-replica-no-failover cluster-slot-stats-enabled "
         "hide-user-data-from-log "
+        "tls-replication "
         "key-memory-histograms repl-disable-tcp-nodelay replica-ignore-disk-write-errors "
         "replica-lazy-flush",
     ),
@@ -101,6 +105,7 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
         count(0, I32_MAX),
         "cluster-replica-validity-factor lfu-log-factor min-replicas-max-lag",
     ),
+    **_each(0, count(0, I32_MAX), "min-replicas-to-write"),
     **_each(
         0,
         count(0, 65535),
@@ -170,7 +175,7 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
         b"ignore",
         word(b"ignore", b"panic", b"panic-on-replicas"),
     ),
-    b"repl-backlog-size": (_MB, clamp(memory(1), _BACKLOG_MIN)),
+    b"repl-backlog-size": (_BACKLOG_BYTES, clamp(memory(1), _BACKLOG_MIN)),
     b"repl-backlog-ttl": (3600, count(0)),
     b"repl-diskless-load": (
         b"disabled",

@@ -261,6 +261,9 @@ class ServerOptions:
     log_format: str = "text"
     """text, or json for one object a line."""
 
+    replicaof: tuple[str, int] | None = None
+    """The host and port to follow, unless the store's role was set before."""
+
     metrics_port: int | None = None
     """The port for Prometheus; 0: any free port, None: no metrics."""
     metrics_host: str = "127.0.0.1"

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from kvstream.engine import server_address
 from kvstream.engine.engine import Engine
+from kvstream.engine.following import Source
 from kvstream.logs import NOTICE, logging_to
 from kvstream.server import startup
 from kvstream.server.commands import TABLE
@@ -199,12 +200,14 @@ async def serve(
         host = name[0] if isinstance(name, tuple) else options.host
         _write_address(executor, host)
         ports = executor.options.port, executor.options.tls_port
+        executor.replication.start(options.replicaof and Source(*options.replicaof))
         places = Places(host, *ports, options.unixsocket, metrics_url)
         startup.warn_of_access(executor, _hosts(servers))
         _log.log(NOTICE, "ready for clients at %s", places)
         started(places)
         notify(READY)
         await stop.wait()
+        await _send_the_rest(executor)
         _log.log(NOTICE, "stops; clients to be answered and let go: %d", len(executor.clients))
         server_address.remove(engine.database.own_path)
         notify(STOPPING)
@@ -213,7 +216,20 @@ async def serve(
             server.close()
         if options.unixsocket is not None and socket_status is not None:
             _remove_socket(options.unixsocket, socket_status)
+        executor.replication.stop()
         return await drain(executor, executor.options.shutdown_timeout)
+
+
+async def _send_the_rest(executor: Executor) -> None:
+    """Refuse writes, and wait until the replicas have all, for as long as a stop may take.
+
+    Redis does the same: a replica that is promoted then lacks nothing.
+    """
+    seconds = executor.options.shutdown_timeout
+    if executor.replication.replicas and executor.replication.is_waited_for:
+        executor.pause.begin(seconds, every=False)
+        until = asyncio.get_running_loop().time() + seconds
+        await _until(executor.replication.is_caught_up, until)
 
 
 def run(
@@ -243,7 +259,7 @@ def run(
                 "if %s has no store, the archive %s is restored into it: that may take long",
                 *(directory, store.archive),
             )
-        engine = opened(partial(Engine, directory, store))
+        engine = opened(partial(Engine, directory, store, keep_logs=True))
         try:
             _log_archive(engine)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:

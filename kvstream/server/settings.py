@@ -272,7 +272,9 @@ def _max_clients(raw: bytes) -> object:
     return wanted
 
 
-_NO_REPLICAS = "there are no replicas: every write would be refused"
+def _read_source(executor: "Executor") -> bytes:
+    source = executor.replication.source
+    return b"" if source is None else _show(f"{source.host} {source.port}")
 
 
 def _inert(name: bytes) -> ServerSetting:
@@ -281,6 +283,7 @@ def _inert(name: bytes) -> ServerSetting:
 
     def apply(executor: "Executor", value: object) -> None:
         executor.options.kept = {**executor.options.kept, name: value}
+        executor.replication.refresh()
 
     return ServerSetting(
         lambda executor: _show(executor.options.kept.get(name, default)), parse, apply
@@ -318,7 +321,7 @@ _NONE = dict.fromkeys(
     (
         *(b"aof-rewrite-cpulist", b"bgsave-cpulist", b"bio-cpulist", b"server-cpulist"),
         *(b"aof_rewrite_cpulist", b"bgsave_cpulist", b"bio_cpulist", b"server_cpulist"),
-        *(b"pidfile", b"replicaof", b"slaveof", b"tls-protocols"),
+        *(b"pidfile", b"tls-protocols"),
         *(b"tls-ca-cert-dir", b"tls-dh-params-file", b"tls-ciphers", b"tls-ciphersuites"),
     ),
     b"",
@@ -385,7 +388,9 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"metrics-host": _option("metrics_host"),
     b"metrics-port": _option("metrics_port", shown=lambda port: b"%d" % (port or 0)),
     b"metrics-streams": _option("metrics_streams"),
-    b"min-replicas-to-write": _fixed_setting(b"0", _NO_REPLICAS, count(0, I32_MAX)),
+    b"replicaof": ServerSetting(_read_source),
+    b"slaveof": ServerSetting(_read_source),
+    b"replica-read-only": _fixed_setting(b"yes", "a replica takes no writes", truth),
     b"notify-keyspace-events": _option(
         *("notify_keyspace_events", _event_flags),
         lambda executor: executor.configure_notifications(),

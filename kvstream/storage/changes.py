@@ -131,6 +131,13 @@ def trim_logs(directory: Path, size: int, before: int = 0) -> None:
         left -= its_size
 
 
+def archived_sizes(directory: Path) -> Iterator[tuple[int, int]]:
+    """Yield the archived logs and their bytes, the newest first."""
+    place = directory / ARCHIVE
+    for number in sorted(_numbers(place), reverse=True):
+        yield number, _size(place, number)
+
+
 def remove_archive(directory: Path) -> None:
     """Remove the archived logs of a store that does not keep its logs any more.
 

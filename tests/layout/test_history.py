@@ -38,6 +38,17 @@ def test_a_promoted_replica_goes_on_from_its_position() -> None:
     assert promoted.sequence_of(143) == 80
 
 
+def test_an_epoch_without_rows_is_forgotten_by_who_follows() -> None:
+    idle = BEGUN.begin_epoch(150).begin_epoch(151).begin_epoch(152)
+    place = idle.as_replica(153).place(0)
+    assert place == Place(1, BEGUN.branch, 150)
+    assert idle.as_replica(153).former == ()
+    assert idle.as_replica(154).place(0) == Place(4, idle.branch, 154)
+    replica = BEGUN.at(140)
+    assert replica.as_replica(7) == replica
+    assert replica.begin_epoch(77).as_replica(78).place(0) == replica.place(0)
+
+
 def test_the_fork_of_two_histories_is_found() -> None:
     replica = BEGUN.at(140)
     promoted = replica.begin_epoch(77)

@@ -104,7 +104,7 @@ _TYPES = Known(
     "([lr]push|blpop|sadd|srandmember|hset|hmset|zadd|setbit|getbit|geoadd|lcs)'"
     "|Unknown Redis command called from script",
 )
-_REPLICAS = Known("", "replicas", "(?i)unknown command 'sync'")
+_REPLICAS = Known("", "replicas", "(?i)cannot be a replica")
 _CLUSTERS = Known("", "clusters", "(?i)unknown command 'migrate'")
 _NEWER_TEXT = "the text is that of Redis 7.2 and later"
 _NEWER_RULES = "rules are shown as in Redis 7.2 and later"
@@ -168,7 +168,7 @@ PROGRAMS = (
         _TYPES,
         _REPLICAS,
         skipped={
-            "exec with write commands and state change": "min-replicas-to-write stays 0",
+            "exec with write commands and state change": "replicas",
             "exec with read commands and stale replica state change": "replicas",
             "Blocking commands ignores the timeout": "lists",
         },

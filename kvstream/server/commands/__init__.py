@@ -17,6 +17,7 @@ from kvstream.server.commands import (
     latency,
     memory,
     pubsub,
+    replication,
     scripting,
 )
 
@@ -29,6 +30,7 @@ SECTIONS = {
     "Transactions": (connection.TRANSACTIONS,),
     "Pub/sub": (pubsub.COMMANDS,),
     "Scripts": (scripting.COMMANDS,),
+    "Replication": (replication.COMMANDS,),
     "Clusters and modules": (cluster.COMMANDS, cluster.MODULES),
     "Operation": tuple(module.COMMANDS for module in _OPERATION),
 }

@@ -2,17 +2,16 @@
 
 import time
 
-from kvstream.commands.args import Argv, at_least, bad_subcommand, integer, syntax_error, timeout
-from kvstream.commands.command import OPERATE, Answer, Blocked, Family, flags
+from kvstream.commands.args import Argv, at_least, bad_subcommand, integer, syntax_error
+from kvstream.commands.command import OPERATE, Answer, Family, flags
 from kvstream.commands.replies import OK, Reply, Simple
-from kvstream.errors import InvalidArgument, RequestError
+from kvstream.errors import RequestError
 from kvstream.logs import NOTICE, DeferredLogger
 from kvstream.meta.txn import Txn
 from kvstream.server.runtime.call_text import Shown
 from kvstream.server.runtime.checkpoints import Job
 from kvstream.server.runtime.client import Client, ReplyMode
 from kvstream.server.runtime.executor import server_of
-from kvstream.storage.durability import WAITING
 from kvstream.version import VERSION
 
 _log = DeferredLogger(__name__)
@@ -32,16 +31,6 @@ def time_(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the server's time: Unix seconds, and microseconds."""
     seconds, microseconds = divmod(time.time_ns() // 1000, _US)
     return [b"%d" % seconds, b"%d" % microseconds]
-
-
-@COMMANDS.command(
-    *("role", "", flags("noscript loading stale fast local")),
-    since="2.8.12",
-    categories="admin dangerous",
-)
-def role(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Return the role: a master without replicas."""
-    return [b"master", 0, []]
 
 
 @COMMANDS.command("lolwut", "[VERSION version]", flags("readonly fast local"), since="5.0.0")
@@ -128,55 +117,6 @@ def bgrewriteaof(txn: Txn, client: Client, argv: Argv) -> Reply:
     return Simple(f"Background append only file rewriting {_describe_start(client)}")
 
 
-_REPLICAS = b"r"
-"""The name that waiters for replicas wait for: no key has it, and it never changes."""
-
-
-def _never(txn: Txn) -> None:
-    """Replicas never come."""
-
-
-@COMMANDS.command(
-    *("wait", "numreplicas timeout", flags("blocking")),
-    since="3.0.0",
-    group="generic",
-    categories="connection",
-    tips="request_policy:all_shards response_policy:agg_min",
-)
-def wait(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Return 0, the number of replicas; after the timeout if replicas are asked for."""
-    wanted, timeout_ms = integer(argv[1]), timeout(argv[2])
-    if wanted <= 0:
-        return 0
-    return Blocked([_REPLICAS], _never, timeout_ms or None, expired=0)
-
-
-@COMMANDS.command(
-    *("waitaof", "numlocal numreplicas timeout", flags("blocking")),
-    since="7.2.0",
-    group="generic",
-    categories="connection",
-    tips="request_policy:all_shards response_policy:agg_min",
-)
-def waitaof(txn: Txn, client: Client, argv: Argv) -> Answer:
-    """Wait until the client's writes are on disk; return 1, and 0 replicas.
-
-    It waits for an fsync at any durability. There are no replicas: WAIT and WAITAOF for replicas
-    wait until the timeout.
-    """
-    local = integer(argv[1])
-    if not 0 <= local <= 1:
-        raise InvalidArgument("value is out of range, value must between 0 and 1")
-    message = "value is out of range, must be positive"
-    replicas = at_least(0, argv[2], message, message)
-    timeout_ms = timeout(argv[3]) or None
-    if replicas:
-        return Blocked([_REPLICAS], _never, timeout_ms, expired=[0, 0])
-    if not local:
-        return [int(server_of(client).engine.durability in WAITING), 0]
-    return server_of(client).checkpoints.start_sync().wait([1, 0], timeout_ms, [0, 0])
-
-
 # --- the end ------------------------------------------------------------------------------------
 
 _HOW = {b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"}
@@ -193,7 +133,7 @@ def shutdown(txn: Txn, client: Client, argv: Argv) -> Answer:
 
     NOSAVE: Write no checkpoint: the default.
     SAVE: Write a checkpoint first.
-    NOW: Ignored: there are no replicas to wait for.
+    NOW: Do not wait until the replicas have all writes.
     FORCE: Ignored.
     ABORT: Refused: a shutdown starts at once and cannot be aborted.
     """
@@ -205,6 +145,7 @@ def shutdown(txn: Txn, client: Client, argv: Argv) -> Answer:
             raise syntax_error()
         raise RequestError("No shutdown in progress.")
     server = server_of(client)
+    server.replication.is_waited_for &= b"NOW" not in words
     if server.busy.is_on and b"NOSAVE" not in words:
         return server.busy.error
     client.reply_mode = ReplyMode.OFF  # SHUTDOWN has no reply: the connection is closed

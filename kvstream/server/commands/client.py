@@ -273,8 +273,8 @@ def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
 
     TYPE: Only connections of a type.
     NORMAL: Connections without subscriptions.
-    MASTER: No connection.
-    REPLICA: No connection.
+    MASTER: No connection: a replica connects to its primary by itself.
+    REPLICA: Connections of replicas.
     PUBSUB: Connections with subscriptions.
     ID: Only connections with these IDs.
 
@@ -368,7 +368,8 @@ def client_unblock(txn: Txn, client: Client, argv: Argv) -> Reply:
     if reason not in (b"TIMEOUT", b"ERROR"):
         raise InvalidArgument("CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
     other = server_of(client).clients.get(integer(argv[2]))
-    return int(other is not None and server_of(client).blocking.unblock(other, reason == b"ERROR"))
+    error = "client unblocked via CLIENT UNBLOCK" if reason == b"ERROR" else None
+    return int(other is not None and server_of(client).blocking.unblock(other, error))
 
 
 Test = Callable[[Client], bool]
@@ -396,9 +397,9 @@ def client_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
     NO: Close it too, if it passes.
     MAXAGE: Clients that have been connected for so many seconds.
     NORMAL: Clients that are not subscribed.
-    MASTER: None: there are no replicas.
-    SLAVE: None.
-    REPLICA: None.
+    MASTER: None: a replica connects to its primary by itself.
+    SLAVE: Replicas.
+    REPLICA: Replicas.
     PUBSUB: Clients that are subscribed.
     """
     if len(argv) == 3:
@@ -461,7 +462,14 @@ def _by_type(client: Client, raw: bytes) -> Test:
     name = raw.lower()
     if name not in _TYPES:
         raise InvalidArgument(f"Unknown client type '{text(raw)}'")
-    return lambda each: name == (b"normal" if each.subscriptions is None else b"pubsub")
+    wanted = b"replica" if name == b"slave" else name
+    return lambda each: wanted == _type_of(each)
+
+
+def _type_of(client: Client) -> bytes:
+    if client.replica is not None and client.replica.is_linked:
+        return b"replica"
+    return b"normal" if client.subscriptions is None else b"pubsub"
 
 
 def _by_address(client: Client, raw: bytes) -> Test:

@@ -132,6 +132,7 @@ def command_docs(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 _DEPRECATED = {
+    "slaveof": ("5.0.0", "`REPLICAOF`"),
     "cluster|slaves": ("5.0.0", "`CLUSTER REPLICAS`"),
     "cluster|slots": ("7.0.0", "`CLUSTER SHARDS`"),
     "getset": ("6.2.0", "`SET` with the `!GET` argument"),
@@ -142,6 +143,8 @@ _DEPRECATED = {
     "substr": ("2.0.0", "`GETRANGE`"),
 }
 """Commands that Redis calls deprecated: since which version, and what replaces them."""
+_OF_SERVERS = ("replconf",)
+"""Commands that servers send to each other."""
 
 
 def _document(row: Row) -> Reply:
@@ -155,6 +158,8 @@ def _document(row: Row) -> Reply:
         pairs.append((b"doc_flags", _set(["deprecated"])))
         pairs.append((b"deprecated_since", since.encode()))
         pairs.append((b"replaced_by", replacement.encode()))
+    if row.name in _OF_SERVERS:
+        pairs.append((b"doc_flags", _set(["syscmd"])))
     syntax = "" if isinstance(row, Container) else row.syntax
     arguments = arguments_of(syntax, row.name)
     if arguments:

@@ -48,10 +48,14 @@ def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
     `stream-idmp-duration`, `stream-idmp-maxsize`, `stream-entry-max-bytes` and `dump-target`.
 
     Settings that kvstream cannot follow show what is done (`appendonly yes`), and another value is
-    refused with the reason. Settings of features that are missing (other types, replicas, Redis's
-    files) are stored and shown without effect, since tools set them. `min-replicas-to-write` stays
-    0: without replicas every write would be refused. `appendfsync` changes the durability of the
-    running server; `always` is `archive` if it was started with that.
+    refused with the reason. Settings of features that are missing (other types, Redis's files) are
+    stored and shown without effect, since tools set them. `appendfsync` changes the durability of
+    the running server; `always` is `archive` if it was started with that.
+
+    Of replication these have an effect: `masterauth`, `masteruser`, `replica-announce-ip`,
+    `replica-announce-port`, `replica-priority`, `replica-serve-stale-data`, `repl-timeout`,
+    `repl-backlog-size` (bytes of logs on disk, 1 GB by default), `repl-backlog-ttl`,
+    `min-replicas-to-write`, `min-replicas-max-lag` and `tls-replication`.
 
     A memory value beyond 63 bits is refused: Redis wraps `20000000000gb` around.
     """

@@ -98,7 +98,7 @@ def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
             (b"proto", protocol),
             (b"id", client.id),
             (b"mode", b"standalone"),
-            (b"role", b"master"),
+            (b"role", b"master" if server_of(client).replication.source is None else b"replica"),
             (b"modules", []),
         ]
     )

@@ -1,7 +1,7 @@
 """INFO: the state of the server, in the sections and fields that tools of Redis read.
 
-Fields of features that kvstream does not have (replicas, eviction, forks) are 0: tools read them
-without checking that they exist.
+Fields of features that kvstream does not have (eviction, forks) are 0: tools read them without
+checking that they exist.
 """
 
 import functools
@@ -19,14 +19,17 @@ from kvstream.commands.command import Family, flags
 from kvstream.commands.replies import Reply, Verbatim
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
+from kvstream.replicas.follower import Follower, Link
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import ChannelKind, Client
 from kvstream.server.runtime.executor import Executor, server_of
 from kvstream.server.runtime.limits import PAGE_BYTES, memory_of
+from kvstream.server.runtime.replication import Replication
 from kvstream.server.runtime.scripts import REDIS_VERSION
 from kvstream.server.runtime.tracking import figures
 from kvstream.server.settings import SERVER_SETTINGS
 from kvstream.server.stats import SlowCalls
+from kvstream.storage.changes import archived_sizes
 from kvstream.types.clock import monotonic
 from kvstream.types.options import Durability
 from kvstream.version import VERSION
@@ -51,11 +54,11 @@ _NAMES = {
         module_fork_last_cow_size
     """,
     "Stats": """
-        total_net_repl_input_bytes total_net_repl_output_bytes instantaneous_input_repl_kbps
-        instantaneous_output_repl_kbps sync_full sync_partial_ok sync_partial_err expired_subkeys
-        expired_subkeys_active expired_time_cap_reached_count evicted_keys
-        total_eviction_exceeded_time current_eviction_exceeded_time latest_fork_usec total_forks
-        migrate_cached_sockets slave_expires_tracked_keys active_defrag_hits active_defrag_misses
+        total_net_repl_input_bytes instantaneous_input_repl_kbps instantaneous_output_repl_kbps
+        sync_partial_err expired_subkeys expired_subkeys_active expired_time_cap_reached_count
+        evicted_keys total_eviction_exceeded_time current_eviction_exceeded_time latest_fork_usec
+        total_forks migrate_cached_sockets slave_expires_tracked_keys active_defrag_hits
+        active_defrag_misses
         active_defrag_key_hits active_defrag_key_misses total_active_defrag_time
         current_active_defrag_time unexpected_error_replies io_threaded_reads_processed
         io_threaded_writes_processed io_threaded_total_prefetch_batches
@@ -103,8 +106,9 @@ def info(txn: Txn, client: Client, argv: Argv) -> Reply:
     counts commands that may write, not keys. Each INFO counts `expires` and `avg_ttl` over 10,000
     more keys, until all are counted.
 
-    System calls are not counted. Fields of missing features (replicas, forks, eviction)
-    are 0; those of the allocator and of copy-on-write are left out. A cycle of the event loop is a
+    System calls are not counted. Fields of missing features (forks, eviction) are 0; those of the
+    allocator and of copy-on-write are left out. In section Replication offsets count rows, not
+    bytes. A cycle of the event loop is a
     turn of requests, so an idle server has none. Section Persistence shows with `archive_`
     how far the archive of the store is. Section Queues counts the events of queues.
     """
@@ -298,7 +302,10 @@ def _stats(server: Executor, txn: Txn) -> Fields:
         ("total_net_output_bytes", counted.bytes_out),
         ("instantaneous_input_kbps", f"{read / 1024:.2f}"),
         ("instantaneous_output_kbps", f"{written / 1024:.2f}"),
+        ("total_net_repl_output_bytes", server.replication.counts.sent),
         ("rejected_connections", counted.rejected_connections),
+        ("sync_full", server.replication.counts.copies),
+        ("sync_partial_ok", server.replication.counts.resumed),
         *((f"slowlog_commands_{name}", value) for name, value in _slow(counted.slow_calls)),
         ("evicted_clients", counted.evicted_clients),
         ("expired_keys", server.engine.catalog.expired),
@@ -328,19 +335,58 @@ _DENIED = ("auth", "cmd", "key", "channel")
 
 
 def _replication(server: Executor, txn: Txn) -> Fields:
+    replication = server.replication
+    history, follower = replication.history, replication.follower
+    former = history.former[-1] if history is not None and history.former else None
+    kept = sum(size for _, size in archived_sizes(server.engine.database.own_path))
+    role = [("role", "master")] if follower is None else _of_replica(replication, follower)
     return (
-        ("role", "master"),
-        ("connected_slaves", 0),
+        *role,
+        *_replicas(replication),
         ("master_failover_state", "no-failover"),
-        ("master_replid", run_id()),
-        ("master_replid2", "0" * 40),
-        ("master_repl_offset", 0),
-        ("second_repl_offset", -1),
-        ("repl_backlog_active", 0),
-        ("repl_backlog_size", 0),
-        ("repl_backlog_first_byte_offset", 0),
-        ("repl_backlog_histlen", 0),
+        ("master_replid", run_id() if history is None else history.branch.hex()),
+        ("master_replid2", "0" * 40 if former is None else former.branch.hex()),
+        ("master_repl_offset", replication.lsn),
+        ("second_repl_offset", -1 if former is None else former.lsn),
+        ("repl_backlog_active", int(history is not None)),
+        ("repl_backlog_size", replication.setting("repl-backlog-size")),
+        ("repl_backlog_first_byte_offset", 0 if history is None else history.base),
+        ("repl_backlog_histlen", kept),
     )
+
+
+def _replicas(replication: Replication) -> Fields:
+    now = monotonic()
+    wanted = replication.setting("min-replicas-to-write")
+    yield "connected_slaves", len(replication.replicas)
+    if wanted:
+        yield "min_slaves_good_slaves", replication.count_good()
+    for number, each in enumerate(replication.replicas.values()):
+        place = f"ip={each.address},port={each.port},state={each.state}"
+        yield f"slave{number}", f"{place},offset={each.lsn},lag={int(now - each.at)}"
+
+
+def _of_replica(replication: Replication, follower: Follower) -> list[tuple[str, object]]:
+    """Return the fields of a replica, as Sentinel reads them."""
+    now, is_up = monotonic(), follower.link is Link.CONNECTED
+    host, port = follower.source
+    down = [] if is_up else [("master_link_down_since_seconds", int(now - follower.down_since))]
+    return [
+        ("role", "slave"),
+        ("master_host", host),
+        ("master_port", port),
+        ("master_link_status", "up" if is_up else "down"),
+        ("master_last_io_seconds_ago", int(now - follower.last_io) if is_up else -1),
+        ("master_sync_in_progress", int(follower.link is Link.SYNC)),
+        ("slave_read_repl_offset", replication.lsn),
+        ("slave_repl_offset", replication.lsn),
+        *([("master_sync_left_bytes", follower.bytes_left)] if follower.bytes_left else []),
+        *down,
+        ("master_link_error", " ".join(follower.error.split())),
+        ("slave_priority", replication.priority),
+        ("slave_read_only", 1),
+        ("replica_announced", int(replication.setting("replica-announced"))),
+    ]
 
 
 def _cpu(server: Executor, txn: Txn) -> Fields:

@@ -28,9 +28,11 @@ from kvstream.logs import deferred, emit_deferred
 from kvstream.resp import may_poll
 from kvstream.resp.requests import RequestReader
 from kvstream.server.compiled import twins
+from kvstream.server.net.replica_link import SecuredLink, SocketLink
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor
+from kvstream.server.runtime.loop import ReplicaLink
 from kvstream.server.runtime.reply_queue import AHEAD
 from kvstream.types.clock import monotonic
 
@@ -243,6 +245,7 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self.soon, self.clock = self._loop.call_soon, self._loop.time
+        self.call_later = self._loop.call_later
         self.epoll_reader = EpollReader.if_possible(self._receive)
         self._thread = threading.get_ident()
         self.scheduled = self._has_pages = False
@@ -283,6 +286,7 @@ class Listener:
         client.pages = True
         transport.set_write_buffer_limits(high=AHEAD)  # for resume_writing
         client.is_local = local
+        client.has_tls = transport.get_extra_info("ssl_object") is not None
         plain = transport.get_extra_info("socket")
         if plain is not None:
             client.descriptor = plain.fileno()
@@ -328,6 +332,10 @@ class Listener:
         """Call a function that may send replies, and write the first pages of streamed ones."""
         function()
         self.write_pages()
+
+    def link_to(self, client: Client) -> ReplicaLink:
+        """Return a link that writes to the socket of a client."""
+        return SecuredLink(client) if client.has_tls else SocketLink(client.descriptor)
 
     def after_reads(self, function: Callable[[], None]) -> None:
         self._loop.call_soon(self._call_and_write, function)

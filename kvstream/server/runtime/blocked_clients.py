@@ -184,10 +184,11 @@ class BlockedClients:
             waiter.names = []  # a turn that has served it and fails must not restore it
             self.end(client)
 
-    def unblock(self, client: Client, error: bool) -> bool:
+    def unblock(self, client: Client, error: str | None) -> bool:
         """End a client's wait as CLIENT UNBLOCK does; return False if it is not blocked.
 
-        A client held by a pause is not blocked: its request has yet to run.
+        It gets the reply of a timeout, or UNBLOCKED with the text ``error``. A client held by a
+        pause is not blocked: its request has yet to run.
         """
         block = client.block
         if (
@@ -197,8 +198,8 @@ class BlockedClients:
         ):
             return False
         outcome = Outcome(block.wait.expired)
-        if error:
-            outcome = Outcome(error=Unblocked("client unblocked via CLIENT UNBLOCK"))
+        if error is not None:
+            outcome = Outcome(error=Unblocked(error))
         self._answer(client, block.wait, outcome)
         return True
 

@@ -184,6 +184,15 @@ class Server(Protocol):
         ...
 
 
+class ReplicaClient(Protocol):
+    """What ``Replication`` knows of a client that may be a replica."""
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether it gets the log or a copy."""
+        ...
+
+
 class Client(Session):
     """One connection."""
 
@@ -201,6 +210,7 @@ class Client(Session):
         "created",
         "descriptor",
         "fault",
+        "has_tls",
         "id",
         "is_local",
         "is_plain",
@@ -223,6 +233,7 @@ class Client(Session):
         "pending_output",
         "queue",
         "reader",
+        "replica",
         "reply_mode",
         "reply_unfinished",
         "requests",
@@ -274,7 +285,8 @@ class Client(Session):
         """Read from it again."""
         self.look_at = READ_AHEAD if server.acl.is_open else STRANGER_AHEAD
         """The value of ``bytes_in`` at which the read-ahead limit is checked next."""
-        self.is_local = False
+        self.replica: ReplicaClient | None = None
+        self.is_local = self.has_tls = False
         """The client runs on this machine."""
         self.become(server.acl.default, server.acl.is_open)
         self.requests: deque[Argv] = deque()

@@ -77,6 +77,10 @@ class Dispatcher:
         """Prepare for the first script; return whether its turn must be the next one."""
         self.read_only: ErrorReply | None = None
         """The error of every write after the store has failed."""
+        self.lacks_replicas: ErrorReply | None = None
+        """The error of every write while too few replicas follow."""
+        self.unavailable: ErrorReply | None = None
+        """The error of a replica without present data, but for commands that need none."""
         self.ended = 0.0
         """When the last call ended; a turn uses it to look at the clock less often."""
         self.needs_general_path = False
@@ -101,6 +105,8 @@ class Dispatcher:
             or self.paused
             or self.over_maxmemory
             or self.read_only is not None
+            or self.lacks_replicas is not None
+            or self.unavailable is not None
         )
         self.needs_general_path = alone or bool(self.trackers.clients)
         self.batches_xadds = not alone and self.recorder.noted_s >= TIMED_S
@@ -117,8 +123,10 @@ class Dispatcher:
             return _NO_MULTI
         if self.over_maxmemory and _asks(client, command, Flag.DENYOOM):
             return OOM
-        if self.read_only is not None and _asks(client, command, Flag.WRITE):
-            return self.read_only
+        if self.refusal_of_writes is not None and _asks(client, command, Flag.WRITE):
+            return self.refusal_of_writes
+        if self.unavailable is not None and not _has(client, command, Flag.STALE):
+            return self.unavailable
         if (
             client.subscriptions is not None
             and client.protocol != RESP3
@@ -126,6 +134,11 @@ class Dispatcher:
         ):
             return ErrorReply("ERR", _SUBSCRIBED.format(command.name))
         return None
+
+    @property
+    def refusal_of_writes(self) -> ErrorReply | None:
+        """The error of every write; None if writes are allowed."""
+        return self.read_only or self.lacks_replicas
 
     def refusal_by_rights(
         self, client: Client, command: Command, argv: Argv
@@ -231,6 +244,13 @@ def _asks(client: Client, command: Command, flag: Flag) -> bool:
     return flag in command.flags
 
 
+def _has(client: Client, command: Command, flag: Flag) -> bool:
+    """Return whether a command, and each command queued for EXEC, has a flag."""
+    if command.name == "exec" and client.queue is not None:
+        return all(flag in queued.flags for queued, _ in client.queue.commands)
+    return flag in command.flags
+
+
 def name_of(argv: Argv, commands: Table) -> str:
     """Return the command name of a refused request, or an empty string."""
     command = command_of(argv, commands)
@@ -266,6 +286,7 @@ def describe_client(client: Client, tracking: Tracking | None, asking: int = 0) 
 
 def _flags(client: Client, tracking: Tracking | None) -> str:
     flags = (
+        ("S", client.replica is not None and client.replica.is_linked),
         ("O", client.monitors),
         ("P", client.subscriptions is not None),
         ("x", client.queue is not None),

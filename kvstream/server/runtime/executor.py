@@ -40,6 +40,7 @@ from kvstream.server.runtime.loop import Loop, NoLoop
 from kvstream.server.runtime.pipelines import CLIENT_REQUESTS, Pipelines, run_ready
 from kvstream.server.runtime.pipelines import run as run_pipeline
 from kvstream.server.runtime.pubsub import Notifications, PubSub
+from kvstream.server.runtime.replication import Replication
 from kvstream.server.runtime.reply_queue import (
     HOLDING,
     Operation,
@@ -121,6 +122,7 @@ class Executor:
         self.uploads = Uploads(engine)
         self.blocking = clients = BlockedClients(self, dispatcher, self.functions.only_reads)
         self.blocked, self.pause, self.due = clients.blocked, clients.pause, clients.due
+        self.replication = Replication(self, dispatcher, clients, loop)
         self.incremental = IncrementalCommands(self, dispatcher, self.pause, self.run_step)
         self.reply_queue = ReplyQueue(engine.committer, self, self.streaming, self.pubsub)
         if loop.suspends_turns:
@@ -199,6 +201,8 @@ class Executor:
         client.requests.clear()
         client.unread.clear()
         self.end_subscriptions(client)
+        if client.replica is not None:
+            self.replication.leave(client)
         self.pubsub.forget(client)
         self.clients.pop(client.id, None)
         self.blocking.cancel(client)
@@ -225,6 +229,7 @@ class Executor:
         self._send_invalidations()
         self.checkpoints.save_if_due(self.options.save_points, self.statistics.changes)
         self.limits.tick()
+        self.replication.tick()
 
     def expire(self) -> None:
         """End the waits that time out, and retry those that are due."""
@@ -233,6 +238,8 @@ class Executor:
 
     def _work_between_turns(self) -> None:
         """Do the work between two turns."""
+        if self.replication.is_busy:
+            self.replication.after_turn()
         if self.incremental.has_step():
             self.incremental.run()
         if self.limits.paused:
@@ -267,7 +274,8 @@ class Executor:
         if self.options.maxmemory:
             self.limits.look_at_memory()
         if self._guard.is_shut is (self.dispatcher.read_only is None):
-            self.dispatcher.note_failure(self._guard.failure if self._guard.is_shut else None)
+            shut = self._guard.failure or self._guard.replica
+            self.dispatcher.note_failure(shut if self._guard.is_shut else None)
         left = TURN_REQUESTS
         self.dispatcher.update_path()
         self._runner = get_ident()

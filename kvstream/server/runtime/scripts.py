@@ -382,8 +382,8 @@ class Scripts:
                 return b"ERR ACL failure in script: " + str(denied).encode(), _REFUSED
         if self._is_read_only and (command.writes or Flag.MAY_REPLICATE in command.flags):
             return _READ_ONLY
-        if command.writes and dispatcher.read_only is not None:
-            return dispatcher.read_only.line, _REFUSED
+        if command.writes and (refusal := dispatcher.refusal_of_writes) is not None:
+            return refusal.line, _REFUSED
         if command.grows:
             if dispatcher.over_maxmemory and not self._allows_oom and not self.busy.has_written:
                 return OOM.line, _REFUSED

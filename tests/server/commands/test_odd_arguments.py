@@ -16,6 +16,7 @@ WORDS = (
     *(b"setname", b"auth", b"lib-name", b"timeout", b"error", b"save", b"schedule", b"help"),
 )
 LEFT_OUT = {"debug", "monitor", "quit", "shutdown", "client|reply", "acl|deluser", "acl|setuser"}
+LEFT_OUT |= {"replicaof", "slaveof", "kvstream.sync"}
 """Commands that would end or delay the conversation."""
 COMMANDS = [
     command

@@ -1,0 +1,69 @@
+"""A primary and replicas as processes, and what tests compare."""
+
+from pathlib import Path
+
+import redis
+
+from kvstream import Store
+from tests.patience import until
+from tests.replicas.conftest import sum_of
+from tests.serving import ServerProcess
+
+
+class Node(ServerProcess):
+    """A server of its own, on a port that stays."""
+
+    def __init__(self, directory: Path, *arguments: str, port: int = 0) -> None:
+        given = ["--port", str(port)] if port else []
+        super().__init__(directory, "--loglevel", "nothing", *given, *arguments)
+
+    def client(self, **options: object) -> redis.Redis:
+        """Return a client of redis-py."""
+        return redis.Redis(port=self.port, **options)  # type: ignore[arg-type]
+
+    def again(self) -> "Node":
+        """Start it again, once it has ended."""
+        return Node(self.directory, port=self.port)
+
+    def replication(self) -> dict[str, str]:
+        """Return the section Replication of INFO."""
+        return self.information("replication")
+
+    def offset(self) -> int:
+        """Return the position of its last row."""
+        return int(self.replication()["master_repl_offset"])
+
+    def copies_taken(self) -> bool:
+        """Return whether it has the data of its primary."""
+        return self.replication()["master_link_status"] == "up"
+
+    def copies(self) -> int:
+        """Return how many copies it has given."""
+        return int(self.information("stats")["sync_full"])
+
+
+def replica_of(primary: ServerProcess, directory: Path, *arguments: str) -> Node:
+    """Start a replica, and wait until it follows."""
+    node = Node(directory, "--replicaof", f"127.0.0.1:{primary.port}", *arguments)
+    wait_linked(node)
+    return node
+
+
+def wait_linked(node: Node) -> None:
+    """Wait until a replica gets the log."""
+    until(lambda: node.replication().get("master_link_status") == "up", "the link", 0.02)
+
+
+def wait_equal(*nodes: Node) -> None:
+    """Wait until all have the same position; nobody writes any more."""
+    until(lambda: len({node.offset() for node in nodes}) == 1, "equal positions", 0.02)
+
+
+def refuse_differences(*directories: Path) -> None:
+    """Check that stores are sound, and have the same rows."""
+    sums = set()
+    for directory in directories:
+        with Store.open(directory, read_only=True) as store:
+            assert store.check() == []
+            sums.add(sum_of(store))
+    assert len(sums) == 1
