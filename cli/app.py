@@ -80,6 +80,9 @@ SECTIONS = {
         "archive.archive": "Look at archives, verify and prune them.",
         "migration.diff.diff": "Show what differs between two stores, servers or archives.",
     },
+    "Replicas": {
+        "maintenance.replication": "Show the role of a server, and what an old primary alone had.",
+    },
     "Spark": {
         "spark.spark": "Run Apache Spark jobs on whole streams.",
     },

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -197,6 +199,64 @@ def _report_text(report: RecoveryReport) -> str:
     if report.kept_logs is not None:
         lines.append(f"the damaged logs are kept in {report.kept_logs}")
     return "\n".join(lines)
+
+
+# --- replicas -------------------------------------------------------------------------------------
+
+
+@click.group(epilog=example("kvstream replication status"))
+def replication() -> None:
+    """Show the role of a server, and what an old primary alone had.
+
+    docs/replication.md says how servers follow one another.
+    """
+
+
+@replication.command("status", epilog=example("kvstream replication status"))
+@output_options
+def replication_status(session: Session, out: Output) -> None:
+    """Show the role of a server or a store.
+
+    Of a server (--url) it shows what INFO says: its replicas or its primary, and how far they are.
+    Of a directory it shows the role that the next server of it will have.
+    """
+    if isinstance(session, ServerSession):
+        with session.reading() as store:
+            sections = store.stats()
+        figures = next(x for name, x in sections.items() if name.lower() == "replication")
+    else:
+        from kvstream.engine.following import read_role  # not for a help text
+        from kvstream.storage.replacement import kept_folders
+
+        source, _ = read_role(session.path)
+        figures = {
+            "role": "master" if source is None else "slave",
+            "replicaof": None if source is None else f"{source.host}:{source.port}",
+            "diverged": [folder.name for folder in kept_folders(session.path)],
+        }
+    out.record(figures, {})
+
+
+@replication.command("lost", epilog=example("kvstream replication lost"))
+@output_options
+def replication_lost(session: Session, out: Output) -> None:
+    """Show the entries that an old primary alone had.
+
+    They were added before the store became a replica, and its new primary does not have them. With
+    --json they can be piped to `kvstream import STREAM`, one stream at a time, which adds them
+    again with new IDs. To forget them, remove the folder from the directory of the store.
+    """
+    from kvstream.replicas.lost import lost_histories  # not for a help text
+
+    count = 0
+    for history in lost_histories(session.path):
+        if not out.for_programs:
+            shared = "no row" if history.fork is None else f"the rows up to {history.fork}"
+            click.echo(f"{history.folder.name}: rows up to {history.lsn}; shared are {shared}")
+        for (_, key), entries in groupby(history.entries(), itemgetter(0, 1)):
+            count += out.entries((entry for _, _, entry in entries), not count, key)
+    if not count and not out.for_programs:
+        click.echo("no entry is lost", err=True)
 
 
 # --- looking --------------------------------------------------------------------------------------

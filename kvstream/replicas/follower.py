@@ -172,7 +172,7 @@ class Follower(threading.Thread):
     def _follow_once(self) -> None:
         options = self._options()
         self._set(Link.CONNECTING)
-        self._reader = FrameReader()
+        self._reader, self._echo = FrameReader(), 0  # another primary has another clock
         self._connect(options)
         self._introduce(options)
         place = self.place

@@ -186,6 +186,10 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"replica-full-sync-buffer-limit": (0, memory(0)),
     b"repl-timeout": (60, count(1, I32_MAX)),
     b"replica-priority": (100, count(0, I32_MAX)),
+    b"replica-acks": (0, count(0, I32_MAX)),
+    b"replica-ack-timeout": (2000, count(1, I32_MAX)),
+    b"replica-acks-degrade": (False, truth),
+    b"replica-lease-ms": (1000, count(0, I32_MAX)),
     b"sanitize-dump-payload": (b"no", word(b"no", b"yes", b"clients")),
 }
 """By name: the default, and the parser."""

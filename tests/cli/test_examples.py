@@ -116,7 +116,7 @@ def test_every_example_runs_unchanged(
     orders(*words, input=rows)
 
 
-ON_FILES = {"check", "checkpoint", "recover", "version", "completion"}
+ON_FILES = {"check", "checkpoint", "recover", "replication", "version", "completion"}
 """Commands whose examples use the files of a store, or no store."""
 
 

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 import redis
 
+from kvstream.replicas.lost import lost_histories
 from kvstream.storage import replacement
+from tests.cli.program import Program, RemoteProgram
 from tests.crash.rounds import rounds
 from tests.patience import until
 from tests.ports import free_port
@@ -154,13 +156,59 @@ def test_replicas_are_waited_for(primary: Node, replica: Node) -> None:
 def test_writes_are_refused_without_enough_replicas(primary: Node, replica: Node) -> None:
     with primary.asker() as asker:
         assert asker.ask("CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 1") == b"OK"
-        assert not isinstance(asker.ask("XADD orders * n 1"), Failure)
+        until(lambda: not isinstance(asker.ask("SET a b"), Failure), "writes", 0.02)
         replica.process.send_signal(signal.SIGSTOP)
         error = "NOREPLICAS Not enough good replicas to write."
         until(lambda: asker.ask("XADD orders * n 1") == error, "the refusal", 0.05)
         assert asker.ask("XLEN first") == 1
         replica.process.send_signal(signal.SIGCONT)
         until(lambda: not isinstance(asker.ask("SET a b"), Failure), "writes", 0.05)
+
+
+def test_a_stopped_primary_acknowledges_nothing_after_it_was_replaced(
+    primary: Node, replica: Node
+) -> None:
+    with primary.asker() as asker, primary.asker() as other:
+        assert asker.ask("CONFIG SET min-replicas-to-write 1 replica-lease-ms 300") == b"OK"
+        until(lambda: not isinstance(asker.ask("SET a b"), Failure), "writes", 0.02)
+        wait_equal(primary, replica)
+        primary.process.send_signal(signal.SIGSTOP)
+        for each in (asker, other):
+            for _ in range(50):
+                each.send("XADD", "orders", "*", "n", "1")
+        time.sleep(0.5)
+        with replica.asker() as promoted:
+            assert promoted.ask("REPLICAOF NO ONE") == b"OK"
+            until(lambda: promoted.ask("SET a c") == b"OK", "the promotion", 0.01)
+        primary.process.send_signal(signal.SIGCONT)
+        answers = [each.read() for each in (asker, other) for _ in range(50)]
+        assert {*answers} == {"NOREPLICAS Not enough good replicas to write."}
+        assert asker.ask("EXISTS orders") == 0
+
+
+def test_writes_wait_for_replicas_if_they_have_to(primary: Node, replica: Node) -> None:
+    with primary.asker() as asker, primary.asker() as other:
+        assert asker.ask("CONFIG SET replica-acks 1 replica-ack-timeout 300") == b"OK"
+        until(lambda: not isinstance(asker.ask("SET a b"), Failure), "writes", 0.02)
+        for _ in range(50):
+            asker.send("XADD", "orders", "*", "n", "1")
+            other.send("XADD", "orders", "*", "n", "1")
+            assert not any(isinstance(each.read(), Failure) for each in (asker, other))
+        acknowledged = replica.offset()
+        assert acknowledged == primary.offset()
+        replica.process.send_signal(signal.SIGSTOP)
+        begun = time.monotonic()
+        assert asker.ask("XADD late 1-1 n 1").startswith("NOREPLICAS The write was done here")
+        assert time.monotonic() - begun >= 0.3
+        assert asker.ask("XLEN late") == 1
+        until(lambda: asker.ask("SET a b").startswith("NOREPLICAS Not enough"), "the refusal")
+        assert asker.ask("CONFIG SET replica-acks-degrade yes") == b"OK"
+        assert asker.ask("SET a b") == b"OK"
+        assert primary.replication()["replica_acks_degraded"] == "1"
+        replica.process.send_signal(signal.SIGCONT)
+        until(lambda: primary.replication()["replica_acks_degraded"] == "0", "the replica", 0.02)
+        assert asker.ask("SET a d") == b"OK"
+        assert replica.client().get("a") == b"d"
 
 
 def test_a_killed_link_goes_on_without_a_copy(primary: Node, replica: Node) -> None:
@@ -284,7 +332,23 @@ def test_what_the_old_primary_alone_had_is_kept(primary: Node, replica: Node) ->
     [kept] = replacement.kept_folders(primary.directory)
     note = json.loads((kept / replacement.NOTE).read_text())["note"]
     assert note["fork"] < note["lsn"]
-    assert any(b"nobody else has it" in path.read_bytes() for path in kept.glob("*.log"))
+    [history] = lost_histories(primary.directory)
+    assert (history.fork, history.lsn) == (note["fork"], note["lsn"])
+    [(db, key, entry)] = history.entries()
+    assert (db, key, entry.fields) == (0, b"orders", {b"n": b"nobody else has it"})
+    program = Program(primary.directory)
+    [shown] = program.json("replication", "lost")
+    assert (shown["stream"], shown["fields"]) == ("orders", {"n": "nobody else has it"})
+    assert "nobody else has it" in program("replication", "lost").stdout
+    assert program.one("replication", "status") == {
+        "role": "slave",
+        "replicaof": f"127.0.0.1:{replica.port}",
+        "diverged": [kept.name],
+    }
+    status = RemoteProgram(primary.directory, f"redis://127.0.0.1:{replica.port}").one(
+        "replication", "status"
+    )
+    assert (status["role"], status["connected_slaves"]) == ("master", 1)
     primary.stop()
     replica.stop()
     refuse_differences(primary.directory, replica.directory)

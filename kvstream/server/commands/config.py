@@ -55,7 +55,8 @@ def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
     Of replication these have an effect: `masterauth`, `masteruser`, `replica-announce-ip`,
     `replica-announce-port`, `replica-priority`, `replica-serve-stale-data`, `repl-timeout`,
     `repl-backlog-size` (bytes of logs on disk, 1 GB by default), `repl-backlog-ttl`,
-    `min-replicas-to-write`, `min-replicas-max-lag` and `tls-replication`.
+    `min-replicas-to-write`, `min-replicas-max-lag`, `tls-replication`, and of kvstream's own
+    `replica-acks`, `replica-ack-timeout`, `replica-acks-degrade` and `replica-lease-ms`.
 
     A memory value beyond 63 bits is refused: Redis wraps `20000000000gb` around.
     """

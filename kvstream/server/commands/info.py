@@ -361,6 +361,9 @@ def _replicas(replication: Replication) -> Fields:
     yield "connected_slaves", len(replication.replicas)
     if wanted:
         yield "min_slaves_good_slaves", replication.count_good()
+    if acks := replication.setting("replica-acks"):
+        yield "replica_acks", acks
+        yield "replica_acks_degraded", int(replication.is_degraded)
     for number, each in enumerate(replication.replicas.values()):
         place = f"ip={each.address},port={each.port},state={each.state}"
         yield f"slave{number}", f"{place},offset={each.lsn},lag={int(now - each.at)}"

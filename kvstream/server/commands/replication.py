@@ -145,8 +145,8 @@ def replconf(txn: Txn, client: Client, argv: Argv) -> Reply:
     replication = server_of(client).replication
     word = argv[1].lower() if len(argv) > 1 else b""
     if word == b"ack":
-        lsn, durable = (integer(raw) for raw in [*argv[2:4], b"0", b"0"][:2])
-        replication.acknowledge(client, lsn, durable, txn)
+        lsn, durable, echo_ns = (integer(raw) for raw in [*argv[2:5], b"0", b"0", b"0"][:3])
+        replication.acknowledge(client, (lsn, durable, echo_ns), txn)
         return OK
     if word == b"need":
         replication.need(client, [integer(raw) for raw in argv[2:]])

@@ -85,8 +85,7 @@ class Executor:
         self.clock: Callable[[], float] = loop.clock
         self.post: Callable[[Callable[[], None]], None] = loop.post
         self.stop, self.set_level = loop.stop, loop.set_level
-        self.started_at = int(time.time())
-        self.memory_at_start = resident_bytes()
+        self.started_at, self.memory_at_start = int(time.time()), resident_bytes()
 
         self.clients: dict[int, Client] = {}
         self.acl = Acl(
@@ -124,7 +123,8 @@ class Executor:
         self.blocked, self.pause, self.due = clients.blocked, clients.pause, clients.due
         self.replication = Replication(self, dispatcher, clients, loop)
         self.incremental = IncrementalCommands(self, dispatcher, self.pause, self.run_step)
-        self.reply_queue = ReplyQueue(engine.committer, self, self.streaming, self.pubsub)
+        acks = self.replication.acks
+        self.reply_queue = ReplyQueue(engine.committer, self, self.streaming, self.pubsub, acks)
         if loop.suspends_turns:
             self.reply_queue.ask_together(loop.after_reads)
 
@@ -271,6 +271,8 @@ class Executor:
             return False
         begun = self.dispatcher.ended = perf_counter()
         self._until = begun + self.engine.thresholds.turn_s
+        if begun > self.replication.lease_until:
+            self.replication.check_lease()
         if self.options.maxmemory:
             self.limits.look_at_memory()
         if self._guard.is_shut is (self.dispatcher.read_only is None):

@@ -10,10 +10,11 @@ A role changes between two turns too, in the order of docs/internals.md, "Replic
 import logging
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from math import inf
 
 from kvstream.commands.command import Answer, Blocked
 from kvstream.commands.replies import ErrorReply, Reply
@@ -30,6 +31,7 @@ from kvstream.replicas.follower import Follower, Link, LinkOptions
 from kvstream.replicas.tls import link_context
 from kvstream.server.inert_settings import KEPT
 from kvstream.server.options import ServerOptions
+from kvstream.server.replica_acks import ReplicaAcks
 from kvstream.server.runtime.blocked_clients import BlockedClients
 from kvstream.server.runtime.client import Client, Server
 from kvstream.server.runtime.dispatch import Dispatcher
@@ -95,6 +97,8 @@ class Replica:
     """The last row that it has on disk."""
     at: float = 0.0
     """When it has said so."""
+    echo: float = 0.0
+    """The newest time of the primary's own clock that it has sent back."""
 
     @property
     def is_linked(self) -> bool:
@@ -150,7 +154,11 @@ class Replication:
         self.replicas: dict[Client, Replica] = {}
         """Those that have asked for the log."""
         self.follower: Follower | None = None
-        self.counts = Counts()
+        self.counts, self.acks = Counts(), ReplicaAcks()
+        self.is_degraded = False
+        """It goes on without ``replica-acks``, as ``replica-acks-degrade`` says."""
+        self.lease_until = inf
+        """When too few replicas have answered lately, so that writes are refused."""
         self.is_waited_for = True
         """A stop waits until the replicas have all writes."""
         self.is_busy = False
@@ -163,7 +171,7 @@ class Replication:
         self._sums: Sums = {}
         self._sent_sequence = -1
         """The number of the last commit when it was sent last."""
-        self._timer_is_set = self._beats = self._is_started = False
+        self._timer_is_set = self._beats = self._is_started = self._watches_acks = False
         self.history: History | None = None
         self.alone_since = monotonic()
 
@@ -267,6 +275,7 @@ class Replication:
                 self._follow(wanted)
         except (KVStreamError, OSError) as error:
             _log.error("the role cannot be changed: %s", error)
+        self.acks.restart()
         self.refresh()
 
     def _follow(self, source: Source) -> None:
@@ -321,10 +330,39 @@ class Replication:
             and not self.setting("replica-serve-stale-data")
         ):
             dispatcher.unavailable = MASTERDOWN
-        wanted = self.setting("min-replicas-to-write")
-        lacks = follower is None and wanted > 0 and self.count_good() < wanted
-        dispatcher.lacks_replicas = NOREPLICAS if lacks else None
+        self.check_lease()
         dispatcher.update_path()
+
+    def check_lease(self) -> None:
+        """Refuse writes if too few replicas have answered lately; else until when they have.
+
+        Their answers have the primary's own clock: those that a stopped process finds in its
+        sockets are as old as they are.
+        """
+        is_primary = self.follower is None
+        acks = self.setting("replica-acks") if is_primary else 0
+        least = self.setting("min-replicas-to-write") if is_primary else 0
+        wanted = max(acks, least)
+        echoes = sorted((each.echo for each in self._online()), reverse=True)
+        until = echoes[wanted - 1] + self._lease_s() if 0 < wanted <= len(echoes) else 0.0
+        lacks = wanted > 0 and until < monotonic()
+        self.is_degraded = lacks and bool(self.setting("replica-acks-degrade"))
+        if self.is_degraded:
+            lacks, acks = self.count_good() < least, 0
+        self.acks.want(acks)
+        self.is_busy = self.is_busy or acks > 0
+        self.lease_until = until if wanted and not (lacks or self.is_degraded) else inf
+        if lacks is (self._dispatcher.lacks_replicas is None):
+            self._dispatcher.lacks_replicas = NOREPLICAS if lacks else None
+            self._dispatcher.update_path()
+
+    def _lease_s(self) -> float:
+        """Return for how long an answer of a replica counts."""
+        lag, lease_ms = self.setting("min-replicas-max-lag"), self.setting("replica-lease-ms")
+        return min(lag or inf, lease_ms / 1000 or inf)
+
+    def _online(self) -> Iterator[Replica]:
+        return (each for each in self.replicas.values() if each.state is ReplicaState.ONLINE)
 
     # --- replicas -------------------------------------------------------------------------------
 
@@ -378,9 +416,9 @@ class Replication:
         replica.link.send(Outgoing(answer.line))
         self.is_busy = True
         self.refresh()
+        self._ask()
         if not self._beats:
             self._beat()
-        self.flush()
 
     def leave(self, client: Client) -> None:
         """Forget a client that was a replica."""
@@ -397,16 +435,27 @@ class Replication:
         if self._is_started:
             self.refresh()
 
-    def acknowledge(self, client: Client, lsn: int, durable: int, txn: Txn) -> None:
-        """Take what a replica says that it has."""
+    def acknowledge(self, client: Client, said: tuple[int, int, int], txn: Txn) -> None:
+        """Take what a replica says that it has: lsn, durable lsn, and the clock's echo."""
         replica = self.replicas.get(client)
         if replica is None:
             return
-        replica.lsn, replica.durable, replica.at = lsn, durable, monotonic()
+        replica.lsn, replica.durable, echo_ns = said
+        replica.at, replica.echo = monotonic(), max(replica.echo, echo_ns / _NS)
+        if self.lease_until < inf or self._dispatcher.lacks_replicas or self.is_degraded:
+            self.check_lease()
+        if self.acks.wanted:
+            self._reach()
         if replica.feed is not None and not replica.feed.is_copy:
             replica.log = _NO_LOG  # its log is open
         if self._waits and self._count_waits():
             txn.signal(TOKEN, Wake.FREED)
+
+    def _reach(self) -> None:
+        """Send the replies that waited for what all replicas have now."""
+        lsns = [each.lsn for each in self._online()]
+        if self.history is not None and len(lsns) >= self.acks.wanted:
+            self.acks.reach(self.history.sequence_of(min(lsns)))
 
     def need(self, client: Client, indexes: list[int]) -> None:
         """Take which files of its copy a replica lacks."""
@@ -418,14 +467,12 @@ class Replication:
 
     def is_caught_up(self) -> bool:
         """Return whether all replicas that get the log have the last commit."""
-        online = (each for each in self.replicas.values() if each.state is ReplicaState.ONLINE)
-        return all(each.lsn >= self.lsn for each in online)
+        return all(each.lsn >= self.lsn for each in self._online())
 
     def count_good(self) -> int:
         """Return how many replicas are not behind for longer than ``min-replicas-max-lag``."""
-        oldest = monotonic() - self.setting("min-replicas-max-lag")
-        online = (each for each in self.replicas.values() if each.state is ReplicaState.ONLINE)
-        return sum(each.at >= oldest for each in online)
+        oldest = monotonic() - self._lease_s()
+        return sum(each.echo >= oldest for each in self._online())
 
     # --- sending --------------------------------------------------------------------------------
 
@@ -437,12 +484,31 @@ class Replication:
             self._wanted = None
         if self._waits:
             self._set_goals()
+        if self.acks.wanted and self.acks.note(self._engine.database.sequence):
+            self._asks = True
+            self._watch_acks()
         if self._asks:
             self._asks = False
             self._ask()
         elif self._has_more():
             self._set_timer()
-        self.is_busy = bool(self.replicas or self._waits)
+        self.is_busy = bool(self.replicas or self._waits or self.acks.wanted)
+
+    def _watch_acks(self) -> None:
+        """Give up writes that replicas do not confirm within ``replica-ack-timeout``."""
+        if not self._watches_acks:
+            self._watches_acks = True
+            self._loop.call_later(self._ack_timeout_s, self._check_acks)
+
+    def _check_acks(self) -> None:
+        self._watches_acks = False
+        self.acks.give_up(self._ack_timeout_s)
+        if self.acks.is_waiting:
+            self._watch_acks()
+
+    @property
+    def _ack_timeout_s(self) -> float:
+        return self.setting("replica-ack-timeout") / 1000
 
     def _has_more(self) -> bool:
         """Return whether there are commits that no timer is set for."""
@@ -567,8 +633,8 @@ class Replication:
         goal = wait.goal
         if goal is None:
             return 0
-        online = [each for each in self.replicas.values() if each.state is ReplicaState.ONLINE]
-        return sum((each.durable if wait.durable else each.lsn) >= goal for each in online)
+        has = "durable" if wait.durable else "lsn"
+        return sum(getattr(each, has) >= goal for each in self._online())
 
     def _is_over(self, wait: Wait, count: int) -> bool:
         if wait.goal is None or count < wait.wanted:

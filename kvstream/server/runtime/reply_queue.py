@@ -304,13 +304,34 @@ class ReplyStreaming:
 # --- the queue ------------------------------------------------------------------------------------
 
 
+class Acks(Protocol):
+    """What replicas have acknowledged, if replies wait for that."""
+
+    reached: int
+    """The sequence number up to which they have."""
+
+    def delays(self, sequence: int) -> bool:
+        """Return whether replies to a commit wait for replicas."""
+        ...
+
+    def release_by(self, release: Callable[[KVStreamError | None], None]) -> None:
+        """Call ``release`` when replies wait no more, with an error if that took too long."""
+        ...
+
+
 class ReplyQueue:
     """The replies of committed turns, in order."""
 
     def __init__(
-        self, committer: Committer, server: Server, streaming: ReplyStreaming, pubsub: PubSub
+        self,
+        committer: Committer,
+        server: Server,
+        streaming: ReplyStreaming,
+        pubsub: PubSub,
+        acks: Acks,
     ) -> None:
-        self._committer = committer
+        self._committer, self._acks = committer, acks
+        acks.release_by(self.release_acknowledged)
         self._server = server
         self._streaming = streaming
         self._pubsub = pubsub
@@ -336,7 +357,7 @@ class ReplyQueue:
     def send(self, sequence: int, replies: list[PendingReplies]) -> None:
         """Write replies once that sequence number is durable, after those of earlier turns."""
         closing = closing_clients(replies)
-        if not self._waiting and not (sequence and self._committer.delays(sequence)):
+        if not self._waiting and not (sequence and self._delays(sequence)):
             return self._write(replies, closing)
         if self._waiting:  # replies are sent in order
             sequence = max(sequence, self._waiting[-1][0])
@@ -349,6 +370,21 @@ class ReplyQueue:
             self.group_fsync.begin()
         else:
             self.ask()
+
+    def _delays(self, sequence: int) -> bool:
+        """Return whether replies wait for an fsync, or for replicas."""
+        return self._committer.delays(sequence) or self._acks.delays(sequence)
+
+    def release_acknowledged(self, error: KVStreamError | None) -> None:
+        """Send what waits for replicas no more; with an error, all that do wait fail with it."""
+        if not self._waiting:
+            return
+        last = self._waiting[-1][0]
+        if error is None and self._acks.delays(last):
+            last = self._acks.reached
+        if self._committer.delays(last):
+            last = self._committer.durable_sequence
+        self._drain(last, error)
 
     def ask(self) -> None:
         """Send the waiting replies after the next fsync."""
@@ -372,6 +408,8 @@ class ReplyQueue:
 
     def _drain(self, sequence: int, error: KVStreamError | None) -> None:
         waiting = self._waiting
+        if error is None and self._acks.delays(sequence):
+            sequence = self._acks.reached
         while waiting and waiting[0][0] <= sequence:
             _, replies, closing, size = waiting.popleft()
             self.waiting_bytes -= size

@@ -41,6 +41,7 @@ OURS = {
     *(b"cluster-announce-human-nodename", b"hide-user-data-from-log", b"key-memory-histograms"),
     *(b"locale-collate", b"lookahead", b"max-new-connections-per-cycle"),
     *(b"max-new-tls-connections-per-cycle", b"replica-full-sync-buffer-limit"),
+    *(b"replica-acks", b"replica-ack-timeout", b"replica-acks-degrade", b"replica-lease-ms"),
     *(b"slowlog-entry-max-argc", b"slowlog-entry-max-string-len"),
 }
 """Settings that the redis-server of the tests lacks, or does not show."""
