@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from bench.archive import ARCHIVE_LIMITS
 from bench.calls import calls
 from bench.commands import COMMAND_NAMES, MIXED_ROWS, command_rows
 from bench.jobs import run_jobs
@@ -47,6 +48,7 @@ LIMITS = {
     "publish-latency": ("messages to very many subscribers", publish_latency),
     "async-tasks": ("tasks of an event loop", tasks_beside_redis),
     **SPARK_LIMITS,
+    **ARCHIVE_LIMITS,
 }
 COMMAND_GROUPS: dict[str, Sequence[ServerRow]] = {
     "commands": command_rows(),
@@ -75,6 +77,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "server": (*(row.key for row in SERVER_ROWS), *COMMAND_GROUPS),
     "bounds": (*SERVER_LIMITS, "open-loop", "wakeups", "publish-latency", "nats"),
     "loads": (*(row.key for row in MIGRATION_ROWS), *SPARK_KEYS, *SPARK_LIMITS),
+    "archive": tuple(ARCHIVE_LIMITS),
 }
 """Parts of the rows, each with a place of its own in docs/benchmarks.md."""
 QUICK_ROWS = tuple(row for row in ROWS if not row.startswith("spark"))

@@ -186,13 +186,13 @@ def further_servers(folder: Path, appendfsync: str) -> Iterator[dict[str, redis.
 
 
 @contextmanager
-def kvstream_server(folder: Path, durability: str) -> Iterator[redis.Redis]:
-    """Run ``kvstream serve`` on a store in ``folder``; yield a client."""
+def kvstream_server(folder: Path, durability: str, *further: str) -> Iterator[redis.Redis]:
+    """Run ``kvstream serve``, also with ``further`` options, on a store; yield a client."""
     port = free_port()
     program = [sys.executable, "-m", "kvstream", "serve", "--dir", str(folder)]
     options = ["--port", str(port), "--durability", durability]
     options += ["--checkpoint-dir", str(folder.with_name(folder.name + "-checkpoints"))]
-    with _running([*program, *options], port, closes=True) as client:
+    with _running([*program, *options, *further], port, closes=True) as client:
         yield client
 
 

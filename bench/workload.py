@@ -80,6 +80,12 @@ class Sizes:
     """Streams of a store among which the library chooses."""
     jobs: int
     """Jobs of one round."""
+    archive_rounds: int
+    """Rounds with and without an archive: the differences are small."""
+    archive_interval_s: float
+    """How often a piece is put into an archive."""
+    archived_mb: int
+    """Megabytes of tables and log of the archive that is restored."""
 
 
 FULL = Sizes(
@@ -110,6 +116,9 @@ FULL = Sizes(
     queued=10_000,
     embedded_streams=200_000,
     jobs=2_000,
+    archive_rounds=21,
+    archive_interval_s=1.0,
+    archived_mb=1_000,
 )
 QUICK = Sizes(
     rounds=2,
@@ -139,6 +148,9 @@ QUICK = Sizes(
     queued=200,
     embedded_streams=1_000,
     jobs=20,
+    archive_rounds=2,
+    archive_interval_s=0.05,
+    archived_mb=4,
 )
 LOADED_MB, LOADED = 10_000, 60_000_000
 """The sizes with KVSTREAM_LOAD in the environment, which take minutes and gigabytes of disk."""

@@ -1,1 +1,1 @@
-"""What is asked of the machine beside times: allocations, a neighbour, the processor's counters."""
+"""What is asked of the machine beside times: allocations, a neighbour, counters, an S3 server."""

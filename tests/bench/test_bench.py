@@ -53,6 +53,7 @@ CLAIMED = {
     *("bulk", "head", "open", "memory", "gaps", "pending", "serve-memory", "serve-del"),
     *("serve-info", "open-loop-20k", "wakeup", "fan-out", "embedded-streams", "embedded-threads"),
     *("embedded-add", "embedded-read-ack", "embedded-queue", "embedded-job"),
+    *("archive-add-folder", "archive-serve-folder", "archive-restore-folder"),
 }
 """Claims that each of the functions must have made."""
 
@@ -83,8 +84,9 @@ def _figures(folder: Path, *only: str) -> dict[str, list[dict[str, object]]]:
 
 
 @pytest.mark.usefixtures("peer")
-def test_a_whole_run_reports_every_row(tmp_path: Path) -> None:
-    """Of each group of commands one row: test_commands runs the others."""
+def test_a_whole_run_reports_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each group of commands one row: test_commands runs the others; test_archive buckets."""
+    monkeypatch.setattr("bench.machine.seaweed.PROGRAM", None)
     few = {key: rows[:1] for key, rows in COMMAND_GROUPS.items()}
     report = Report(0.5, "7.0.15")
     run_rows(report, QUICK_ROWS, few, SMALLEST, tmp_path, Console(quiet=True))
