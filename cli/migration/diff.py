@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 SIDES = ("a", "b")
 TROUBLE = 2
 ENTRIES_TOLD = 100
+KEYS_KEPT = 200_000
+"""Names of keys in memory: 20 MB. ``verify`` keeps all, since a cutover waits for it."""
 _ALL = 1 << 62
 _SIGNS = {"missing": "-", "added": "+", "changed": "~"}
 _COLUMNS = (
@@ -126,7 +128,11 @@ def diff(
         ):
             _show_moments((ends.source, a), (ends.target, b))
             how = VerifyOptions(
-                ends.selection, round(tolerance * 1000), watch, entries_told=most or _ALL
+                ends.selection,
+                round(tolerance * 1000),
+                watch,
+                entries_told=most or _ALL,
+                keys_kept=KEYS_KEPT,
             )
             result = Verification()
             found = (each for each in compare(a, b, how, result) if not each.may_move)

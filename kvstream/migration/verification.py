@@ -138,8 +138,6 @@ def missing(kind: str, at_source: bool) -> Mismatch:
 
 ENTRIES_TOLD = 100
 """Most differing entries of one key that are listed."""
-KEYS_KEPT = 200_000
-"""Most names of keys that are kept in memory, of a place that can be asked for the others."""
 WINDOWS_TOLD = 20
 """Most windows of one key that are kept in memory if neither place is ranged."""
 
@@ -184,6 +182,9 @@ class VerifyOptions:
     """Keys and libraries that this target cannot hold are not compared: their loss is allowed."""
     entries_told: int = ENTRIES_TOLD
     """Most differing entries of one key that are listed."""
+    keys_kept: int = 1 << 62
+    """Most names of keys that are kept in memory, if a place can be asked for the others: a request
+    for each."""
 
 
 def verify(source: Source, target: Source, options: VerifyOptions) -> Verification:
@@ -305,7 +306,7 @@ class _Ranged(_Pass):
 
     def run(self) -> Iterator[Difference]:
         for item in self._driver.items(self._options.selection):
-            if len(self._seen) < KEYS_KEPT or not self._driver.ranged:
+            if len(self._seen) < self._options.keys_kept or not self._driver.ranged:
                 self._seen.add((item.db, item.key))
             if self._is_compared(item):
                 yield from self._compare(item)
@@ -316,7 +317,7 @@ class _Ranged(_Pass):
 
     def _was_seen(self, item: Item) -> bool:
         """Return whether the driver had a key; beyond the names that are kept, it is asked."""
-        if (item.db, item.key) in self._seen or len(self._seen) < KEYS_KEPT:
+        if (item.db, item.key) in self._seen or len(self._seen) < self._options.keys_kept:
             return (item.db, item.key) in self._seen
         return self._driver.ranged and self._driver.item(item.db, item.key) is not None
 

@@ -18,8 +18,8 @@ from click.testing import CliRunner, Result
 from kvstream import Store
 from kvstream.archive.parts import Parts
 from kvstream.cli import main
+from kvstream.cli.migration import diff as diff_module
 from kvstream.layout.keys import qualified
-from kvstream.migration import verification
 from kvstream.operations import strings
 from tests.archive.conftest import wait_archived
 from tests.cli.test_serving import port_of, served
@@ -139,7 +139,7 @@ def test_each_difference_is_shown_in_both_directions(
     swapped = {"missing": "added", "added": "missing", "changed": "changed"}
     back = [(swapped[how], key, what) for how, key, what in expected]
     assert sorted(rows(other, one)) == sorted(back)
-    monkeypatch.setattr(verification, "KEYS_KEPT", 1)
+    monkeypatch.setattr(diff_module, "KEYS_KEPT", 1)
     assert rows(one, other) == expected
 
 
