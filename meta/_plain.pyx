@@ -37,6 +37,7 @@ cdef enum:  # as in filling.py and records.py, and operations/reads/limits.py an
     FIRST_PAGE = 100
     FIRST_BYTES = 1 << 20
     SHORT = 16
+    DIGITS_MAX = 18  # of a number that needs no further check
     MEMBER_VERSION = 2
     POLICY_VERSION = 3
     GROUP_BYTES = 78
@@ -125,6 +126,14 @@ cdef struct SortedKeysSlots:
     Py_ssize_t type
     Py_ssize_t _chunks, _firsts
 
+cdef struct RowsSlots:
+    Py_ssize_t type
+    Py_ssize_t _entries, page, prefix
+
+cdef struct StreamsSlots:
+    Py_ssize_t type
+    Py_ssize_t streams
+
 cdef TxnSlots TXN
 cdef BatchSlots BATCH
 cdef LimitsSlots LIMITS
@@ -138,7 +147,9 @@ cdef ReadaheadSlots READAHEAD
 cdef TreeSlots TREE
 cdef SortedRowsSlots ROWS
 cdef SortedKeysSlots KEYS
-cdef object run_encode
+cdef RowsSlots REPLY_ROWS
+cdef StreamsSlots STREAMS
+cdef object run_encode, rows_type, streams_type
 
 
 def bind(
@@ -159,6 +170,130 @@ def bind(
     READAHEAD, TREE = find_slots(readahead, READAHEAD), find_slots(tree, TREE)
     ROWS, KEYS = find_slots(rows, ROWS), find_slots(keys, KEYS)
     run_encode = encode_of_run
+
+
+def bind_replies(rows, type streams):
+    """Find the slots of the classes of a reply's entries."""
+    global REPLY_ROWS, STREAMS, rows_type, streams_type
+    REPLY_ROWS, STREAMS = find_slots(<type>rows, REPLY_ROWS), find_slots(streams, STREAMS)
+    rows_type, streams_type = rows, streams
+
+
+cdef extern from *:
+    """
+    /* An instance of a class whose __init__ is left out. */
+    static inline PyObject *kvstream_made(PyObject *type, PyObject *none) {
+        return ((PyTypeObject *)type)->tp_new((PyTypeObject *)type, none, NULL);
+    }
+    """
+    object new_of "kvstream_made" (object type, tuple none)
+
+
+# --- words ------------------------------------------------------------------------------------------
+
+
+cdef bint is_word(word, const char *lower, Py_ssize_t size) noexcept:
+    """Return whether a word is the one in small letters, or the same in letters of any case."""
+    cdef Bytes at
+    cdef Py_ssize_t i
+    if type(word) is not bytes or PyBytes_GET_SIZE(word) != size:
+        return False
+    at = <Bytes>PyBytes_AS_STRING(word)
+    for i in range(size):
+        if (at[i] | 32) != lower[i]:
+            return False
+    return True
+
+
+cdef inline Bytes take_digits(Bytes at, Bytes end, uint64_t *number) noexcept:
+    """Take a canonical number of at most DIGITS_MAX digits; NULL if there is none."""
+    cdef Bytes start = at
+    cdef uint64_t found = 0
+    while at < end and 48 <= at[0] <= 57:
+        found = 10 * found + at[0] - 48
+        at += 1
+        if at - start > DIGITS_MAX:
+            return NULL
+    if at == start or (start[0] == 48 and at - start > 1):
+        return NULL
+    number[0] = found
+    return at
+
+
+cdef bytes id_of(word):
+    """Return the packed ID of ``ms-seq``; None for all else."""
+    cdef Bytes at, end
+    cdef uint64_t ms = 0, seq = 0
+    if type(word) is not bytes:
+        return None
+    at = <Bytes>PyBytes_AS_STRING(word)
+    end = at + PyBytes_GET_SIZE(word)
+    at = take_digits(at, end, &ms)
+    if at == NULL or at == end or at[0] != 45:  # -
+        return None
+    if take_digits(at + 1, end, &seq) != end:
+        return None
+    return key_of(b"", ms, seq)
+
+
+def read_words(type run_type not None, txn, bytes prefix not None, argv):
+    """Run ``XREADGROUP GROUP group consumer COUNT n STREAMS key >``; return None if not plain."""
+    cdef Bytes at, end
+    cdef uint64_t count = 0
+    cdef bytes word
+    cdef object key, found, rows, streams
+    if (
+        type(argv) is not list
+        or PyList_GET_SIZE(argv) != 9
+        or not is_word(<object>PyList_GET_ITEM(argv, 1), b"group", 5)
+        or not is_word(<object>PyList_GET_ITEM(argv, 4), b"count", 5)
+        or not is_word(<object>PyList_GET_ITEM(argv, 6), b"streams", 7)
+    ):
+        return None
+    word = <bytes?>PyList_GET_ITEM(argv, 5)
+    at = <Bytes>PyBytes_AS_STRING(word)
+    end = at + PyBytes_GET_SIZE(word)
+    if take_digits(at, end, &count) != end or not 0 < count <= SHORT:
+        return None
+    key = <object>PyList_GET_ITEM(argv, 7)
+    found = read_new(
+        run_type,
+        txn,
+        prefix + <bytes>key,
+        <bytes>PyList_GET_ITEM(argv, 2),
+        <bytes>PyList_GET_ITEM(argv, 3),
+        <Py_ssize_t>count,
+    )
+    if found is None:
+        return None
+    rows = new_of(rows_type, ())
+    put(rows, REPLY_ROWS.page, <object>PyTuple_GET_ITEM(found, 0))
+    put(rows, REPLY_ROWS.prefix, <object>PyTuple_GET_ITEM(found, 1))
+    put(rows, REPLY_ROWS._entries, None)
+    streams = new_of(streams_type, ())
+    put(streams, STREAMS.streams, [(key, rows)])
+    return streams
+
+
+def acknowledge_words(type run_type not None, txn, bytes prefix not None, argv):
+    """Run ``XACK key group id``; return 1 if it was pending, -2 if that is not plain."""
+    cdef bytes packed = None
+    if type(argv) is list and PyList_GET_SIZE(argv) == 4:
+        packed = id_of(<object>PyList_GET_ITEM(argv, 3))
+    if packed is None:
+        return -2
+    name = prefix + <bytes>PyList_GET_ITEM(argv, 1)
+    return acknowledge(run_type, txn, name, <bytes>PyList_GET_ITEM(argv, 2), packed)
+
+
+def delete_words(measure, txn, bytes prefix not None, argv):
+    """Run ``XDEL key id``; return 1 if there was the entry, -2 if that is not plain."""
+    cdef bytes packed = None
+    if type(argv) is list and PyList_GET_SIZE(argv) == 3:
+        packed = id_of(<object>PyList_GET_ITEM(argv, 2))
+    if packed is None:
+        return -2
+    return delete(measure, txn, prefix + <bytes>PyList_GET_ITEM(argv, 1), packed)
 
 
 cdef object stream_of(txn, bytes name):

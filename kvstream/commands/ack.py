@@ -10,6 +10,8 @@ from kvstream.commands.incremental import are_many, run_erasure, run_on_ids
 from kvstream.commands.reply_pages import of_outcomes
 from kvstream.commands.trim import POLICY_SYNTAX
 from kvstream.errors import InvalidArgument, InvalidID
+from kvstream.meta.compiled import plain
+from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import ack
 from kvstream.operations.ack import Nack
@@ -29,6 +31,10 @@ COMMANDS = Family("stream")
 )
 def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Acknowledge pending entries; return how many were pending."""
+    if plain is not None:
+        count = plain.acknowledge_words(Run, txn, session.prefix, argv)
+        if count >= 0:
+            return count
     name, group = session.prefix + argv[1], argv[2]
     if len(argv) > txn.thresholds.long_rows and are_many(txn, session, len(argv) - 3):
         if ack.stream_and_group(txn, name, group) is None:

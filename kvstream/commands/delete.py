@@ -8,6 +8,8 @@ from kvstream.commands.incremental import run_erasure
 from kvstream.commands.reply_pages import of_outcomes
 from kvstream.commands.trim import POLICIES, POLICY_SYNTAX
 from kvstream.errors import InvalidArgument, InvalidID
+from kvstream.meta import nodes
+from kvstream.meta.compiled import plain
 from kvstream.meta.txn import Txn
 from kvstream.operations import delete
 from kvstream.types.options import RefPolicy
@@ -24,6 +26,10 @@ IDS_SYNTAX = "IDS numids id [id ...]"
 )
 def xdel(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Delete entries by their IDs; return how many existed."""
+    if plain is not None:
+        count = plain.delete_words(nodes.measure, txn, session.prefix, argv)
+        if count >= 0:
+            return count
     name = session.prefix + argv[1]
     try:
         if len(argv) == 3:

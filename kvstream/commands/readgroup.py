@@ -38,6 +38,9 @@ from kvstream.commands.read import (
 from kvstream.commands.replies import NULL_ARRAY, NullArray, Reply, Streams
 from kvstream.commands.reply_pages import reply_of_delivery
 from kvstream.errors import InvalidArgument
+from kvstream.layout.rows import Rows
+from kvstream.meta.compiled import plain
+from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import readgroup
 from kvstream.operations.groups import group_of_key
@@ -45,6 +48,8 @@ from kvstream.operations.reads.limits import refuse_count_above
 from kvstream.types.ids import MAX_ID, StreamID
 
 COMMANDS = Family("stream")
+if plain is not None:
+    plain.bind_replies(Rows, Streams)
 _GROUP, _NOACK = (b"GROUP", b"group"), (b"NOACK", b"noack")
 """The words as clients write them."""
 
@@ -91,6 +96,10 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     time counts only if the policy has no lease. A server returns at most 10,000 entries at once.
     """
     if argv[-1] == b">":
+        if plain is not None:
+            found: Streams | None = plain.read_words(Run, txn, session.prefix, argv)
+            if found is not None:
+                return found
         reply = _read_short(txn, session, argv)
         if reply is not None:
             return reply
