@@ -296,10 +296,14 @@ class Archiver:
 
     def ship(self, until: int | None = None) -> None:
         """Put the commits that are durable here and not in the archive, up to ``until``."""
+        begun = monotonic() if until is None else 0.0
         if until is None:
             until = self._make_local()
         with self._shipping:
             self._ship(until)
+        since = self._behind_since
+        if since is not None:  # what is not in the archive was written after this call began
+            self._behind_since = max(since, begun)
 
     def _ship(self, until: int) -> None:
         while self._logs.last < until:

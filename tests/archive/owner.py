@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).parents[2]
 INTERVAL_S = 0.2
 SLACK_S = 1.5
-"""How much later than its interval a put may come on a busy machine."""
+"""How much later than due something may come on a busy machine."""
 
 
 class Owner:
@@ -41,6 +41,8 @@ class Owner:
         )
         self.acked: dict[int, float] = {}
         """The numbers that it had acknowledged, and when."""
+        self.lag_s = 0.0
+        """How far the archive was behind at the last acknowledgement."""
         self.refused: list[str] = []
         self.ended_at = 0.0
         """When it died."""
@@ -53,11 +55,11 @@ class Owner:
         for line in self.process.stdout:
             if not line.endswith("\n"):  # it was killed meanwhile
                 break
-            first, second = line.split()
+            first, second, *lag_s = line.split()
             if first == "refused":
                 self.refused.append(second)
             else:
-                self.acked[int(first)] = float(second)
+                self.acked[int(first)], self.lag_s = float(second), float(lag_s[0])
             self._spoke.set()
         self.ended_at = time.monotonic()
         self._spoke.set()

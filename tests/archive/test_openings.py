@@ -1,6 +1,7 @@
 """Every way of opening a store takes an archive: it gets what was acknowledged."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,18 @@ def test_a_shared_store_has_one_archive(tmp_path: Path, url: str) -> None:
         pytest.raises(InvalidArgument, match=r"with archive file://.*, not None: open it alike"),
     ):
         kvstream.open(tmp_path / "data", shared=True)
+
+
+def test_a_store_that_is_written_all_the_time_is_behind_by_an_interval(
+    tmp_path: Path, url: str
+) -> None:
+    with Store.open(tmp_path / "data", archive=url, archive_interval_s=0.05) as store:
+        status = store.engine.archiving.archiver.status
+        begun, lags = time.monotonic(), list[float]()
+        while not lags or status().piece < 20:
+            store.stream("orders").add({"n": "1"})
+            lags.append(status().behind_s)
+        assert 0 < min(lag for lag in lags if lag) < max(lags) < (time.monotonic() - begun) / 2
 
 
 def test_a_store_whose_commits_are_all_in_a_snapshot_is_not_behind(

@@ -3,7 +3,8 @@
 ::
 
     python -m tests.archive.writer DIRECTORY URL LEVEL INTERVAL SEED
-    NUMBER TIME       the entry of this number was acknowledged then, by the clock of the system
+    NUMBER TIME LAG   the entry of this number was acknowledged then, by the clock of the system,
+                      while the archive was so many seconds behind
     refused ERROR     another owner has taken over
 """
 
@@ -61,7 +62,8 @@ def main(directory: Path, url: str, level: str, interval_s: float, seed: int) ->
                 if isinstance(error, ArchiveTaken):
                     return
             else:
-                print(number, time.monotonic(), flush=True)
+                lag_s = store.engine.archiving.archiver.status().behind_s
+                print(number, time.monotonic(), lag_s, flush=True)
             number += 1
 
 
