@@ -117,12 +117,15 @@ def _nonce(number: int, is_last: bool) -> bytes:
 
 def _divide(parts: Iterable[bytes], size: int) -> Iterator[tuple[bytes, bool]]:
     """Yield the bytes of all parts in chunks of a size, each with whether it is the last one."""
-    held = bytearray()
+    held = b""
     for part in parts:
-        held += part
-        at = 0
-        while len(held) - at > size:  # so that at least one byte is left for the last one
-            yield bytes(memoryview(held)[at : at + size]), False
+        at = size - len(held)
+        if len(part) <= at:  # at least one byte is left for the last one
+            held += part
+            continue
+        yield held + part[:at], False
+        while len(part) - at > size:
+            yield part[at : at + size], False
             at += size
-        del held[:at]
-    yield bytes(held), True
+        held = part[at:]
+    yield held, True
