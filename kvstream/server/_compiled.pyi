@@ -64,6 +64,7 @@ class Answered:
 def run_pipeline(
     pipelines: object, turn: object, client: object, most: int, until: float, pending: list[Any]
 ) -> tuple[int, Any]: ...
+def record_collected(pipelines: object, txn: object) -> None: ...
 def run_ready(
     pipelines: object,
     turn: object,

@@ -28,7 +28,7 @@ from kvstream.resp._sockets cimport (
     kvstream_receive,
     kvstream_send,
 )
-from kvstream.resp._waits cimport POLL_NS, SHORT_NS, ShortWaits
+from kvstream.resp._waits cimport POLL_NS, SHORT_MIN, SHORT_NS, ShortWaits
 from kvstream.resp._wire cimport encode_ids, encode_plain, take_plain
 from kvstream.server._changes cimport BatchSlots, TxnSlots, is_dirty
 from libc.stdint cimport int64_t
@@ -48,6 +48,7 @@ cdef enum:
     RECENT = 1024  # as in stats.py
     XADD_WORDS = 5  # words of the shortest XADD
     READ_ROOM = 262144  # bytes read from a socket at once
+    POLLED_MAX = 4  # clients for which polling gains; requests of more come soon enough
 
 
 # --- the slots of Python's classes -------------------------------------------------------------------
@@ -599,6 +600,9 @@ cdef class Poller:
     cdef dict channels
     cdef char *buffer
     cdef int epoll
+    cdef int[POLLED_MAX] sockets  # those that were found last, each once
+    cdef int next  # the place of the next one
+    cdef int steady  # looks in a row that have found no others
     cdef int64_t idle_since  # 0: the last look found a readable socket
     cdef ShortWaits waits
 
@@ -628,13 +632,28 @@ cdef class Poller:
         if since:  # the loop has slept
             self.waits.note(kvstream_now_ns() - since < SHORT_NS)
             self.idle_since = 0
-        if count == 0 and self.waits.expects_short():
+        if count == 0 and self.steady >= SHORT_MIN and self.waits.expects_short():
             with nogil:
                 count = kvstream_poll_ready(self.epoll, ready, POLL_NS)
             self.waits.note(count != 0)
         if count == 0:
             self.idle_since = kvstream_now_ns()
+        else:
+            self.note_sockets(ready, count)
         return count
+
+    cdef void note_sockets(self, int *ready, int count) noexcept:
+        """Note whether a look has found other sockets than the looks before it."""
+        cdef int i, j
+        self.steady = min(self.steady + 1, SHORT_MIN)
+        for i in range(count):
+            for j in range(POLLED_MAX):
+                if self.sockets[j] == ready[i]:
+                    break
+            else:
+                self.sockets[self.next] = ready[i]
+                self.next = (self.next + 1) % POLLED_MAX
+                self.steady = 0
 
     def receive(self):
         """Read all readable sockets; return their number."""
@@ -823,6 +842,20 @@ cdef class PlainRun:
             durations.count()
         return 0
 
+    cdef int record_collected(self, object txn) except -1:
+        """Do ``CallRecorder.record_collected``."""
+        cdef object recorder = self.recorder
+        recorder.changed = False
+        if self.times:
+            if recorder.command is not self.noted:
+                recorder.record_times()
+            else:
+                self.record_times()
+        recorder.command = None
+        if self.names or self.lookups[0] or self.lookups[1]:
+            recorder.record_uses(txn)
+        return 0
+
     cdef object find(self, object client, object plain, object requests, Py_ssize_t ran):
         """Do ``Pipelines.find_next`` for a request whose word has a command that may be batched."""
         cdef object argv = requests[0], following, word
@@ -968,6 +1001,12 @@ def run_pipeline(pipelines, turn, client, Py_ssize_t most, double until, list pe
         return run.run(client, most), run.unanswered
     finally:
         run.end_turn()
+
+
+def record_collected(pipelines, txn):
+    """Do what ``record_in_python`` of pipelines.py does."""
+    cdef PlainRun run = prepare(pipelines)
+    run.record_collected(txn)
 
 
 def run_ready(

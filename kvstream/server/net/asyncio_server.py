@@ -254,6 +254,7 @@ class Listener:
         self._next_id = 1
         self.executor = executor = Executor(engine, commands, options, self)
         self.run_turn: Callable[[], bool] = executor.run
+        self._waits, self._pause = executor.blocking.deadlines, executor.pause
         executor.limits.fit_open_files()
         executor.limits.bound_replies()
         self._tick()
@@ -374,7 +375,8 @@ class Listener:
             self._has_pages = False
         if more and not self.scheduled:
             self._schedule()
-        self._set_timer()
+        if self._timer is not None or self._waits.heap or self._pause.until is not None:
+            self._set_timer()
         if deferred and self._thread not in self.executor.engine.entered:
             emit_deferred()
 

@@ -42,24 +42,24 @@ class Deadlines:
     def __init__(self, blocked: Sized) -> None:
         """``blocked`` holds the clients that wait now; other waits in the heap have ended."""
         self._blocked = blocked
-        self._heap: list[Entry] = []
+        self.heap: list[Entry] = []
         self._numbers = count()
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self.heap)
 
     def add(self, client: Client, block: Block, when: float | None) -> None:
         """Add a time of a wait; do nothing if it is None."""
         if when is None:
             return
-        heappush(self._heap, (when, next(self._numbers), client, block))
-        if len(self._heap) > 2 * TIMES * len(self._blocked) + SPARE:
-            self._heap = [entry for entry in self._heap if _holds(entry)]
-            heapify(self._heap)
+        heappush(self.heap, (when, next(self._numbers), client, block))
+        if len(self.heap) > 2 * TIMES * len(self._blocked) + SPARE:
+            self.heap[:] = [entry for entry in self.heap if _holds(entry)]
+            heapify(self.heap)
 
     def next(self) -> float | None:
         """Return the soonest time, or None if there is none."""
-        heap = self._heap
+        heap = self.heap
         while heap and not _holds(heap[0]):
             heappop(heap)
         return heap[0][0] if heap else None
@@ -69,7 +69,7 @@ class Deadlines:
         soonest = self.next()
         if soonest is None or soonest > now:
             return None
-        return heappop(self._heap)[2:]
+        return heappop(self.heap)[2:]
 
 
 def _holds(entry: Entry) -> bool:
@@ -92,7 +92,7 @@ class BlockedClients:
         self._server = server
         self._engine = server.engine
         self.blocked: dict[Client, None] = {}
-        self._deadlines = Deadlines(self.blocked)
+        self.deadlines = Deadlines(self.blocked)
         self._dispatcher = dispatcher
         self.pause = Pause(self, server, dispatcher, only_reads)
 
@@ -129,7 +129,7 @@ class BlockedClients:
         block = Block(wait, waiter, now, until)
         client.wait_for(block)
         self.blocked[client] = None
-        self._deadlines.add(client, block, until)
+        self.deadlines.add(client, block, until)
         self._set_retry(turn.txn, client, block)
         turn.queue(waiter)
 
@@ -145,7 +145,7 @@ class BlockedClients:
             block.retry = now + pause_s
         else:  # polling clients share one time
             block.retry = (now // POLL_S + 1) * POLL_S
-        self._deadlines.add(client, block, block.retry)
+        self.deadlines.add(client, block, block.retry)
 
     def _deliver(self, client: Client, wait: Blocked, outcome: Outcome) -> None:
         """Answer a blocked client, in the executor's thread."""
@@ -205,7 +205,7 @@ class BlockedClients:
 
     def due(self) -> float | None:
         """Return when ``expire`` must be called next, on the server's clock; None: never."""
-        soonest, until = self._deadlines.next(), self.pause.until
+        soonest, until = self.deadlines.next(), self.pause.until
         if soonest is None or until is None:
             return soonest if until is None else until
         return min(soonest, until)
@@ -216,7 +216,7 @@ class BlockedClients:
         if self.pause.until is not None and self.pause.until <= now:
             self.pause.end()
         retries: list[tuple[Client, Block]] = []
-        while due := self._deadlines.take(now):
+        while due := self.deadlines.take(now):
             client, block = due
             if block.until is None or now < block.until:
                 retries.append(due)

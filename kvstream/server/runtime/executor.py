@@ -37,7 +37,12 @@ from kvstream.server.runtime.functions import Functions
 from kvstream.server.runtime.incremental_commands import IncrementalCommands
 from kvstream.server.runtime.limits import Limits, resident_bytes
 from kvstream.server.runtime.loop import Loop, NoLoop
-from kvstream.server.runtime.pipelines import CLIENT_REQUESTS, Pipelines, run_ready
+from kvstream.server.runtime.pipelines import (
+    CLIENT_REQUESTS,
+    Pipelines,
+    record_collected,
+    run_ready,
+)
 from kvstream.server.runtime.pipelines import run as run_pipeline
 from kvstream.server.runtime.pubsub import Notifications, PubSub
 from kvstream.server.runtime.replication import Replication
@@ -267,7 +272,7 @@ class Executor:
         """
         if self.busy.takes_turns:
             return self._run_in_slices()
-        if not self._has_work():
+        if not (self.ready or self._has_work()):
             return False
         begun = self.dispatcher.ended = perf_counter()
         self._until = begun + self.engine.thresholds.turn_s
@@ -634,7 +639,7 @@ class Executor:
     def _finish(self, turn: Turn) -> None:
         if self._xadds.waiting:
             self._xadds.flush(turn)
-        self.recorder.record_collected(turn.txn)
+        record_collected(self._pipelines, turn.txn)
         if turn.txn.events:
             self.notifications.publish(turn.txn)
         sequence = turn.commit()

@@ -241,6 +241,11 @@ def run_in_python(
     return len(argvs) + (unanswered is not None), unanswered
 
 
+def record_in_python(pipelines: Pipelines, txn: Txn) -> None:
+    """Record the calls of a turn that were collected."""
+    pipelines.recorder.record_collected(txn)
+
+
 def run_ready_in_python(
     pipelines: Pipelines,
     turn: Turn,
@@ -276,6 +281,7 @@ def run_ready_in_python(
     return ran, None, None
 
 
-run, run_ready = run_in_python, run_ready_in_python
+run, run_ready, record_collected = run_in_python, run_ready_in_python, record_in_python
 if twins is not None:
     run, run_ready = twins.run_pipeline, twins.run_ready
+    record_collected = twins.record_collected

@@ -129,11 +129,13 @@ def processor_us(call: Callable[[], object]) -> float:
 
 POLLED_US = 50
 """Processor time of a look that polls; one that does not takes a few microseconds."""
+FEW = 30
+"""Of a thousand looks so many may take longer for another reason."""
 
 
-def exchange(pairs: Pairs, reader: EpollReader) -> float:
+def exchange(pairs: Pairs, reader: EpollReader, client: int = 0) -> float:
     """Send to a reader that waits for no long time; return the processor time of its next look."""
-    pairs.pairs[0][1].sendall(b"request")
+    pairs.pairs[client][1].sendall(b"request")
     assert reader.receive() == 1
     return processor_us(reader.receive)
 
@@ -149,6 +151,24 @@ def test_a_reader_polls_after_short_waits_until_a_long_one(pairs: Pairs) -> None
         assert min(exchange(pairs, reader) for _ in range(5)) < POLLED_US
 
     in_loop(run)
+
+
+def test_a_reader_polls_for_four_clients_and_not_for_five() -> None:
+    def polls(reader: EpollReader, count: int) -> int:
+        """Return how many looks poll, of a thousand after requests of some clients by turns."""
+        return sum(exchange(five, reader, number % count) > POLLED_US for number in range(1000))
+
+    def run(reader: EpollReader) -> None:
+        five.join(reader)
+        assert polls(reader, 5) < FEW
+        assert any(polls(reader, 4) > FEW for _ in range(20))
+        assert polls(reader, 5) < FEW
+
+    five = Pairs(5)
+    try:
+        in_loop(run)
+    finally:
+        five.close()
 
 
 def test_a_reader_returns_what_comes_while_it_polls(pairs: Pairs) -> None:

@@ -85,7 +85,7 @@ def test_finished_waits_are_removed_before_their_deadline(server: Server) -> Non
         talker.ask("XREAD", "BLOCK", "3600000", "STREAMS", "s", "$")
         writer.ask("XADD", "s", f"{number}-1", "f", "v")
         assert talker.heard() != b""
-    assert len(server.executor.blocking._deadlines) <= SPARE + 2 * TIMES
+    assert len(server.executor.blocking.deadlines) <= SPARE + 2 * TIMES
 
 
 def test_the_deadline_of_a_finished_wait_does_not_end_the_next(server: Server) -> None:
