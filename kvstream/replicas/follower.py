@@ -37,6 +37,7 @@ from kvstream.replicas.sending import locate
 from kvstream.storage import replacement
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
+from kvstream.storage.durability import WAITING
 from kvstream.types.clock import monotonic
 
 _log = logging.getLogger(__name__)
@@ -245,8 +246,12 @@ class Follower(threading.Thread):
             self.acknowledge()
 
     def acknowledge(self) -> None:
-        """Say what is received, what is durable, and echo the primary's clock."""
-        durable = self._engine.committer.flushed_sequence
+        """Say what is committed, what is durable, and echo the primary's clock.
+
+        With ``always`` all that is committed is made durable first, as for any other client.
+        """
+        committer = self._engine.committer
+        durable = committer.sync() if committer.level in WAITING else committer.flushed_sequence
         while self._undurable and self._undurable[0][0] <= durable:
             self._durable = self._undurable.popleft()[1]
         lsn = 0 if self.place is None else self.place.lsn

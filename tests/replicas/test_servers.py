@@ -153,6 +153,18 @@ def test_replicas_are_waited_for(primary: Node, replica: Node) -> None:
     assert writer.wait(1, 10_000) == 1
 
 
+def test_both_have_a_write_on_disk_with_the_durability_always(
+    nodes: list[Node], tmp_path: Path
+) -> None:
+    nodes.append(Node(tmp_path / "primary", "--durability", "always"))
+    primary = nodes[-1]
+    nodes.append(replica_of(primary, tmp_path / "replica", "--durability", "always"))
+    with primary.asker() as asker:
+        for _ in range(10):
+            asker.ask("XADD orders * n 1")
+            assert asker.ask("WAITAOF 1 1 20000") == [1, 1]
+
+
 def test_writes_are_refused_without_enough_replicas(primary: Node, replica: Node) -> None:
     with primary.asker() as asker:
         assert asker.ask("CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 1") == b"OK"

@@ -66,6 +66,11 @@ ALERTS = {
     "Compaction cannot keep up": "kvstream_rocksdb_write_stopped == 1",
     "No checkpoint for a day": "time() - kvstream_last_save_timestamp_seconds > 86400",
     "The archive is behind": "kvstream_archive_lag_seconds > 60",
+    "A replica is behind": "kvstream_replication_lag_seconds > 10",
+    "A replica has no link": "kvstream_replication_link_up == 0",
+    "A primary has no replica": (
+        'kvstream_replication_role{role="primary"} == 1 and kvstream_replication_replicas == 0'
+    ),
     "Another server has the archive": 'kvstream_archive_state{state="taken"} == 1',
     "Streams without metrics": "kvstream_streams_left_out > 0",
 }

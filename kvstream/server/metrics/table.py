@@ -301,6 +301,51 @@ _ARCHIVE = (
     count(*_of_archive("put_bytes_total", "Bytes put into the archive.", "put_bytes")),
 )
 
+
+def _roles(view: View) -> Values:
+    is_replica = view.executor.replication.follower is not None
+    return [(("primary",), float(not is_replica)), (("replica",), float(is_replica))]
+
+
+_REPLICATION = (
+    gauge("kvstream_replication_role", "1 for the current role.", _roles, ("role",)),
+    level(
+        "kvstream_replication_lsn",
+        "Rows in the history of the store; 0 while it has none.",
+        "executor.replication.lsn",
+    ),
+    level(
+        "kvstream_replication_replicas",
+        "Replicas that are connected.",
+        lambda view: len(view.executor.replication.replicas),
+    ),
+    level(
+        "kvstream_replication_lag_rows",
+        "Rows that the slowest replica lacks, or that this replica lacks.",
+        "executor.replication.lag_rows",
+    ),
+    level(
+        "kvstream_replication_lag_seconds",
+        "How old the oldest of the replicas' last answers is, or what this replica heard last.",
+        "executor.replication.lag_s",
+    ),
+    level(
+        "kvstream_replication_link_up",
+        "1 while this replica gets the log of its primary; 1 on a primary.",
+        lambda view: float(view.executor.replication.link_is_up),
+    ),
+    count(
+        "kvstream_replication_copies_total",
+        "Copies begun for replicas.",
+        "executor.replication.counts.copies",
+    ),
+    count(
+        "kvstream_replication_sent_bytes_total",
+        "Bytes sent to replicas.",
+        "executor.replication.counts.sent",
+    ),
+)
+
 _STREAMS = (
     level("kvstream_streams", "Streams found by the scans of the keys.", "sample.streams_found"),
     level(
@@ -458,6 +503,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     "Loop": _LOOP,
     "Store": _STORE,
     "Archive": _ARCHIVE,
+    "Replication": _REPLICATION,
     "Streams": _STREAMS,
     "Groups": _GROUPS,
     "Queues": _QUEUES,

@@ -590,6 +590,27 @@ class Replication:
             return 0 if follower.place is None else follower.place.lsn
         return 0 if history is None else history.lsn_of(self._engine.database.sequence)
 
+    # --- figures --------------------------------------------------------------------------------
+
+    @property
+    def link_is_up(self) -> bool:
+        """Whether this replica gets the log of its primary; true for a primary."""
+        return self.follower is None or self.follower.link is Link.CONNECTED
+
+    @property
+    def lag_rows(self) -> int:
+        """How many rows the slowest replica lacks, or this one."""
+        if self.follower is not None:
+            return max(self.follower.primary_lsn - self.lsn, 0)
+        return max((max(self.lsn - each.lsn, 0) for each in self.replicas.values()), default=0)
+
+    @property
+    def lag_s(self) -> float:
+        """How old the oldest of the replicas' last answers is, or what this replica heard last."""
+        if self.follower is not None:
+            return monotonic() - self.follower.last_io
+        return max((monotonic() - each.at for each in self.replicas.values()), default=0.0)
+
     # --- waits ----------------------------------------------------------------------------------
 
     def wait(self, wait: Wait, txn: Txn, timeout_ms: int | None) -> Answer:
