@@ -4,7 +4,8 @@ Records are joined to larger commits: a replica that is behind makes one of what
 many. A commit ends behind a whole record, and has the history row with that position. Records that
 are there already may be applied again: rows are whole values.
 
-The primary's own history row is no row of the replica's: it begins an epoch here, too.
+The primary's own history row is no row of the replica's: it begins an epoch here, too. In the log
+of a primary that was a replica before, each commit of that time has one, with its position.
 """
 
 from collections.abc import Callable
@@ -102,9 +103,10 @@ class Applier:
         self._sequence = record.last
         self._size += len(record.data)
         self.applied.records += 1
-        lsn = record.last + self._distance
-        known = self.history if begins is None else History.decode(begins)
-        self.history = known.at(lsn)
+        if begins is not None:  # of a primary its first row, of a former replica each commit
+            self.history = History.decode(begins)
+            self._distance = self.history.lsn - record.last
+        self.history = self.history.at(record.last + self._distance)
 
     def _commit(self) -> None:
         """Write what was taken."""

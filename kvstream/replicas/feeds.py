@@ -7,15 +7,16 @@ asked for one at a time, when the socket has room: the bytes of a file are named
 import os
 from collections.abc import Generator
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from kvstream.engine.engine import Engine
 from kvstream.errors import ProtocolError
-from kvstream.layout.history import Place
+from kvstream.layout.history import History, Place
 from kvstream.replicas import protocol
 from kvstream.replicas.copying import CopySource, Sums
 from kvstream.replicas.protocol import Continue
-from kvstream.replicas.sending import LogTail, locate
+from kvstream.replicas.sending import Commit, LogTail, find_commit, locate
 from kvstream.storage.changes import log_numbers
 from kvstream.storage.families import read_families
 
@@ -116,6 +117,19 @@ class CopyFeed:
             os.close(descriptor)
 
 
+def _find_position(path: Path, history: History, lsn: int, last: int) -> Commit | None:
+    """Return where the log goes on behind a row, or some rows before it.
+
+    From before it was promoted the store has joined commits: one that begins before the row, and
+    ends behind it, is sent once more as a whole.
+    """
+    if lsn < history.base:
+        return find_commit(path, lsn)
+    sequence = history.sequence_of(lsn)
+    found = locate(path, sequence, last)
+    return None if found is None else Commit(*found, sequence, lsn)
+
+
 class Beginning(NamedTuple):
     """The reply to a replica, what it gets then, and the first log that it needs."""
 
@@ -134,13 +148,13 @@ def prepare(engine: Engine, place: Place, sums: Sums) -> Beginning:
     database = engine.database
     path, last = database.own_path, database.sequence
     fork = history.fork(place, history.lsn_of(last))
-    if fork is not None and fork == place.lsn >= history.base:
-        sequence = history.sequence_of(fork)
-        found = locate(path, sequence, last)
+    if fork is not None and fork == place.lsn:
+        found = _find_position(path, history, fork, last)
         if found is not None:
             names = {number: each.name.lower() for number, each in read_families(path).items()}
-            line = protocol.encode_continue(Continue(place, sequence, names))
+            begin = Continue(place._replace(lsn=found.lsn), found.sequence, names)
             with suppress(FileNotFoundError):  # it was trimmed meanwhile
-                return Beginning(line, LogFeed(LogTail(path, *found)), found[0])
+                feed = LogFeed(LogTail(path, found.log, found.offset))
+                return Beginning(protocol.encode_continue(begin), feed, found.log)
     newest = log_numbers(path)[-1]
     return Beginning(protocol.encode_copy(fork), CopyFeed(CopySource(engine, sums)), newest)

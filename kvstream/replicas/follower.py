@@ -285,7 +285,7 @@ class Follower(threading.Thread):
         history = self._read_history()
         if history is None or len(families) < len(known):
             raise ProtocolError("the primary goes on from a position that the replica has not")
-        if history.lsn != begin.place.lsn:
+        if history.lsn < begin.place.lsn:  # if it is above, some rows come again
             raise ProtocolError(f"the primary goes on from lsn {begin.place.lsn}")
         database = engine.database
         return Applier(database, history, begin.place, begin.sequence, families, self._write)

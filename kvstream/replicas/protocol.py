@@ -7,6 +7,7 @@ A replica connects as a client, authenticates, and says by REPLCONF where it lis
               | "+COPY " fork CRLF                                         frames of a copy follow
               | "-" error CRLF
       branch    20 bytes in hexadecimal
+      lsn       the replica's, or a lower one: what it has already comes again in one commit
       sequence  the number that the row ``lsn`` has in the log of the primary
       families  number:name, separated by commas
       fork      the lsn up to which the replica has the primary's history, "-" if nothing is known

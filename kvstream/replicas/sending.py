@@ -6,12 +6,16 @@ log goes on with the number that was next, and the replica drops that end.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
+from kvstream.layout.history import History
+from kvstream.layout.keys import HISTORY_KEY
 from kvstream.storage.changes import log_numbers, open_log
-from kvstream.storage.log import MORE, find_end
+from kvstream.storage.log import MORE, PUT, LogReader, find_end
 
 _SEQUENCE = Struct("<7xQ")
 """The beginning of a log: the head of the first fragment, then the number of the first row."""
@@ -99,6 +103,45 @@ def locate(directory: Path, sequence: int, last: int) -> tuple[int, int] | None:
     if first is None:
         return None
     return _find_in(directory, begun, sequence)
+
+
+class Commit(NamedTuple):
+    """The end of a commit that has a history row: a position that a replica once had."""
+
+    log: int
+    offset: int
+    sequence: int
+    """The number of its last row here."""
+    lsn: int
+
+
+def find_commit(directory: Path, lsn: int) -> Commit | None:
+    """Return the last commit of a former replica that reaches at most to ``lsn``.
+
+    It has joined the commits of its primary, so there may be none that ends there. None if it is
+    not in the logs any more. It reads a log or two: half a second each.
+    """
+    for number in reversed(log_numbers(directory)):
+        found = None
+        for commit in _read_commits(directory, number):
+            if commit.lsn > lsn:
+                break
+            found = commit
+        if found is not None:
+            return found
+    return None
+
+
+def _read_commits(directory: Path, log: int) -> Iterator[Commit]:
+    """Yield the commits of a log that have a history row."""
+    reader = LogReader()
+    with suppress(FileNotFoundError), open(open_log(directory, log), "rb") as file:
+        while data := file.read(_PIECE):
+            for record in reader.feed(data):
+                for _, kind, key, value in record.rows():
+                    if key == HISTORY_KEY and kind == PUT and value is not None:
+                        lsn = History.decode(value).lsn
+                        yield Commit(log, record.end, record.last, lsn)
 
 
 def _first_sequence(directory: Path, log: int) -> int | None:

@@ -388,6 +388,33 @@ def test_a_primary_that_wrote_nothing_since_returns_without_a_copy(
     refuse_differences(former.directory, replica.directory)
 
 
+def test_another_replica_follows_the_promoted_one_without_a_copy(
+    nodes: list[Node], primary: Node, replica: Node, tmp_path: Path
+) -> None:
+    third = replica_of(primary, tmp_path / "third")
+    nodes.append(third)
+    writing = Writing(primary.port)
+    time.sleep(0.5)
+    third.process.send_signal(signal.SIGSTOP)
+    time.sleep(0.5)
+    writing.stop()
+    wait_equal(primary, replica)
+    primary.kill()
+    third.process.send_signal(signal.SIGCONT)
+    until(lambda: third.replication()["master_link_status"] == "down", "the end of the link")
+    for node, words in ((replica, "NO ONE"), (third, f"127.0.0.1 {replica.port}")):
+        with node.asker() as asker:
+            assert asker.ask(f"REPLICAOF {words}") == b"OK"
+    replica.client().xadd("orders", {"n": 1})
+    wait_linked(third)
+    wait_equal(replica, third)
+    assert replica.copies() == 0
+    assert replica.information("stats")["sync_partial_ok"] == "1"
+    third.stop()
+    replica.stop()
+    refuse_differences(replica.directory, third.directory)
+
+
 def test_a_replica_that_was_away_for_too_long_gets_one_copy(
     nodes: list[Node], primary: Node, replica: Node
 ) -> None:
