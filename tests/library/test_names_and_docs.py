@@ -68,6 +68,7 @@ def test_every_error_is_public_and_has_its_redis_code() -> None:
         "LEASELOST",
         "UNBLOCKED",
         "MISCONF",
+        "READONLY",
     }
     assert codes["NoGroup"] == "NOGROUP"
     for error in errors - {kvstream.BadPayload}:  # names a place, as its own tests show
