@@ -461,7 +461,9 @@ class Writing:
 
     def __init__(self, port: int) -> None:
         self._port, self._stops = port, threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(3)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(n,), daemon=True) for n in range(3)
+        ]
         for thread in self._threads:
             thread.start()
 
