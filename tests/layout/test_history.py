@@ -15,7 +15,9 @@ def test_a_row_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [b"", b"\x01", BEGUN.encode()[:-1], b"\x02" + BEGUN.encode()[1:]]
+    "damage",
+    [b"", b"\x01", BEGUN.encode()[:-1], b"\x02" + BEGUN.encode()[1:]],
+    ids=["empty", "only a version", "cut", "of another version"],
 )
 def test_a_damaged_row_is_refused(damage: bytes) -> None:
     with pytest.raises(Corruption):
