@@ -77,11 +77,11 @@ SECTIONS = {
     },
     "Archive": {
         "archive.restore": "Make a store of an archive, as it was at any moment.",
-        "archive.archive": "Look at archives, verify and prune them.",
+        "archive.archive": "Look at archives, verify, prune and mend them.",
         "migration.diff.diff": "Show what differs between two stores, servers or archives.",
     },
     "Replicas": {
-        "maintenance.replication": "Show the role of a server, and what an old primary alone had.",
+        "maintenance.replication": "Show a server's role, and what an old primary alone had.",
     },
     "Spark": {
         "spark.spark": "Run Apache Spark jobs on whole streams.",

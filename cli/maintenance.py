@@ -206,7 +206,7 @@ def _report_text(report: RecoveryReport) -> str:
 
 @click.group(epilog=example("kvstream replication status"))
 def replication() -> None:
-    """Show the role of a server, and what an old primary alone had.
+    """Show a server's role, and what an old primary alone had.
 
     docs/replication.md says how servers follow one another.
     """

@@ -11,6 +11,7 @@ the calls of a ``transaction`` block does the thread's next call become a part o
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -132,7 +133,7 @@ class Engine(Unclosed):
         self.committer = Committer(
             self.database, self.options.durability, self.entered, archive=self.archiving.put
         )
-        self.following = Following(self)
+        self.following = Following(weakref.proxy(self))
         staged_loads.recover(self.run, self.following.source is not None or self.options.read_only)
         if not self.options.read_only:
             index.call_sooner(self.timers.wake)

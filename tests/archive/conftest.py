@@ -1,6 +1,7 @@
 """An archive in a folder, and what tests compare: all rows of a store."""
 
 import os
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from kvstream import Store
 from kvstream.archive import archiver, merging
 from kvstream.archive.archiver import Archiver
-from kvstream.archive.objects import open_objects
+from kvstream.archive.objects import open_objects, refuse_overwriting
 from kvstream.storage.batch import Family
 from tests.archive import seaweed as servers
 from tests.archive.seaweed import Seaweed
@@ -45,6 +46,7 @@ def bucket(tmp_path: Path) -> Path:
 
 
 _prefixes = count()
+VOLUMES_S = 30.0
 
 
 @pytest.fixture(scope="session")
@@ -73,8 +75,17 @@ def bucket_url(seaweed: Seaweed) -> str:
     """The URL of an empty archive in a bucket."""
     seaweed.make_bucket("kvstream")
     url = f"s3://kvstream/{next(_prefixes)}/orders"
-    open_objects(f"{url}-before").create("one", b"")  # the first one takes some seconds
+    _wait_for_volumes(f"{url}-before")
     return url
+
+
+def _wait_for_volumes(url: str) -> None:
+    """Wait until creations are quick: a new server makes volumes, and some wait for seconds."""
+    objects, until, quick = open_objects(url), time.monotonic() + VOLUMES_S, 0
+    while quick < 3 and time.monotonic() < until:
+        begun = time.monotonic()
+        refuse_overwriting(objects)
+        quick = quick + 1 if time.monotonic() - begun < 0.2 else 0
 
 
 def all_rows(store: Store) -> Rows:

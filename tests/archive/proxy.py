@@ -18,7 +18,8 @@ class Proxy:
         self._puts = 0
         self.lost = 0
         """Answers that were lost."""
-        self.gets: list[str] = []
+        self.gets: list[tuple[str, bytes]] = []
+        """The path and the line of the range of each GET."""
         """The paths of all GET requests."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -73,7 +74,9 @@ class Proxy:
     def _is_unlucky(self, data: bytes) -> bool:
         """Return whether a request begins whose answer is to be lost; note a GET."""
         if data.startswith(b"GET "):
-            self.gets.append(data.split(b" ", 2)[1].decode())
+            head = data.partition(b"\r\n\r\n")[0].split(b"\r\n")
+            asked = [line for line in head if line.lower().startswith(b"range:")]
+            self.gets.append((head[0].split(b" ")[1].decode(), b"".join(asked)))
         if not data.startswith(b"PUT "):
             return False
         self._puts += 1

@@ -9,7 +9,7 @@ from kvstream import Store
 from kvstream.layout import twins
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.storage.directory import LAYOUT_FILE
+from kvstream.storage.directory import LAYOUT_FILE, LAYOUT_VERSION
 from kvstream.storage.watermark import FILE_NAME as WATERMARK_FILE
 from tests.cli.program import FIRST, Program
 from tests.cli.terminal import Terminal
@@ -114,7 +114,7 @@ def test_bench_measures_each_operation_and_leaves_nothing(orders: Program, tmp_p
 def test_the_version_is_that_of_the_library(kvstream: Program) -> None:
     shown = kvstream.one("version")
     assert shown["kvstream"] == library.__version__
-    assert shown["layout"] == 2
+    assert shown["layout"] == LAYOUT_VERSION
     assert shown["compiled"] == ("no" if twins is None else "yes")
     assert kvstream.lines("--version") == [f"kvstream {library.__version__}"]
 
