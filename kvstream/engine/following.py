@@ -96,10 +96,11 @@ class Following:
         self._prefixes: dict[bytes, bytes] = {}
         """The prefixes of streams on which readers are blocked, by name."""
         if self.source is not None:
-            self._refuse_archive()
+            self.refuse_archive()
             self._rest(True)
 
-    def _refuse_archive(self) -> None:
+    def refuse_archive(self) -> None:
+        """Raise InvalidArgument if the store has an archive: a replica cannot have one."""
         if self._engine.options.archive:
             raise InvalidArgument(
                 "a replica cannot have an archive: leave the archive out, and give it to the "
@@ -118,7 +119,7 @@ class Following:
 
     def follow(self, source: Source) -> None:
         """Become a replica; what is written so far stays until the primary's data are there."""
-        self._refuse_archive()
+        self.refuse_archive()
         engine = self._engine
         engine.run(Txn.write_seen)
         with engine.hold():

@@ -259,9 +259,15 @@ class Replication:
         return self._engine.following.source if self._wanted is None else self._wanted[0]
 
     def change_role(self, source: Source | None) -> None:
-        """Follow a primary, or become one, behind the present turn."""
+        """Follow a primary, or become one, behind the present turn.
+
+        Raises InvalidArgument if a store with an archive is to follow, ReplicationRefused without a
+        server.
+        """
         if not self._loop.suspends_turns:
             raise ReplicationRefused("a store of this process has no replicas: serve it")
+        if source is not None:
+            self._engine.following.refuse_archive()
         self._wanted, self.is_busy = (source,), True
 
     def _take_role(self, wanted: Source | None) -> None:
