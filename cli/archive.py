@@ -406,7 +406,7 @@ def prune(out: Output, /, url: str, keep: float, dry_run: bool, yes: bool, key: 
 @destroying_options
 @output_only_options
 def restart(out: Output, /, url: str, directory: Path, dry_run: bool, yes: bool, key: str) -> None:
-    """Let a store go on with an archive whose end is damaged.
+    """Continue an archive whose end is damaged.
 
     A store does not open with an archive whose last piece or newest snapshot is damaged or missing.
     After this it does, begins the history anew, and makes a snapshot. Nothing in DIRECTORY is

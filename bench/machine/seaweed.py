@@ -52,7 +52,7 @@ class Seaweed:
         }
 
     def grow(self, volumes: int) -> None:
-        """Have space for so many volumes from its next start on."""
+        """Give the server space for so many volumes, from its next start on."""
         self._sizes = [f"-volume.max={volumes}", f"-master.volumeSizeLimitMB={self._volume_mb}"]
 
     def start(self) -> None:
@@ -106,7 +106,7 @@ class Seaweed:
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let a stopped server go on."""
+        """Continue a stopped server."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:

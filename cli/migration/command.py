@@ -104,6 +104,13 @@ def options_of_places(sides: tuple[str, str], match: str = "--match") -> Callabl
 
 
 places_options = options_of_places(SIDES)
+tolerance_option = click.option(
+    "--tolerance",
+    type=Duration(),
+    default="0",
+    metavar="DURATION",
+    help="Accept differences in times of delivery and expiry up to this.",
+)
 
 
 def ends_of(options: dict[str, Any], *, create: bool) -> Ends:
@@ -520,13 +527,7 @@ def _refuse_unused(target_version: str | None, replaces: bool) -> None:
     )
 )
 @places_options
-@click.option(
-    "--tolerance",
-    type=Duration(),
-    default="0",
-    metavar="DURATION",
-    help="Accept differences in times of delivery and expiry up to this.",
-)
+@tolerance_option
 @quiet_option
 @output_only_options
 def verify(out: Output, /, tolerance: float, quiet: bool, **options: Any) -> None:

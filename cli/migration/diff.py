@@ -23,11 +23,12 @@ from kvstream.cli.migration.command import (
     open_place,
     options_of_places,
     refuse_one_place,
+    tolerance_option,
     watching,
     with_login,
 )
 from kvstream.cli.output import Output, output_only_options
-from kvstream.cli.parameters import Duration, Moment, example
+from kvstream.cli.parameters import Moment, example
 from kvstream.cli.tables import Column, name_column, plural
 from kvstream.errors import KVStreamError
 
@@ -72,13 +73,7 @@ _COLUMNS = (
     help="The moment of an archive, by default its end. If A and B are archives, the first is that "
     "of A, a second one that of B.",
 )
-@click.option(
-    "--tolerance",
-    type=Duration(),
-    default="0",
-    metavar="DURATION",
-    help="Accept differences in times of delivery and expiry up to this.",
-)
+@tolerance_option
 @click.option(
     "--entries",
     "most",

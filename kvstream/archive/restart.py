@@ -1,9 +1,9 @@
-"""Let a store go on with its archive although the end of that is damaged.
+"""Continue the archive of a store although the archive's end is damaged.
 
 The damaged objects stay where they are. A fence behind them begins the history anew, and the
 directory of the store notes it as its own: the next opening makes a snapshot, from which everything
-leads on. Nothing that the store has is lost. Of the archive those moments are that lie behind the
-last piece that can be read, and before that snapshot.
+leads on. The store loses nothing. The archive loses the moments between the last piece that can be
+read and that snapshot.
 """
 
 from contextlib import suppress

@@ -105,7 +105,7 @@ def _snapshots_behind(objects: Objects, snapshot: Snapshot) -> Iterator[Snapshot
 
 
 def _unneeded_pieces(objects: Objects, first: int) -> list[Source]:
-    """Return the objects with pieces before a number alone, or with those of larger ones.
+    """Return the objects whose pieces all come before a number, or are in a larger object too.
 
     A former owner that was stopped must find its next number taken, also if its last piece was put
     while its answer was lost: so fences stay, and the pieces before them.
@@ -156,7 +156,7 @@ class Pin:
             yield step
 
     def remove(self) -> None:
-        """Let the archive delete again."""
+        """Delete the pin: the archive may delete objects again."""
         with suppress(StoreError):
             self._objects.delete([self._key])
 
@@ -182,14 +182,14 @@ def count_readers(objects: Objects) -> int:
 
 
 def unpin_snapshots(objects: Objects) -> None:
-    """Delete the pins of snapshots: those of former owners."""
+    """Delete the pins of snapshots, which former owners have left."""
     for key, what in _list_pins(objects).items():
         if what == SNAPSHOT:
             objects.delete([key])
 
 
 def _list_pins(objects: Objects) -> dict[str, str]:
-    """Return the pins and what they are for; delete those of who was killed."""
+    """Return the pins and what they are for; delete old ones, whose process was killed."""
     oldest_ms = now_ms() - PIN_MS
     pins: dict[str, str] = {}
     old: list[str] = []

@@ -103,9 +103,9 @@ class History:
         return lsn - self.lsn + self.sequence
 
     def fork(self, place: Place, last: int) -> int | None:
-        """Return where another store's history parts from this one, whose last row is ``last``.
+        """Return the last row that this history has in common with another store at ``place``.
 
-        That is its own position if it is a part of this history; None if nothing is known of it.
+        ``last`` is the last row of this store. Returns None if the other history is unknown.
         """
         if place.branch == self.branch:
             return min(place.lsn, last)

@@ -58,7 +58,6 @@ _KINDS_OF_PARTS = {
 """The type of a fragment, by whether its part is the first, and the last, of a payload."""
 _VARINT_BYTES = 5
 _U32_MAX = (1 << 32) - 1
-_CUT_PIECE = 64 << 10
 _SEQUENCE_MAX = 1 << 62
 MORE, OVER, UNSOUND = 0, 1, 2
 """Why ``find_end`` went no further."""
@@ -77,7 +76,6 @@ __all__ = [
     "Record",
     "Row",
     "crc32c",
-    "cut",
     "find_end",
     "join",
     "put_varint",
@@ -225,20 +223,6 @@ class LogReader(FragmentReader[Record]):
             self.position = taken[-1].end
             self._next = taken[-1].last + 1
         return start
-
-
-def cut(data: bytes, sequence: int) -> bytes | None:
-    """Return the bytes of a log up to the end of the record that holds a row's number.
-
-    ``data`` is the log from its beginning. Returns None if no record of it holds the number; raises
-    Corruption if it is damaged before that record, or up to 64 KB behind it.
-    """
-    reader = LogReader()
-    for start in range(0, len(data), _CUT_PIECE):
-        for record in reader.feed(data[start : start + _CUT_PIECE]):
-            if record.sequence <= sequence <= record.last:
-                return data[: record.end]
-    return None
 
 
 def join(payloads: Iterable[bytes]) -> bytes:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kvstream.errors import Corruption
 from kvstream.storage import log
-from kvstream.storage.log import BLOCK, DELETE, DELETE_RANGE, PUT, LogReader, Record, Row, cut
+from kvstream.storage.log import BLOCK, DELETE, DELETE_RANGE, PUT, LogReader, Record, Row
 from tests.storage import log_bytes
 from tests.storage.log_bytes import HEAD, encode_record, encode_row, fragment, written
 
@@ -352,30 +352,6 @@ def test_families_and_lengths_of_any_size(family: int) -> None:
     assert record.data == pack("<QI", 1 << 55, 3) + b"".join(map(encode_row, rows))
 
 
-def test_a_log_is_cut_behind_the_record_that_holds_a_number() -> None:
-    data = some_log(4)
-    records = read(data)
-    ends = {n: r.end for r in records for n in range(r.sequence, r.last + 1)}
-    for number in {*list(ends)[:9], *list(ends)[::50], max(ends)}:
-        kept = cut(data, number)
-        assert kept == data[: ends[number]]
-        assert cut(kept, number) == kept
-    assert cut(data, 0) is cut(data, max(ends) + 1) is cut(b"", 1) is None
-    last = [record for record in records if record.row_count][-1]
-    assert cut(data[: last.end - 1], last.last) is None
-    assert cut(data[: last.end - 1], last.sequence - 1) is not None
-
-
-def test_a_damaged_log_is_not_cut_behind_its_damage() -> None:
-    data = bytearray(some_log(4, 4 * BLOCK))
-    records = read(bytes(data))
-    at = next(number for number, record in enumerate(records) if record.end > 3 * BLOCK)
-    data[records[at].end + 8] ^= 1
-    assert cut(bytes(data), 1) == bytes(data[: records[0].end])
-    with pytest.raises(Corruption, match="checksum"):
-        cut(bytes(data), records[-1].last)
-
-
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(COMMITS.filter(any), st.data())
 def test_rocksdb_opens_a_cut_log_at_that_moment(
@@ -388,9 +364,9 @@ def test_rocksdb_opens_a_cut_log_at_that_moment(
         log_bytes.write(database, rows)
     content, latest = log_bytes.log_of(path / "store"), database.latest_sequence_number()
     number = data.draw(st.integers(1, latest))
-    kept = cut(content, number)
+    holder = next(each for each in read(content) if each.sequence <= number <= each.last)
+    kept = content[: holder.end]
     torn = content[: data.draw(st.integers(0, len(content)))]
-    assert kept is not None
     for name, end in (("cut", kept), ("torn", torn)):
         shutil.copytree(path / "store", path / name)
         log_bytes.logs(path / name)[-1].write_bytes(end)
