@@ -24,9 +24,9 @@ Redis: TypeAlias = Any
 """A client of redis-py, whose types allow for every form of a reply."""
 
 
-def connected(port: int) -> Redis:
+def connected(port: int, timeout_s: float = PATIENCE_S) -> Redis:
     """Return a client that never repeats a request."""
-    return redis.Redis(port=port, retry=Retry(NoBackoff(), 0), socket_timeout=PATIENCE_S)
+    return redis.Redis(port=port, retry=Retry(NoBackoff(), 0), socket_timeout=timeout_s)
 
 
 def info_of(client: Redis, key: str) -> Any:
