@@ -15,6 +15,8 @@ from bench.processes import free_port
 
 KEY, SECRET = "kvstream", "kvstream-secret"
 _START_S = 60.0
+_STARTS = 3
+"""Attempts at a start: another process may have taken one of the eight free ports meanwhile."""
 
 
 _BESIDE_PYTHON = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -29,7 +31,6 @@ class Seaweed:
         """``volumes`` files of ``volume_mb`` are all the space that it has."""
         self._folder, self._volume_mb = folder, volume_mb
         self.grow(volumes)
-        self.ports = [free_port() for _ in range(8)]
         identity = {
             "name": "kvstream",
             "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
@@ -38,7 +39,14 @@ class Seaweed:
         self._config = folder / "s3.json"
         self._config.write_text(json.dumps({"identities": [identity]}))
         (folder / "data").mkdir()
-        self.start()
+        for left in reversed(range(_STARTS)):
+            self.ports = [free_port() for _ in range(8)]
+            try:
+                self.start()
+                return
+            except RuntimeError:
+                if not left:
+                    raise
 
     @property
     def environment(self) -> dict[str, str]:
