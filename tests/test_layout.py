@@ -169,7 +169,7 @@ PARTS: dict[str, Iterable[str]] = {
         "uncounted",
         "wanted_events",
     },
-    "dispatcher": {"ended", "lacks_replicas", "over_maxmemory", "paused", "unavailable"},
+    "dispatcher": {"ended", "over_maxmemory", "paused", "refuses_writes", "unavailable"},
     "expiry": {"active", "follows", "paused"},
     "timers": {"follows", "paused"},
     "database": {"is_followed"},

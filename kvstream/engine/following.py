@@ -26,18 +26,13 @@ from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.operations.images import staged_loads
 from kvstream.storage import files
-from kvstream.storage.batch import Batch, Family, Rows
+from kvstream.storage.batch import Batch, Family
+from kvstream.storage.changes import read_history
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
 from kvstream.types.options import StoreOptions
 
 FILE_NAME = "REPLICA"
-
-
-def read_history(rows: Rows) -> History | None:
-    """Return the history of a store; None if it has none."""
-    value = rows.get(Family.METADATA, HISTORY_KEY)
-    return None if value is None else History.decode(value)
 
 
 class Source(NamedTuple):

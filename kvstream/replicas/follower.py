@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from kvstream.engine.engine import Engine
-from kvstream.engine.following import Source, read_history
+from kvstream.engine.following import Source
 from kvstream.errors import (
     AccessDenied,
     Corruption,
@@ -36,6 +36,7 @@ from kvstream.replicas.protocol import Continue, Copy, Frame, FrameReader
 from kvstream.replicas.sending import locate
 from kvstream.storage import replacement
 from kvstream.storage.batch import Batch, Family
+from kvstream.storage.changes import read_history
 from kvstream.storage.database import Database
 from kvstream.storage.durability import WAITING
 from kvstream.types.clock import monotonic

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from kvstream.commands.args import I32_MAX, I32_MIN
 from kvstream.errors import InvalidArgument
+from kvstream.server.options import ServerOptions
 from kvstream.server.setting_values import (
     Parse,
     clamp,
@@ -222,3 +223,18 @@ ALIASES: Mapping[bytes, bytes] = {
     b"zset-max-ziplist-value": b"zset-max-listpack-value",
 }
 """Older names of settings."""
+
+
+def number_of(options: ServerOptions, name: str) -> int:
+    """Return the present value of a setting that is a number, or true or false."""
+    key = name.encode()
+    value = options.kept.get(key, KEPT[key][0])
+    assert isinstance(value, int)
+    return value
+
+
+def text_of(options: ServerOptions, name: str) -> str:
+    """Return the present value of a setting that is a text."""
+    key = name.encode()
+    value = options.kept.get(key, KEPT[key][0])
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)

@@ -226,10 +226,10 @@ async def _send_the_rest(executor: Executor) -> None:
     Redis does the same: a replica that is promoted then lacks nothing.
     """
     seconds = executor.options.shutdown_timeout
-    if executor.replication.replicas and executor.replication.is_waited_for:
+    if len(executor.replication.replicas) and executor.replication.is_waited_for:
         executor.pause.begin(seconds, every=False)
         until = asyncio.get_running_loop().time() + seconds
-        await _until(executor.replication.is_caught_up, until)
+        await _until(executor.replication.replicas.is_caught_up, until)
 
 
 def run(

@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvstream.errors import Corruption, LostWrites
+from kvstream.layout.history import History
+from kvstream.layout.keys import HISTORY_KEY
 from kvstream.storage import files
+from kvstream.storage.batch import Family, Rows
 from kvstream.storage.log import LogReader, Record
 
 ARCHIVE = "archive"
@@ -108,6 +111,12 @@ class ChangeReader:
                 )
             self._sequence = record.last
         return records
+
+
+def read_history(rows: Rows) -> History | None:
+    """Return the history of a store, in which its changes have positions; None if it has none."""
+    value = rows.get(Family.METADATA, HISTORY_KEY)
+    return None if value is None else History.decode(value)
 
 
 def log_numbers(directory: Path) -> list[int]:

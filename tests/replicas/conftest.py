@@ -10,7 +10,7 @@ import pytest
 from kvstream import Store
 from kvstream.engine.coerce import store_options
 from kvstream.engine.engine import Engine
-from kvstream.engine.following import Source, read_history
+from kvstream.engine.following import Source
 from kvstream.layout.history import History, Place
 from kvstream.layout.keys import HISTORY_KEY
 from kvstream.replicas.applying import Applier
@@ -18,6 +18,7 @@ from kvstream.replicas.copying import CopySource, Incoming
 from kvstream.replicas.sending import LogTail, locate
 from kvstream.storage import replacement
 from kvstream.storage.batch import Batch, Family
+from kvstream.storage.changes import read_history
 from kvstream.storage.families import read_families
 from kvstream.types.options import MEGABYTE
 

@@ -24,7 +24,8 @@ from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import ChannelKind, Client
 from kvstream.server.runtime.executor import Executor, server_of
 from kvstream.server.runtime.limits import PAGE_BYTES, memory_of
-from kvstream.server.runtime.replication import Replication
+from kvstream.server.runtime.replication.replication import Replication
+from kvstream.server.runtime.replication.states import State
 from kvstream.server.runtime.scripts import REDIS_VERSION
 from kvstream.server.runtime.tracking import figures
 from kvstream.server.settings import SERVER_SETTINGS
@@ -302,10 +303,10 @@ def _stats(server: Executor, txn: Txn) -> Fields:
         ("total_net_output_bytes", counted.bytes_out),
         ("instantaneous_input_kbps", f"{read / 1024:.2f}"),
         ("instantaneous_output_kbps", f"{written / 1024:.2f}"),
-        ("total_net_repl_output_bytes", server.replication.counts.sent),
+        ("total_net_repl_output_bytes", server.replication.replicas.counts.sent),
         ("rejected_connections", counted.rejected_connections),
-        ("sync_full", server.replication.counts.copies),
-        ("sync_partial_ok", server.replication.counts.resumed),
+        ("sync_full", server.replication.replicas.counts.copies),
+        ("sync_partial_ok", server.replication.replicas.counts.resumed),
         *((f"slowlog_commands_{name}", value) for name, value in _slow(counted.slow_calls)),
         ("evicted_clients", counted.evicted_clients),
         ("expired_keys", server.engine.catalog.expired),
@@ -363,8 +364,8 @@ def _replicas(replication: Replication) -> Fields:
         yield "min_slaves_good_slaves", replication.count_good()
     if acks := replication.setting("replica-acks"):
         yield "replica_acks", acks
-        yield "replica_acks_degraded", int(replication.is_degraded)
-    for number, each in enumerate(replication.replicas.values()):
+        yield "replica_acks_degraded", int(replication.state is State.DEGRADED)
+    for number, each in enumerate(replication.replicas):
         place = f"ip={each.address},port={each.port},state={each.state}"
         yield f"slave{number}", f"{place},offset={each.lsn},lag={int(now - each.at)}"
 

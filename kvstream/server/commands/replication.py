@@ -18,7 +18,8 @@ from kvstream.meta.txn import Txn
 from kvstream.replicas import protocol
 from kvstream.server.runtime.client import Client, ReplyMode
 from kvstream.server.runtime.executor import server_of
-from kvstream.server.runtime.replication import Wait
+from kvstream.server.runtime.replication.replicas import introduce
+from kvstream.server.runtime.replication.waits import Wait
 from kvstream.storage.durability import WAITING
 
 COMMANDS = Family("server")
@@ -52,7 +53,7 @@ def role(txn: Txn, client: Client, argv: Argv) -> Reply:
         return [b"slave", host.encode(), port, link.encode(), replication.lsn]
     shown: list[Reply] = [
         [each.address.encode(), b"%d" % each.port, b"%d" % each.lsn]
-        for each in replication.replicas.values()
+        for each in replication.replicas
     ]
     return [b"master", replication.lsn, shown]
 
@@ -149,16 +150,16 @@ def replconf(txn: Txn, client: Client, argv: Argv) -> Reply:
         replication.acknowledge(client, (lsn, durable, echo_ns), txn)
         return OK
     if word == b"need":
-        replication.need(client, [integer(raw) for raw in argv[2:]])
+        replication.replicas.need(client, [integer(raw) for raw in argv[2:]])
         return OK
     if len(argv) % 2 == 0:
         raise syntax_error()
     for option, value in zip(argv[1::2], argv[2::2], strict=True):
         name = option.lower()
         if name == b"listening-port":
-            replication.introduce(client).port = integer(value)
+            introduce(client).port = integer(value)
         elif name == b"ip-address":
-            replication.introduce(client).ip = text(value)
+            introduce(client).ip = text(value)
         elif name not in _IGNORED:
             raise InvalidArgument(f"Unrecognized REPLCONF option: {text(option)}")
     return OK

@@ -337,12 +337,12 @@ _REPLICATION = (
     count(
         "kvstream_replication_copies_total",
         "Copies begun for replicas.",
-        "executor.replication.counts.copies",
+        "executor.replication.replicas.counts.copies",
     ),
     count(
         "kvstream_replication_sent_bytes_total",
         "Bytes sent to replicas.",
-        "executor.replication.counts.sent",
+        "executor.replication.replicas.counts.sent",
     ),
 )
 

@@ -77,8 +77,8 @@ class Dispatcher:
         """Prepare for the first script; return whether its turn must be the next one."""
         self.read_only: ErrorReply | None = None
         """The error of every write after the store has failed."""
-        self.lacks_replicas: ErrorReply | None = None
-        """The error of every write while too few replicas follow."""
+        self.refuses_writes: ErrorReply | None = None
+        """The error of every write in the present state of the replication."""
         self.unavailable: ErrorReply | None = None
         """The error of a replica without present data, but for commands that need none."""
         self.ended = 0.0
@@ -105,7 +105,7 @@ class Dispatcher:
             or self.paused
             or self.over_maxmemory
             or self.read_only is not None
-            or self.lacks_replicas is not None
+            or self.refuses_writes is not None
             or self.unavailable is not None
         )
         self.needs_general_path = alone or bool(self.trackers.clients)
@@ -138,7 +138,7 @@ class Dispatcher:
     @property
     def refusal_of_writes(self) -> ErrorReply | None:
         """The error of every write; None if writes are allowed."""
-        return self.read_only or self.lacks_replicas
+        return self.read_only or self.refuses_writes
 
     def refusal_by_rights(
         self, client: Client, command: Command, argv: Argv

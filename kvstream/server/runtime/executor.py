@@ -45,7 +45,7 @@ from kvstream.server.runtime.pipelines import (
 )
 from kvstream.server.runtime.pipelines import run as run_pipeline
 from kvstream.server.runtime.pubsub import Notifications, PubSub
-from kvstream.server.runtime.replication import Replication
+from kvstream.server.runtime.replication.replication import Replication
 from kvstream.server.runtime.reply_queue import (
     HOLDING,
     Operation,
@@ -207,7 +207,7 @@ class Executor:
         client.unread.clear()
         self.end_subscriptions(client)
         if client.replica is not None:
-            self.replication.leave(client)
+            self.replication.replicas.leave(client)
         self.pubsub.forget(client)
         self.clients.pop(client.id, None)
         self.blocking.cancel(client)
@@ -277,7 +277,7 @@ class Executor:
         begun = self.dispatcher.ended = perf_counter()
         self._until = begun + self.engine.thresholds.turn_s
         if begun > self.replication.lease_until:
-            self.replication.check_lease()
+            self.replication.apply_state()
         if self.options.maxmemory:
             self.limits.look_at_memory()
         if self._guard.is_shut is (self.dispatcher.read_only is None):

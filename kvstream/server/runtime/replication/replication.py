@@ -1,0 +1,277 @@
+"""The replication of one server: what commands, INFO and the turns see of it."""
+
+from math import inf
+
+from kvstream.commands.command import Answer
+from kvstream.engine.following import Source
+from kvstream.errors import ReplicationRefused
+from kvstream.layout.history import History, Place
+from kvstream.meta.txn import Txn
+from kvstream.replicas.follower import Follower, Link
+from kvstream.server.inert_settings import number_of
+from kvstream.server.runtime.blocked_clients import BlockedClients
+from kvstream.server.runtime.client import Client, Server
+from kvstream.server.runtime.dispatch import Dispatcher
+from kvstream.server.runtime.loop import Loop
+from kvstream.server.runtime.replication import lease
+from kvstream.server.runtime.replication.acks import ReplicaAcks
+from kvstream.server.runtime.replication.replicas import NO_LOG, Replicas
+from kvstream.server.runtime.replication.role import Role
+from kvstream.server.runtime.replication.states import (
+    ALLOWED,
+    OfPrimary,
+    OfReplica,
+    State,
+    state_of,
+)
+from kvstream.server.runtime.replication.waits import Wait, Waits
+from kvstream.storage.changes import read_history
+from kvstream.types.clock import monotonic
+
+
+class Replication:
+    """The replication of one server."""
+
+    def __init__(
+        self,
+        server: Server,
+        dispatcher: Dispatcher,
+        blocking: BlockedClients,
+        loop: Loop,
+    ) -> None:
+        self._server, self._engine = server, server.engine
+        self._dispatcher, self._loop = dispatcher, loop
+        self.waits: Waits
+        own = lambda: self.lsn, lambda: bool(self.waits), self._note_replicas
+        self.replicas = Replicas(server, loop, *own)
+        self.role = Role(server, blocking, loop, self.replicas, self.refresh)
+        self.waits = Waits(self._engine, blocking, self.replicas.online, lambda: self.lsn)
+        self.acks = ReplicaAcks()
+        self.lease_until = inf
+        """When the state is to be told anew, since answers of replicas are too old then."""
+        self._needs_answers = False
+        """Whether the state depends on what replicas answer."""
+        self.is_waited_for = True
+        """A stop waits until the replicas have all writes."""
+        self.is_busy = False
+        """Whether ``after_turn`` has anything to do."""
+        self._asks = False
+        """A client has begun to wait in this turn."""
+        self._watches_acks = False
+        self.history: History | None = None
+
+    # --- the server -----------------------------------------------------------------------------
+
+    def start(self, wanted: Source | None) -> None:
+        """Take the role that the store has, or ``wanted`` if its role was never set."""
+        self.replicas.is_running = True
+        self.role.start(wanted)
+        self.refresh()
+
+    def stop(self) -> None:
+        """End the links: the server stops."""
+        self.role.stop()
+        for replica in self.replicas:
+            self.replicas.leave(replica.client)
+        self.replicas.is_running = False
+
+    def tick(self) -> None:
+        """Do the periodic work, once a second."""
+        if not self.replicas.is_running:
+            return
+        self.replicas.drop_silent()
+        self.refresh()
+        if self._is_left_alone():
+            self._engine.following.end_history()
+            self.refresh()
+        needed = NO_LOG if self.history is None else self.replicas.first_log_needed()
+        self._engine.database.trim_logs("replicas", needed)
+
+    def _is_left_alone(self) -> bool:
+        """Return whether a primary has had no replica for ``repl-backlog-ttl``; 0: for ever."""
+        if self.history is None or not self.history.is_followed or len(self.replicas):
+            return False
+        return monotonic() - self.replicas.alone_since > self.setting("repl-backlog-ttl") > 0
+
+    def setting(self, name: str) -> int:
+        """Return a setting of CONFIG that is a number."""
+        return number_of(self._server.options, name)
+
+    # --- the state ------------------------------------------------------------------------------
+
+    @property
+    def source(self) -> Source | None:
+        """The primary that this server follows, as it was asked for last."""
+        return self.role.source
+
+    @property
+    def follower(self) -> Follower | None:
+        """What follows the primary; None: this server is one."""
+        return self.role.follower
+
+    def change_role(self, source: Source | None) -> None:
+        """Follow a primary, or become one, behind the present turn; errors as of ``Role``."""
+        self.role.change(source)
+        self.is_busy = True
+
+    @property
+    def state(self) -> State:
+        """The state of this server at the moment."""
+        return state_of(self._known(), monotonic())
+
+    def _known(self) -> OfReplica | OfPrimary:
+        follower = self.follower
+        if follower is not None:
+            return OfReplica(follower.place is not None, follower.bytes_left > 0)
+        return OfPrimary(
+            self.history is not None,
+            self._lease_end(self.setting("replica-acks")),
+            self._lease_end(self.setting("min-replicas-to-write")),
+            bool(self.setting("replica-acks-degrade")),
+        )
+
+    def _lease_end(self, wanted: int) -> float:
+        echoes = (each.echo for each in self.replicas.online())
+        return lease.lease_end(echoes, wanted, self._lease_s())
+
+    def _lease_s(self) -> float:
+        return lease.lease_s(self.setting("min-replicas-max-lag"), self.setting("replica-lease-ms"))
+
+    def count_good(self) -> int:
+        """Return how many replicas are not behind for longer than ``min-replicas-max-lag``."""
+        oldest = monotonic() - self._lease_s()
+        return sum(each.echo >= oldest for each in self.replicas.online())
+
+    def refresh(self) -> None:
+        """Read the history of the store, and apply what the present state allows."""
+        self.history = read_history(self._engine.database)
+        self.apply_state()
+
+    def apply_state(self) -> None:
+        """Let clients do what the present state allows, until the next lease ends."""
+        now, known, dispatcher = monotonic(), self._known(), self._dispatcher
+        state = state_of(known, now)
+        allowed, acks = ALLOWED[state], 0
+        self.lease_until, self._needs_answers, reads = inf, False, allowed.reads
+        if isinstance(known, OfPrimary):
+            ends = known.acked_until, known.heard_until
+            self.lease_until, self._needs_answers = lease.next_change(ends, now), min(ends) < inf
+            acks = 0 if state is State.DEGRADED else self.setting("replica-acks")
+        elif not (self.link_is_up or self.setting("replica-serve-stale-data")):
+            reads = allowed.stale_reads
+        self.acks.want(acks)
+        self.is_busy = self.is_busy or acks > 0
+        if (dispatcher.refuses_writes, dispatcher.unavailable) != (allowed.writes, reads):
+            dispatcher.refuses_writes, dispatcher.unavailable = allowed.writes, reads
+            dispatcher.update_path()
+
+    # --- replicas -------------------------------------------------------------------------------
+
+    def _note_replicas(self) -> None:
+        """Note that a replica has come or gone."""
+        self.is_busy = True
+        self.refresh()
+
+    def attach(self, client: Client, place: Place) -> None:
+        """Begin to send to a replica at a position; the answer is sent by itself.
+
+        Raises ReplicationRefused in a replica, or without a socket.
+        """
+        if self.source is not None:
+            raise ReplicationRefused("a replica cannot be followed: follow its primary")
+        self.replicas.attach(client, place)
+
+    def acknowledge(self, client: Client, said: tuple[int, int, int], txn: Txn) -> None:
+        """Take what a replica says that it has: lsn, durable lsn, and the clock's echo."""
+        replica = self.replicas.linked.get(client)
+        if replica is None:
+            return
+        replica.take(*said)
+        if self._needs_answers:
+            self.apply_state()
+        if self.acks.wanted:
+            self._reach()
+        if self.waits:
+            self.waits.serve(txn)
+
+    def _reach(self) -> None:
+        """Send the replies that waited for what all replicas have now."""
+        lsns = [each.lsn for each in self.replicas.online()]
+        if self.history is not None and len(lsns) >= self.acks.wanted:
+            self.acks.reach(self.history.sequence_of(min(lsns)))
+
+    def wait(self, wait: Wait, txn: Txn, timeout_ms: int | None) -> Answer:
+        """Return the reply of WAIT or WAITAOF, or what blocks its client until it is due."""
+        answer = self.waits.begin(wait, txn, timeout_ms)
+        if wait.blocked is not None:
+            self._asks = self.is_busy = True
+        return answer
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    def after_turn(self) -> None:
+        """Send what is due, and change the role if that was asked for."""
+        if self.role.is_due and self.role.take():
+            self.acks.restart()
+            self.refresh()
+        if self.waits:
+            self.waits.set_goals()
+        if self.acks.wanted and self.acks.note(self._engine.database.sequence):
+            self._asks = True
+            self._watch_acks()
+        if self._asks:
+            self._asks = False
+            self.replicas.ask()
+        else:
+            self.replicas.send_soon()
+        self.is_busy = bool(len(self.replicas) or self.waits or self.acks.wanted)
+
+    def _watch_acks(self) -> None:
+        """Give up writes that replicas do not confirm within ``replica-ack-timeout``."""
+        if not self._watches_acks:
+            self._watches_acks = True
+            self._loop.call_later(self._ack_timeout_s, self._check_acks)
+
+    def _check_acks(self) -> None:
+        self._watches_acks = False
+        self.acks.give_up(self._ack_timeout_s)
+        if self.acks.is_waiting:
+            self._watch_acks()
+
+    @property
+    def _ack_timeout_s(self) -> float:
+        return self.setting("replica-ack-timeout") / 1000
+
+    # --- figures --------------------------------------------------------------------------------
+
+    @property
+    def priority(self) -> int:
+        """The priority for Sentinel; 0 while it must not be promoted."""
+        return self.setting("replica-priority") if ALLOWED[self.state].may_be_promoted else 0
+
+    @property
+    def lsn(self) -> int:
+        """The lsn of the last commit; 0 without a history."""
+        follower, history = self.follower, self.history
+        if follower is not None:
+            return 0 if follower.place is None else follower.place.lsn
+        return 0 if history is None else history.lsn_of(self._engine.database.sequence)
+
+    @property
+    def link_is_up(self) -> bool:
+        """Whether this replica gets the log of its primary; true for a primary."""
+        return self.follower is None or self.follower.link is Link.CONNECTED
+
+    @property
+    def lag_rows(self) -> int:
+        """How many rows the slowest replica lacks, or this one."""
+        if self.follower is not None:
+            return max(self.follower.primary_lsn - self.lsn, 0)
+        return max((max(self.lsn - each.lsn, 0) for each in self.replicas), default=0)
+
+    @property
+    def lag_s(self) -> float:
+        """How old the oldest of the replicas' last answers is, or what this replica heard last."""
+        if self.follower is not None:
+            return monotonic() - self.follower.last_io
+        return max((monotonic() - each.at for each in self.replicas), default=0.0)

@@ -1,0 +1,153 @@
+"""The role of a server, and its changes: between two turns, in the order of docs/internals.md.
+
+A change is asked for within a turn. It happens behind the turn, since the rows of the turn are the
+last ones of the old role, and a script that is suspended belongs to its turn.
+"""
+
+import logging
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+from kvstream.engine.following import Source
+from kvstream.errors import KVStreamError, ReplicationRefused
+from kvstream.logs import NOTICE
+from kvstream.replicas.follower import Follower, LinkOptions
+from kvstream.replicas.tls import link_context
+from kvstream.server.inert_settings import number_of, text_of
+from kvstream.server.options import ServerOptions
+from kvstream.server.runtime.blocked_clients import BlockedClients
+from kvstream.server.runtime.client import Server
+from kvstream.server.runtime.loop import Loop
+from kvstream.server.runtime.replication.replicas import Replicas
+from kvstream.storage.changes import read_history
+from kvstream.types.clock import monotonic
+
+STOP_S = 1.0
+"""How long a stop waits for the link: nothing is applied any more."""
+UNBLOCKED = "force unblock from blocking operation, instance state changed (master -> replica?)"
+
+_log = logging.getLogger(__name__)
+
+
+class Role:
+    """The role of one server."""
+
+    def __init__(
+        self,
+        server: Server,
+        blocking: BlockedClients,
+        loop: Loop,
+        replicas: Replicas,
+        changed: Callable[[], None],
+    ) -> None:
+        """``changed`` is called in the loop's thread after changes of the link."""
+        self._server, self._engine = server, server.engine
+        self._blocking, self._loop, self._replicas = blocking, loop, replicas
+        self._changed = changed
+        self.follower: Follower | None = None
+        """What follows the primary; None: this server is one."""
+        self._wanted: tuple[Source | None] | None = None
+        """The role that was asked for in this turn."""
+
+    @property
+    def source(self) -> Source | None:
+        """The primary that this server follows, as it was asked for last."""
+        return self._engine.following.source if self._wanted is None else self._wanted[0]
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a change was asked for."""
+        return self._wanted is not None
+
+    def start(self, wanted: Source | None) -> None:
+        """Take the role that the store has, or ``wanted`` if its role was never set."""
+        following = self._engine.following
+        if self._engine.database.loss is not None:
+            following.end_history()
+        if following.source is None and wanted is not None and not following.is_set:
+            self._follow(wanted)
+        elif following.source is not None:
+            self._start_follower(following.source)
+        elif read_history(self._engine.database) is not None:
+            following.begin_epoch()
+
+    def stop(self) -> None:
+        """End the link: the server stops."""
+        if self.follower is not None:
+            self.follower.stop()
+            self.follower.join(STOP_S)
+
+    def change(self, source: Source | None) -> None:
+        """Follow a primary, or become one, behind the present turn.
+
+        Raises InvalidArgument if a store with an archive is to follow, ReplicationRefused without a
+        server.
+        """
+        if not self._loop.suspends_turns:
+            raise ReplicationRefused("a store of this process has no replicas: serve it")
+        if source is not None:
+            self._engine.following.refuse_archive()
+        self._wanted = (source,)
+
+    def take(self) -> bool:
+        """Take the role that was asked for; return false if it is the present one."""
+        assert self._wanted is not None
+        (wanted,), self._wanted = self._wanted, None
+        if wanted == self._engine.following.source:
+            return False
+        try:
+            if wanted is None:
+                self._promote()
+            else:
+                self._follow(wanted)
+        except (KVStreamError, OSError) as error:
+            _log.error("the role cannot be changed: %s", error)
+        return True
+
+    def _follow(self, source: Source) -> None:
+        self._stop_follower()
+        self._engine.following.follow(source)
+        self._replicas.drop_all()
+        for client in list(self._server.clients.values()):
+            self._blocking.unblock(client, UNBLOCKED)
+        _log.log(NOTICE, "follows %s:%d from now on", *source)
+        self._start_follower(source)
+
+    def _promote(self) -> None:
+        """Become a primary; the link is closed first, so that nothing of it is applied later."""
+        self._stop_follower()
+        self._engine.following.promote()
+        self._replicas.alone_since = monotonic()
+        _log.log(NOTICE, "is a primary from now on")
+
+    def _start_follower(self, source: Source) -> None:
+        changed = partial(self._server.post, self._changed)
+        self.follower = Follower(self._engine, source, self._link_options, changed)
+        self.follower.start()
+
+    def _stop_follower(self) -> None:
+        """Apply nothing more; the thread ends soon."""
+        follower, self.follower = self.follower, None
+        if follower is not None:
+            follower.stop()
+
+    def _link_options(self) -> LinkOptions:
+        options = self._server.options
+        return LinkOptions(
+            number_of(options, "replica-announce-port") or options.port or options.tls_port,
+            text_of(options, "replica-announce-ip"),
+            text_of(options, "masteruser"),
+            text_of(options, "masterauth"),
+            number_of(options, "repl-timeout"),
+            partial(_link_context, options) if number_of(options, "tls-replication") else None,
+        )
+
+
+def _link_context(options: ServerOptions) -> ssl.SSLContext:
+    return link_context(
+        options.tls_ca_cert_file,
+        options.tls_cert_file,
+        options.tls_key_file,
+        options.tls_key_file_pass,
+    )
