@@ -51,7 +51,6 @@ _OF_MODULES: Final[Mapping[str, str]] = {
 }
 """Types of modules, by how the names of their commands begin."""
 _OTHERS: Final[Mapping[str, str]] = {
-    "FAILOVER": "failover",
     "RESTORE-ASKING": "restore-asking",
     "cluster": "sflush trimslots",
     "Sentinel": "sentinel",

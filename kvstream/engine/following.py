@@ -112,16 +112,23 @@ class Following:
 
     # --- changes of the role --------------------------------------------------------------------
 
-    def follow(self, source: Source) -> None:
-        """Become a replica; what is written so far stays until the primary's data are there."""
+    def follow(self, source: Source, last: int | None = None) -> bool:
+        """Become a replica; what is written so far stays until the primary's data are there.
+
+        Nothing is done, and false returned, if there are rows behind the number ``last``.
+        """
         self.refuse_archive()
         engine = self._engine
-        engine.run(Txn.write_seen)
+        if last is None:
+            engine.run(Txn.write_seen)
         with engine.hold():
+            if last is not None and engine.database.sequence > last:
+                return False
             write_role(engine.database.own_path, source)
             self.source, self.is_set = source, True
             self._rest(True)
             self._forget()
+        return True
 
     def promote(self) -> None:
         """Become a primary, by the first row of an epoch, durably; the link is closed already."""

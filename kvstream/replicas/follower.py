@@ -84,8 +84,12 @@ class Follower(threading.Thread):
         source: Source,
         options: Callable[[], LinkOptions],
         changed: Callable[[], None] = lambda: None,
+        hands_over: bool = False,
     ) -> None:
-        """``options`` returns the present ones; ``changed`` is called after changes of the link."""
+        """``options`` returns the present ones; ``changed`` is called after changes of the link.
+
+        With ``hands_over`` the source is a replica of this store, and becomes the primary first.
+        """
         super().__init__(name="kvstream-follower", daemon=True)
         self.source = source
         self.link = Link.CONNECT
@@ -98,6 +102,12 @@ class Follower(threading.Thread):
         """How many copies were taken."""
         self.primary_lsn = 0
         """The primary's last row, as its last heartbeat said."""
+        self.hands_over = hands_over
+        """The source was not yet asked to become the primary, or has not said that it is."""
+        self.is_asked = False
+        """It was asked, and has not answered: nobody knows whether it is the primary."""
+        self.refusal = ""
+        """Why it does not become the primary."""
         self._engine, self._options, self._changed = engine, options, changed
         self._stop_event = threading.Event()
         self._socket: socket.socket | None = None
@@ -180,13 +190,27 @@ class Follower(threading.Thread):
         place = self.place
         if place is None or self._needs_copy:
             place = protocol.NO_PLACE
-        self._send(protocol.encode_sync(place))
-        reply = protocol.decode_reply(self._line())
+        reply = self._ask_for_rows(place)
         self._set(Link.SYNC)
         if isinstance(reply, Copy):
             self._take_copy(reply)
         else:
             self._apply_log(reply)
+
+    def _ask_for_rows(self, place: Place) -> Continue | Copy:
+        self.is_asked = self.is_asked or self.hands_over
+        self._send(protocol.encode_sync(place, self.hands_over))
+        line = self._line()
+        self.is_asked = False
+        try:
+            reply = protocol.decode_reply(line)
+        except ReplicationRefused as error:
+            if self.hands_over:
+                self.refusal = str(error)
+                self._changed()
+            raise
+        self.hands_over = False
+        return reply
 
     def _connect(self, options: LinkOptions) -> None:
         plain = socket.create_connection(self.source, min(CONNECT_S, options.timeout_s))

@@ -2,12 +2,14 @@
 
 A replica connects as a client, authenticates, and says by REPLCONF where it listens. Then::
 
-    request  := KVSTREAM.SYNC version epoch branch lsn      as any request; the replica's position
+    request  := KVSTREAM.SYNC version epoch branch lsn [FAILOVER]      as any request
     reply    := "+CONTINUE " epoch branch lsn sequence families CRLF       frames of the log follow
               | "+COPY " fork CRLF                                         frames of a copy follow
               | "-" error CRLF
-      branch    20 bytes in hexadecimal
-      lsn       the replica's, or a lower one: what it has already comes again in one commit
+      epoch, branch (20 bytes in hexadecimal) and lsn    the replica's position in a request;
+                in a reply it may be lower: what is there already comes again in one commit
+      FAILOVER  the replica was the primary until now: it hands over to the server that it asks,
+                which was its replica, has its history, and becomes the primary first
       sequence  the number that the row ``lsn`` has in the log of the primary
       families  number:name, separated by commas
       fork      the lsn up to which the replica has the primary's history, "-" if nothing is known
@@ -39,6 +41,7 @@ from kvstream.layout.history import BRANCH_BYTES, Place
 
 VERSION = 1
 COMMAND = b"KVSTREAM.SYNC"
+FAILOVER = b"FAILOVER"
 LOG, BEAT, FILES, FILE, DONE = 1, 2, 3, 4, 5
 _HEAD = Struct(">BQQI")
 HEAD_BYTES = _HEAD.size
@@ -95,13 +98,17 @@ def encode_request(*words: bytes | str | int) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
 
 
-def encode_sync(place: Place) -> bytes:
-    """Return the request of a replica at a position."""
-    return encode_request(COMMAND, VERSION, place.epoch, place.branch.hex(), place.lsn)
+def encode_sync(place: Place, hands_over: bool = False) -> bytes:
+    """Return the request of a replica at a position; if it ``hands_over`` it was the primary."""
+    words = COMMAND, VERSION, place.epoch, place.branch.hex(), place.lsn
+    return encode_request(*words, *([FAILOVER] if hands_over else []))
 
 
-def decode_sync(argv: list[bytes]) -> Place:
-    """Return the position in a request; ReplicationRefused if it is not understood."""
+def decode_sync(argv: list[bytes]) -> tuple[Place, bool]:
+    """Return the position in a request, and whether its sender hands over.
+
+    Raises ReplicationRefused if it is not understood.
+    """
     try:
         version, epoch, lsn = int(argv[1]), int(argv[2]), int(argv[4])
         branch = bytes.fromhex(argv[3].decode("ascii"))
@@ -114,7 +121,9 @@ def decode_sync(argv: list[bytes]) -> Place:
         )
     if len(branch) != BRANCH_BYTES or epoch < 0 or lsn < 0:
         raise ReplicationRefused("KVSTREAM.SYNC has no valid position")
-    return Place(epoch, branch, lsn)
+    if argv[5:] not in ([], [FAILOVER]):
+        raise ReplicationRefused(f"KVSTREAM.SYNC has an unknown option: {argv[5][:80]!r}")
+    return Place(epoch, branch, lsn), bool(argv[5:])
 
 
 def encode_continue(found: Continue) -> bytes:

@@ -56,7 +56,7 @@ def test_other_unknown_commands_are_not_explained(served: Served) -> None:
         assert asker.ask("FOO a") == "ERR unknown command 'FOO', with args beginning with: 'a' "
         assert asker.ask("FOO") == "ERR unknown command 'FOO'"
         assert asker.ask("SORT k").endswith("'k'  (kvstream has no SORT)")
-        assert asker.ask("FAILOVER").endswith("(kvstream has no FAILOVER)")
+        assert asker.ask("SENTINEL masters").endswith("(kvstream has no Sentinel)")
         assert asker.ask("MIGRATE h 1 k 0 1").endswith(
             "(kvstream has no MIGRATE: use kvstream migrate)"
         )

@@ -16,9 +16,10 @@ def words_of(request: bytes) -> list[bytes]:
 
 
 def test_a_request_has_the_position() -> None:
-    words = words_of(protocol.encode_sync(PLACE))
-    assert words[0] == protocol.COMMAND
-    assert protocol.decode_sync(words) == PLACE
+    for hands_over in (False, True):
+        words = words_of(protocol.encode_sync(PLACE, hands_over))
+        assert words[0] == protocol.COMMAND
+        assert protocol.decode_sync(words) == (PLACE, hands_over)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,7 @@ def test_a_request_has_the_position() -> None:
     [
         [],
         [b"1"],
+        [b"1", b"1", b"00" * 20, b"1", b"ODD"],
         [b"2", b"1", b"00" * 20, b"1"],
         [b"1", b"1", b"00" * 19, b"1"],
         [b"1", b"1", b"zz" * 20, b"1"],

@@ -344,7 +344,7 @@ def _replication(server: Executor, txn: Txn) -> Fields:
     return (
         *role,
         *_replicas(replication),
-        ("master_failover_state", "no-failover"),
+        ("master_failover_state", replication.failover.state),
         ("master_replid", run_id() if history is None else history.branch.hex()),
         ("master_replid2", "0" * 40 if former is None else former.branch.hex()),
         ("master_repl_offset", replication.lsn),

@@ -58,7 +58,7 @@ connection stays open:
 | family | commands |
 | --- | --- |
 | other types | hashes, lists, sets, sorted sets, bitmaps, geo, HyperLogLog, modules; SORT, LCS |
-| replicas | SENTINEL, FAILOVER, MIGRATE |
+| replicas | SENTINEL, MIGRATE |
 
 CLUSTER, READONLY, READWRITE, ASKING and MODULE answer as a Redis without cluster and modules does.
 

@@ -1,6 +1,7 @@
 """REPLICAOF, ROLE, WAIT and the requests of replicas."""
 
 from functools import partial
+from typing import NamedTuple
 
 from kvstream.commands.args import (
     Argv,
@@ -60,6 +61,8 @@ def role(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def _follow(txn: Txn, client: Client, argv: Argv) -> Reply:
     replication = server_of(client).replication
+    if replication.failover.is_under_way:
+        raise RequestError("REPLICAOF not allowed while failing over.")
     if argv[1].upper() == b"NO" and argv[2].upper() == b"ONE":
         if replication.source is not None:
             replication.change_role(None)
@@ -98,6 +101,62 @@ def slaveof(txn: Txn, client: Client, argv: Argv) -> Reply:
     return _follow(txn, client, argv)
 
 
+@COMMANDS.command(
+    *("failover", "[TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]"),
+    flags("admin noscript stale"),
+    since="6.2.0",
+)
+def failover(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Hand over to a replica: it becomes the primary, and this server its replica.
+
+    TO: The address of the replica, as INFO shows it; else the first that has all.
+    FORCE: Hand over when the time is over although the replica has not all.
+    ABORT: End a failover; writes go on here.
+    TIMEOUT: How long to wait for a replica that has all, at most, and how long writes are held.
+
+    Writes are held until the replica has all; then their clients get READONLY, and blocked ones
+    UNBLOCKED. Without TIMEOUT it waits until a replica has all, and holds writes for three seconds
+    at a time. INFO shows `master_failover_state`.
+    """
+    options = _failover_options(argv)
+    under_way = server_of(client).replication.failover
+    if options.aborts:
+        under_way.abort()
+    else:
+        txn.write_seen()  # nothing may be written later
+        under_way.begin(options.target, options.timeout_s, options.forced)
+    server_of(client).replication.is_busy = True
+    return OK
+
+
+class _FailoverOptions(NamedTuple):
+    target: Source | None
+    timeout_s: float | None
+    forced: bool
+    aborts: bool
+
+
+def _failover_options(argv: Argv) -> _FailoverOptions:
+    words, at = [word.upper() for word in argv], 1
+    target, timeout_s, forced = None, None, False
+    if words[1:] == [b"ABORT"]:
+        return _FailoverOptions(None, None, False, True)
+    while at < len(argv):
+        left = len(argv) - at - 1
+        if words[at] == b"TIMEOUT" and left >= 1 and timeout_s is None:
+            timeout_ms = integer(argv[at + 1])
+            if timeout_ms <= 0:
+                raise RequestError("FAILOVER timeout must be greater than 0")
+            timeout_s, at = timeout_ms / 1000, at + 2
+        elif words[at] == b"TO" and left >= 2 and target is None:
+            target, at = Source(text(argv[at + 1]), integer(argv[at + 2])), at + 3
+        elif words[at] == b"FORCE" and not forced:
+            forced, at = True, at + 1
+        else:
+            raise syntax_error()
+    return _FailoverOptions(target, timeout_s, forced, False)
+
+
 # --- requests of replicas -----------------------------------------------------------------------
 
 
@@ -119,14 +178,16 @@ _refuse_redis("psync", "replicationid offset", "2.8.0", -3)
 _refuse_redis("sync", "", "1.0.0", 1)
 
 
-@COMMANDS.command("kvstream.sync", "version epoch branch lsn", _LINK, since=OURS)
+@COMMANDS.command("kvstream.sync", "version epoch branch lsn [FAILOVER]", _LINK, since=OURS)
 def kvstream_sync(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Make this connection that of a replica, which gets the log from its position on, or a copy.
+
+    FAILOVER: It was the primary: this replica, which has its history, becomes one first.
 
     Replicas of kvstream alone send it. Frames follow, no replies: `kvstream/replicas/protocol.py`
     has their bytes.
     """
-    server_of(client).replication.attach(client, protocol.decode_sync(list(argv)))
+    server_of(client).replication.attach(client, *protocol.decode_sync(list(argv)))
     client.reply_mode = ReplyMode.OFF  # its frames are written to the socket
     return OK
 

@@ -267,6 +267,8 @@ class Pause:
         self._expiry, self._timers = server.engine.expiry, server.engine.timers
         self.until: float | None = None
         """When it ends, on the server's clock; None: there is no pause."""
+        self.holds_writes = False
+        """Writes are held by FAILOVER, for as long as that takes."""
         self._every = False
         self._held: dict[Client, None] = {}
 
@@ -274,17 +276,23 @@ class Pause:
         """Pause every command, or all writes; it never shortens or weakens a pause under way."""
         until = self._server.clock() + seconds
         self.until = until if self.until is None else max(until, self.until)
-        self._every = every or (self._every and self._dispatcher.paused)
-        self._dispatcher.paused = self._expiry.paused = self._timers.paused = True
-        self._release()
+        self._every |= every
+        self._update()
 
     def end(self) -> None:
         """End the pause; held clients go on, first come first served."""
-        self.until = None
-        self._dispatcher.paused = self._expiry.paused = self._timers.paused = False
-        self._release()
+        self.until, self._every = None, False
+        self._update()
 
-    def _release(self) -> None:
+    def hold_writes(self, holds: bool) -> None:
+        """Hold writes until they go on, whatever CLIENT UNPAUSE says."""
+        self.holds_writes = holds
+        self._update()
+
+    def _update(self) -> None:
+        """Let nothing write during a pause; held clients try again, and may be held again."""
+        paused = self.until is not None or self.holds_writes
+        self._dispatcher.paused = self._expiry.paused = self._timers.paused = paused
         held, self._held = self._held, {}
         for client in held:
             self._blocking.cancel(client)

@@ -76,8 +76,12 @@ class ReplicaAcks:
             self._unconfirmed.clear()
             self._release(None)
 
-    def restart(self) -> None:
-        """Count anew: the role has changed, and sequence numbers with it."""
+    def restart(self, is_safe: bool) -> None:
+        """Count anew: the role has changed, and sequence numbers with it.
+
+        Writes that wait are acknowledged only if it is sure that the new primary has them.
+        """
         self.reached = 0
+        error = NoAcks() if self._unconfirmed and not is_safe else None
         self._unconfirmed.clear()
-        self._release(None)
+        self._release(error)

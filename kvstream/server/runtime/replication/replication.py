@@ -1,11 +1,13 @@
 """The replication of one server: what commands, INFO and the turns see of it."""
 
+import logging
 from math import inf
 
 from kvstream.commands.command import Answer
 from kvstream.engine.following import Source
 from kvstream.errors import ReplicationRefused
 from kvstream.layout.history import History, Place
+from kvstream.logs import NOTICE
 from kvstream.meta.txn import Txn
 from kvstream.replicas.follower import Follower, Link
 from kvstream.server.inert_settings import number_of
@@ -15,6 +17,7 @@ from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.loop import Loop
 from kvstream.server.runtime.replication import lease
 from kvstream.server.runtime.replication.acks import ReplicaAcks
+from kvstream.server.runtime.replication.failover import Failover
 from kvstream.server.runtime.replication.replicas import NO_LOG, Replicas
 from kvstream.server.runtime.replication.role import Role
 from kvstream.server.runtime.replication.states import (
@@ -27,6 +30,13 @@ from kvstream.server.runtime.replication.states import (
 from kvstream.server.runtime.replication.waits import Wait, Waits
 from kvstream.storage.changes import read_history
 from kvstream.types.clock import monotonic
+
+ACK_LOOK_S = 0.25
+"""How often it is looked whether a write waits for replicas for too long."""
+FAILOVER_LOOK_S = 0.05
+"""How often a failover goes on although nothing has arrived."""
+
+_log = logging.getLogger(__name__)
 
 
 class Replication:
@@ -44,7 +54,8 @@ class Replication:
         self.waits: Waits
         own = lambda: self.lsn, lambda: bool(self.waits), self._note_replicas
         self.replicas = Replicas(server, loop, *own)
-        self.role = Role(server, blocking, loop, self.replicas, self.refresh)
+        self.role = Role(server, blocking, loop, self.replicas, self._note_link)
+        self.failover = Failover(self._engine, blocking.pause, self.role, self.replicas)
         self.waits = Waits(self._engine, blocking, self.replicas.online, lambda: self.lsn)
         self.acks = ReplicaAcks()
         self.lease_until = inf
@@ -57,7 +68,9 @@ class Replication:
         """Whether ``after_turn`` has anything to do."""
         self._asks = False
         """A client has begun to wait in this turn."""
-        self._watches_acks = False
+        self._arrived: list[tuple[Client, Place]] = []
+        """Those that asked for the log in this turn, with their positions."""
+        self._watches_acks = self._watches_failover = False
         self.history: History | None = None
 
     # --- the server -----------------------------------------------------------------------------
@@ -172,14 +185,30 @@ class Replication:
         self.is_busy = True
         self.refresh()
 
-    def attach(self, client: Client, place: Place) -> None:
-        """Begin to send to a replica at a position; the answer is sent by itself.
+    def _note_link(self) -> None:
+        """Note that the link to the primary has changed."""
+        self.refresh()
+        self._go_on()
 
-        Raises ReplicationRefused in a replica, or without a socket.
+    def attach(self, client: Client, place: Place, hands_over: bool) -> None:
+        """Begin to send to a replica at a position, behind this turn; it gets the answer then.
+
+        If it ``hands_over`` this server becomes the primary first. Raises ReplicationRefused in a
+        replica of another server or history.
         """
         if self.source is not None:
+            self._refuse_follower(place, hands_over)
+            _log.log(NOTICE, "%s hands over: it was the primary", client.address)
+            self.change_role(None)
+        self._arrived.append((client, place))
+        self.is_busy = True
+
+    def _refuse_follower(self, place: Place, hands_over: bool) -> None:
+        if not hands_over:
             raise ReplicationRefused("a replica cannot be followed: follow its primary")
-        self.replicas.attach(client, place)
+        history = self.history
+        if history is None or history.fork(place, history.lsn) is None:
+            raise ReplicationRefused("this replica has not the history of the server that asks it")
 
     def acknowledge(self, client: Client, said: tuple[int, int, int], txn: Txn) -> None:
         """Take what a replica says that it has: lsn, durable lsn, and the clock's echo."""
@@ -211,9 +240,11 @@ class Replication:
 
     def after_turn(self) -> None:
         """Send what is due, and change the role if that was asked for."""
-        if self.role.is_due and self.role.take():
-            self.acks.restart()
-            self.refresh()
+        self._change_role()
+        for client, place in self._arrived:
+            if client.id in self._server.clients:
+                self.replicas.attach(client, place)
+        self._arrived.clear()
         if self.waits:
             self.waits.set_goals()
         if self.acks.wanted and self.acks.note(self._engine.database.sequence):
@@ -226,11 +257,38 @@ class Replication:
             self.replicas.send_soon()
         self.is_busy = bool(len(self.replicas) or self.waits or self.acks.wanted)
 
+    def _change_role(self) -> None:
+        before = self.follower
+        if self.role.is_due:
+            self.role.take()
+        if self.failover.is_under_way:
+            self.failover.step()
+            self._watch_failover()
+        if self.follower is not before:
+            self.acks.restart(self.failover.keeps_all)
+            self.refresh()
+
+    def _go_on(self) -> None:
+        """Do what is due between two turns, now or behind the turn that is suspended."""
+        if self._server.in_turn:
+            self.is_busy = True
+        else:
+            self.after_turn()
+
+    def _watch_failover(self) -> None:
+        if not self._watches_failover and self.failover.is_under_way:
+            self._watches_failover = True
+            self._loop.call_later(FAILOVER_LOOK_S, self._look_at_failover)
+
+    def _look_at_failover(self) -> None:
+        self._watches_failover = False
+        self._go_on()
+
     def _watch_acks(self) -> None:
         """Give up writes that replicas do not confirm within ``replica-ack-timeout``."""
         if not self._watches_acks:
             self._watches_acks = True
-            self._loop.call_later(self._ack_timeout_s, self._check_acks)
+            self._loop.call_later(min(self._ack_timeout_s, ACK_LOOK_S), self._check_acks)
 
     def _check_acks(self) -> None:
         self._watches_acks = False

@@ -105,14 +105,28 @@ class Role:
             _log.error("the role cannot be changed: %s", error)
         return True
 
-    def _follow(self, source: Source) -> None:
+    def hand_over(self, source: Source, last: int | None) -> bool:
+        """Follow a replica of this server, which becomes the primary first.
+
+        Nothing is done, and false returned, if there are rows behind the number ``last``.
+        """
+        return self._follow(source, last, hands_over=True)
+
+    def take_back(self) -> None:
+        """Be the primary again: the replica has not become one."""
+        self._wanted = (None,)
+        self.take()
+
+    def _follow(self, source: Source, last: int | None = None, hands_over: bool = False) -> bool:
         self._stop_follower()
-        self._engine.following.follow(source)
+        if not self._engine.following.follow(source, last):
+            return False
         self._replicas.drop_all()
         for client in list(self._server.clients.values()):
             self._blocking.unblock(client, UNBLOCKED)
         _log.log(NOTICE, "follows %s:%d from now on", *source)
-        self._start_follower(source)
+        self._start_follower(source, hands_over)
+        return True
 
     def _promote(self) -> None:
         """Become a primary; the link is closed first, so that nothing of it is applied later."""
@@ -121,9 +135,10 @@ class Role:
         self._replicas.alone_since = monotonic()
         _log.log(NOTICE, "is a primary from now on")
 
-    def _start_follower(self, source: Source) -> None:
+    def _start_follower(self, source: Source, hands_over: bool = False) -> None:
         changed = partial(self._server.post, self._changed)
-        self.follower = Follower(self._engine, source, self._link_options, changed)
+        own = self._engine, source, self._link_options, changed
+        self.follower = Follower(*own, hands_over)
         self.follower.start()
 
     def _stop_follower(self) -> None:
