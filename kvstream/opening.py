@@ -1,11 +1,26 @@
 """Open a store at a place: a directory, a directory of many processes, or a server."""
 
-from typing import Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from kvstream.engine.coerce import PlaceSettings, opening_of
 from kvstream.engine.decoding import decoder_of
 from kvstream.store import Store
-from kvstream.types.urls import AnyPath
+from kvstream.types.urls import AnyPath, sentinels_of
+
+if TYPE_CHECKING:
+    from kvstream.remote.engine import RemoteEngine
+    from kvstream.remote.failover import FailoverEngine
+
+
+def _connect(url: str, db: int | None, wait_s: float | None) -> "FailoverEngine | RemoteEngine":
+    """Return the engine of a server; redis-py, which is optional, is imported here."""
+    if sentinels_of(url) is not None:
+        from kvstream.remote.failover import FailoverEngine
+
+        return FailoverEngine.open(url, db, wait_s)
+    from kvstream.remote.engine import RemoteEngine
+
+    return RemoteEngine.open(url, db)
 
 
 @overload
@@ -34,6 +49,11 @@ def open(
     names, and durability is the server's. Raises ServerUnavailable, AccessDenied, or ClientMissing
     without redis-py; a call that the server is too old for raises ServerTooOld.
 
+    The URL of Sentinels, ``redis+sentinel://h1:26379,h2:26379/mymaster``, opens the primary that
+    they name, and follows a failover: a call goes on with the new primary within ``wait_s``
+    seconds (30 if None), or raises ServerUnavailable, or UnknownOutcome for a write that may be
+    done and cannot be repeated.
+
     With ``decode``, names and fields are returned as text; ``errors`` is that of ``bytes.decode``.
     Bytes that are no text raise NotText. ::
 
@@ -43,9 +63,7 @@ def open(
     """
     asked, decoder = opening_of(place, **options), decoder_of(decode, errors)
     if asked.url is not None:
-        from kvstream.remote.engine import RemoteEngine  # with redis-py, which is optional
-
-        engine = RemoteEngine.open(asked.url, asked.db)
+        engine = _connect(asked.url, asked.db, asked.wait_s)
         return Store(engine, engine.db, decoder)
     if asked.shared:
         from kvstream.shared.engine import SharedEngine  # with redis-py, too

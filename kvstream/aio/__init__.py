@@ -62,7 +62,7 @@ from kvstream.stream import Stream
 from kvstream.surface import Public
 from kvstream.types.ids import IDLike, StreamID
 from kvstream.types.records import Entry, Fields, LeaseOutcome, S
-from kvstream.types.urls import AnyPath, show_instead
+from kvstream.types.urls import AnyPath, sentinels_of, show_instead
 
 __all__ = [
     "AsyncConsumer",
@@ -579,7 +579,7 @@ def open(
     """
     asked, decoder = opening_of(place, **options), decoder_of(decode, errors)
     if asked.url is not None:
-        return Opening(partial(_open_server, asked.url, asked.db, decoder))
+        return Opening(partial(_open_server, asked.url, asked, decoder))
     if asked.shared:
         return Opening(partial(_open_shared, place, asked, decoder))
     settings = {"db": asked.db or 0, "clock": asked.clock, **asked.settings}
@@ -652,7 +652,11 @@ async def _open_shared(place: AnyPath, asked: Asked, decoder: Decoder[S]) -> Asy
     return AsyncStore(engine, Store(engine, asked.db or 0, decoder))
 
 
-async def _open_server(url: str, db: int | None, decoder: Decoder[S]) -> AsyncStore[S]:
+async def _open_server(url: str, asked: Asked, decoder: Decoder[S]) -> AsyncStore[S]:
     await _import_redis()
-    engine = await in_greenlet(LoopRemoteEngine.open, url, db)
+    if sentinels_of(url) is not None:
+        failover = await in_thread(partial(import_module, "kvstream.aio.failover"))
+        found = await in_greenlet(failover.LoopFailoverEngine.open, url, asked.db, asked.wait_s)
+        return AsyncStore(found, Store(found, found.db, decoder))
+    engine = await in_greenlet(LoopRemoteEngine.open, url, asked.db)
     return AsyncStore(engine, Store(engine, engine.db, decoder))

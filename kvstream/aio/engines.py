@@ -603,6 +603,36 @@ class OfTask:
     server = property(_get, _set)
 
 
+class TaskLock:
+    """A lock of the tasks of one event loop, which its holder may take again.
+
+    Outside of ``in_greenlet``, such as at the end of the program, no task runs, and it does
+    nothing.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._holder: object = None
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        if not suspends():
+            return
+        task = asyncio.current_task()
+        if self._holder is not task:
+            wait(self._lock.acquire())
+            self._holder = task
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        if not suspends():
+            return
+        self._depth -= 1
+        if not self._depth:
+            self._holder = None
+            self._lock.release()
+
+
 def running_task() -> object:
     """Return the running task; None in a thread without a loop."""
     try:

@@ -19,7 +19,7 @@ from kvstream.types.clock import Clock
 from kvstream.types.ids import MIN_ID, BoundLike, IDLike, NowMs, StreamID, id_or_time
 from kvstream.types.options import KEY_BYTES_MAX, Durability, NackMode, RefPolicy, StoreOptions
 from kvstream.types.records import BareEntry, Entry, PendingEntry
-from kvstream.types.urls import AnyPath, refuse_url, server_url
+from kvstream.types.urls import AnyPath, refuse_url, sentinels_of, server_url
 
 Name = bytes | str
 Seconds = float
@@ -292,18 +292,26 @@ def opening_of(
 ) -> Asked:
     """Return what the arguments of ``open`` ask for; InvalidArgument if they contradict the place.
 
-    For a server only ``db`` may be given; ``create`` is ignored.
+    For a server only ``db`` may be given, and ``wait_s`` for Sentinels; ``create`` is ignored.
     """
     refuse_unknown_options(options)
     url, db = server_url(place), optional(db, "db")
-    own = {"durability": durability, "read_only": read_only or None, "clock": clock}
-    for name, value in {**own, "shared": shared or None, "wait_s": wait_s, **options}.items():
+    asks_sentinels = sentinels_of(place) is not None
+    own: dict[str, Any] = {"durability": durability, "clock": clock}
+    own |= {"read_only": read_only or None}
+    own |= {"shared": shared or None, "wait_s": None if asks_sentinels else wait_s, **options}
+    for name, value in own.items():
         if url is not None and value is not None:
             raise InvalidArgument(f"{name} is for a store in a directory: a server has its own")
     if type(shared) is not bool:
         raise InvalidArgument(f"shared is True or False, not {show(shared)}")
-    if wait_s is not None and not shared:
-        raise InvalidArgument("wait_s is for shared=True: the seconds to wait for an owner")
+    if asks_sentinels:
+        wait_s = None if wait_s is None else milliseconds(wait_s, "wait_s") / 1000
+    elif wait_s is not None and not shared:
+        raise InvalidArgument(
+            "wait_s is for shared=True, the seconds to wait for an owner, and for Sentinels, those "
+            "to wait for a primary"
+        )
     level = Durability.EVERYSEC if durability is None else durability
     settings = {"durability": level, "read_only": read_only, "create": create, **options}
     return Asked(url, db, shared, wait_s, clock_of(clock), settings)
@@ -361,7 +369,7 @@ _ADDRESS = ": a server is named by its URL, such as 'redis://user:password@local
 _MEANT_OPTIONS = {
     "decode_responses": ": did you mean 'decode'?",
     "shared": ": kvstream.open has it, and opens a directory for many processes",
-    "wait_s": ": kvstream.open has it, for shared=True",
+    "wait_s": ": kvstream.open has it, for shared=True and for Sentinels",
     **dict.fromkeys(("host", "port", "username", "password", "ssl"), _ADDRESS),
 }
 """What is meant by options of redis-py, and by those that only some calls have."""

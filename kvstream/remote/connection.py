@@ -72,6 +72,34 @@ class ReplyLost(UnknownOutcome):
         return UnknownOutcome, self.args
 
 
+class NotPrimary(ServerUnavailable):
+    """The server is a replica, still copies, or lacks its own replicas: nothing was done."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ServerUnavailable, self.args
+
+
+class ReplyLate(ServerUnavailable):
+    """The reply did not come in time; the command changes nothing."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ServerUnavailable, self.args
+
+
+class WriteLate(UnknownOutcome):
+    """The reply to a write did not come in time."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnknownOutcome, self.args
+
+
+class NotConfirmed(UnknownOutcome):
+    """A write was done, and replicas did not confirm it in time: a failover may lose it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnknownOutcome, self.args
+
+
 class NoReply(RequestError):
     """A server sent something that is not a reply of Redis."""
 
@@ -83,6 +111,10 @@ for _own, _public in (
     (ConnectionLost, ServerUnavailable),
     (NotSent, ServerUnavailable),
     (ReplyLost, UnknownOutcome),
+    (NotPrimary, ServerUnavailable),
+    (ReplyLate, ServerUnavailable),
+    (WriteLate, UnknownOutcome),
+    (NotConfirmed, UnknownOutcome),
     (NoReply, RequestError),
 ):  # programs see the public class in tracebacks and logs
     _own.__name__ = _own.__qualname__ = _public.__name__
@@ -99,7 +131,7 @@ _BY_CODE: dict[str, type[KVStreamError]] = {
     "DENIED": AccessDenied,
     "MISCONF": ServerUnavailable,
     "BUSY": ServerUnavailable,
-    "NOREPLICAS": ServerUnavailable,
+    "NOREPLICAS": NotPrimary,
 }
 """Errors by the first word of a reply; any other word than ERR is a RequestError."""
 
@@ -122,6 +154,11 @@ _OF_REDIS: tuple[tuple[str, type[KVStreamError]], ...] = (
     ),
 )
 """Errors of Redis and Valkey with the code ERR, by the beginning of their text."""
+
+_DONE_ALONE = "The write was done here"
+"""NOREPLICAS of kvstream for a write that replicas did not confirm."""
+_ROLE_CHANGED = "instance state changed"
+"""UNBLOCKED for reads that a change of role ends."""
 
 _UNREACHED = re.compile(
     r"Error (?P<all>.*?) connecting to (?P<place>\S+?)\.?(?: (?P<why>.*?)\.?)?", re.DOTALL
@@ -176,12 +213,25 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
     in_time = not isinstance(error, exceptions.TimeoutError)
     if getattr(error, "is_unsent", False):
         unsent = NotSent if in_time else ServerUnavailable
-        return unsent(f"the server does not answer: {message}")
+        return _mark_late(unsent(f"the server does not answer: {message}"), in_time)
     if writing:
         unknown = ReplyLost if in_time else UnknownOutcome
-        return unknown(f"the server may or may not have done it: {message}")
+        return _mark_late(unknown(f"the server may or may not have done it: {message}"), in_time)
     kind = ConnectionLost if in_time else ServerUnavailable
-    return kind(f"the server does not answer: {message}")
+    return _mark_late(kind(f"the server does not answer: {message}"), in_time)
+
+
+def _mark_late(error: KVStreamError, in_time: bool) -> KVStreamError:
+    """Mark the error of a reply that did not come in time, for ``name_late``."""
+    error.is_late = not in_time  # type: ignore[attr-defined]
+    return error
+
+
+def name_late(error: StoreError) -> StoreError:
+    """Return ReplyLate or WriteLate for the error of a late reply, any other one as it is."""
+    if not getattr(error, "is_late", False):
+        return error
+    return (WriteLate if isinstance(error, UnknownOutcome) else ReplyLate)(*error.args)
 
 
 def is_tls_refusal(error: BaseException | None) -> bool:
@@ -200,8 +250,9 @@ def _refusal(error: "redis.ResponseError", message: str) -> KVStreamError:
     message, _, detail = message.partition("\t")  # a detail comes from kvstream's server alone
     if isinstance(error, exceptions.AskError):  # MOVED is one too
         return ServerUnavailable(f"the key is on another node of the cluster: {error.args[0]}")
+    if isinstance(error, exceptions.ReadOnlyError | exceptions.MasterDownError):
+        return NotPrimary(message)
     unavailable = (
-        exceptions.ReadOnlyError,
         exceptions.OutOfMemoryError,
         exceptions.ClusterDownError,
         exceptions.TryAgainError,
@@ -210,6 +261,10 @@ def _refusal(error: "redis.ResponseError", message: str) -> KVStreamError:
         return ServerUnavailable(message)
     code, _, rest = message.partition(" ")
     kind = _BY_CODE.get(code)
+    if kind is NotPrimary and rest.startswith(_DONE_ALONE):
+        kind = NotConfirmed
+    elif kind is Unblocked and _ROLE_CHANGED in rest:
+        kind = NotPrimary
     if kind is not None:
         return kind(rest).with_detail(detail)
     text = message.removeprefix("ERR ")

@@ -104,6 +104,8 @@ class RemoteEngine:
         self._connections = {first.db: first}
         self._lock = threading.RLock()  # a signal handler may make a call within this one
         self._local = self._new_local()
+        self._has: dict[str, bool] = {}
+        """Whether the server has a command, once that was asked."""
         self._closed = False
         self.given_back = GivenBack(self.run, self.call)
         self.clock: Clock = ServerClock(first)
@@ -155,6 +157,17 @@ class RemoteEngine:
                 connection.close()
                 raise StoreClosed
         return connection
+
+    def has(self, command: str) -> bool:
+        """Return whether the server has a command, and lets this user ask."""
+        known = self._has.get(command)
+        if known is None:
+            try:
+                known = self.connection().ask("COMMAND", "INFO", command) != [None]
+            except RequestError:  # not every user may send COMMAND
+                known = False
+            self._has[command] = known
+        return known
 
     def close(self, discard: bool = False) -> None:
         self._closed = True

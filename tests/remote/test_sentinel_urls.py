@@ -1,0 +1,70 @@
+"""URLs that name Sentinels, in all their spellings."""
+
+import pytest
+
+from kvstream.errors import InvalidArgument
+from kvstream.remote.failover import FailoverEngine
+from kvstream.types.urls import sentinels_of
+
+
+@pytest.mark.parametrize(
+    ("scheme", "tls"),
+    [
+        ("redis+sentinel", False),
+        ("valkey+sentinel", False),
+        ("rediss+sentinel", True),
+        ("REDISS+SENTINEL", True),
+        ("valkeys+sentinel", True),
+        ("Valkeys+Sentinel", True),
+    ],
+)
+def test_every_spelling_keeps_tls_for_servers_and_sentinels(scheme: str, tls: bool) -> None:
+    found = sentinels_of(f"{scheme}://ann:p%2Fw@a:1,[::1]:2/orders")
+    assert found is not None
+    assert found.tls is tls
+    plain = "rediss" if tls else "redis"
+    assert found.server("::2", 6379) == f"{plain}://ann:p%2Fw@[::2]:6379/0"
+    assert [found.sentinel(each) for each in found.addresses] == [
+        f"{plain}://a:1",
+        f"{plain}://[::1]:2",
+    ]
+
+
+def test_a_url_has_a_database_and_options_for_each_side() -> None:
+    found = sentinels_of(
+        " redis+sentinel://a,b:7/my%20name/3?socket_timeout=4&ssl_cert_reqs=none&wait_s=2.5"
+        "&sentinel_username=sam&sentinel_password=s%40"
+    )
+    assert found is not None
+    assert (found.addresses, found.name, found.db) == (("a:26379", "b:7"), "my name", "3")
+    assert found.wait_s == 2.5
+    assert found.server("h", 1) == "redis://h:1/3?socket_timeout=4&ssl_cert_reqs=none"
+    assert found.sentinel("b:7") == "redis://sam:s%40@b:7?ssl_cert_reqs=none"
+    assert "s%40" not in repr(found)
+    other = sentinels_of("redis+sentinel://a/m?db=5")
+    assert other is not None
+    assert other.db == "5"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+sentinel://a",
+        "redis+sentinel:///m",
+        "redis+sentinel://a,,b/m",
+        "redis+sentinel://a:70000/m",
+        "redis+sentinel://a:b:1/m",
+        "redis+sentinel://a/m/one",
+        "redis+sentinel://a/m#x",
+        "redis+sentinel://a/m?wait_s=-1",
+        "redis+sentinel://a/m?wait_s=nan",
+    ],
+)
+def test_what_is_no_such_url_is_refused(url: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"not a URL of Sentinels, .*redis\+sentinel://"):
+        FailoverEngine.open(url)
+
+
+@pytest.mark.parametrize("place", ["redis://a", "/srv/a", "redis+sentinels://a/m"])
+def test_other_places_have_no_sentinels(place: str) -> None:
+    assert sentinels_of(place) is None
