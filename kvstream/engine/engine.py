@@ -134,6 +134,7 @@ class Engine(Unclosed):
             self.database, self.options.durability, self.entered, archive=self.archiving.put
         )
         self.following = Following(weakref.proxy(self))
+        self.following.open_epoch()
         staged_loads.recover(self.run, self.following.source is not None or self.options.read_only)
         if not self.options.read_only:
             index.call_sooner(self.timers.wake)

@@ -160,6 +160,29 @@ class Following:
             database.is_followed = True
         return history
 
+    def open_epoch(self) -> None:
+        """Begin the epoch of a primary that is opened, before anything else is written.
+
+        A power cut may have taken rows that its replicas have. What is written in their place, by
+        a timer or by hand, must not have their positions.
+        """
+        engine = self._engine
+        if self.source is not None or engine.options.read_only:
+            return
+        is_followed = engine.database.is_followed
+        if read_history(engine.database) is not None:
+            self.begin_epoch()
+            engine.database.is_followed = is_followed  # if it is served
+
+    def rest(self) -> None:
+        """Write what was deferred, and let no thread of the store change it: it will be closed.
+
+        What is written from now on would be in this store alone.
+        """
+        engine = self._engine
+        engine.expiry.follows = engine.timers.follows = True
+        engine.run(Txn.write_seen)
+
     def end_history(self) -> None:
         """Forget the history: nobody follows any more."""
         engine = self._engine

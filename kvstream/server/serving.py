@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from kvstream.engine import server_address
 from kvstream.engine.engine import Engine
 from kvstream.engine.following import Source
+from kvstream.errors import StoreError
 from kvstream.logs import NOTICE, logging_to
 from kvstream.server import startup
 from kvstream.server.commands import TABLE
@@ -228,6 +229,8 @@ async def _send_the_rest(executor: Executor) -> None:
     seconds = executor.options.shutdown_timeout
     if len(executor.replication.replicas) and executor.replication.is_waited_for:
         executor.pause.begin(seconds, every=False)
+        with suppress(StoreError):  # a failed disk is reported by the end
+            executor.engine.following.rest()
         until = asyncio.get_running_loop().time() + seconds
         await _until(executor.replication.replicas.is_caught_up, until)
 

@@ -32,13 +32,21 @@ def open_store(directory: Path) -> Store:
     return Store(Engine(directory, store_options(dict(SMALL)), keep_logs=True))
 
 
+def rows_of(store: Store) -> dict[tuple[Family, bytes], bytes]:
+    """Return all rows of a store, but for that of its own position."""
+    return {
+        (family, key): value
+        for family in Family
+        for key, value in store.engine.database.scan(family, b"", b"\xff" * 64)
+        if (family, key) != (Family.METADATA, HISTORY_KEY)
+    }
+
+
 def sum_of(store: Store) -> str:
     """Return the SHA-256 of all rows of a store, but for that of its own position."""
     total = hashlib.sha256()
-    for family in Family:
-        for key, value in store.engine.database.scan(family, b"", b"\xff" * 64):
-            if (family, key) != (Family.METADATA, HISTORY_KEY):
-                total.update(b"%d %d %d " % (family, len(key), len(value)) + key + value)
+    for (family, key), value in rows_of(store).items():
+        total.update(b"%d %d %d " % (family, len(key), len(value)) + key + value)
     return total.hexdigest()
 
 

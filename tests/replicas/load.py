@@ -20,6 +20,7 @@ import redis
 from kvstream import KVStreamError, Queue
 from kvstream.opening import open as open_place
 from tests.crash.clients import ALL, Redis, connected
+from tests.patience import until
 
 REPLY_S = 2.0
 """How long a client waits for a reply: a server that is stopped, or cut off, sends none."""
@@ -82,9 +83,9 @@ class Load:
             self.clients.append(Queueing(self, "queuer"))
 
     def begin(self, primary_port: int) -> None:
-        """Create what the clients need, and start them."""
+        """Create what the clients need, once writes are accepted, and start them."""
         with connected(primary_port) as client:
-            client.xgroup_create(ORDERS, GROUP, "0", mkstream=True)
+            until(lambda: _create_group(client), "a replica", 0.05)
         for each in self.clients:
             each.start()
 
@@ -111,6 +112,24 @@ class Load:
                 if not isinstance(each, Probing):
                     found.setdefault(each.kind, Findings()).add(each.find(client))
         return found
+
+    def find_all(self, port: int) -> Findings:
+        """Return the sum over all kinds."""
+        total = Findings()
+        for each in self.find(port).values():
+            total.add(each)
+        return total
+
+
+def _create_group(client: Redis) -> bool:
+    """Create the group; return false if the primary lacks a replica for now."""
+    try:
+        client.xgroup_create(ORDERS, GROUP, "0", mkstream=True)
+    except redis.ResponseError as error:
+        if not str(error).startswith(("NOREPLICAS", "BUSYGROUP")):
+            raise
+        return str(error).startswith("BUSYGROUP")  # done, and not confirmed, the time before
+    return True
 
 
 class Client(threading.Thread):

@@ -1,21 +1,29 @@
 """A primary and replicas as processes, and what tests compare."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import redis
 
 from kvstream import Store
 from tests.patience import until
-from tests.replicas.conftest import sum_of
+from tests.replicas.conftest import rows_of
 from tests.serving import ServerProcess
 
 
 class Node(ServerProcess):
     """A server of its own, on a port that stays."""
 
-    def __init__(self, directory: Path, *arguments: str, port: int = 0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *arguments: str,
+        port: int = 0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         given = ["--port", str(port)] if port else []
-        super().__init__(directory, "--loglevel", "nothing", *given, *arguments)
+        quiet = ["--loglevel", "nothing"]
+        super().__init__(directory, *quiet, *given, *arguments, environment=environment)
 
     def client(self, **options: object) -> redis.Redis:
         """Return a client of redis-py."""
@@ -56,14 +64,18 @@ def wait_linked(node: Node) -> None:
 
 def wait_equal(*nodes: Node) -> None:
     """Wait until all have the same position; nobody writes any more."""
-    until(lambda: len({node.offset() for node in nodes}) == 1, "equal positions", 0.02)
+    try:
+        until(lambda: len({node.offset() for node in nodes}) == 1, "equal positions", 0.02)
+    except AssertionError as error:
+        raise AssertionError(*(node.replication() for node in nodes)) from error
 
 
 def refuse_differences(*directories: Path) -> None:
     """Check that stores are sound, and have the same rows."""
-    sums = set()
+    found = []
     for directory in directories:
         with Store.open(directory, read_only=True) as store:
             assert store.check() == []
-            sums.add(sum_of(store))
-    assert len(sums) == 1
+            found.append(rows_of(store))
+    for other in found[1:]:
+        assert set(found[0].items()) ^ set(other.items()) == set()

@@ -4,6 +4,7 @@ KVSTREAM_CRASH_ROUNDS sets the number of mixed loads.
 """
 
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,12 +146,27 @@ def test_a_gap_in_the_log_is_refused(pair: tuple[Store, Store]) -> None:
     piping.close()
 
 
+def test_what_a_timer_writes_at_an_opening_has_a_position_of_its_own(
+    open_one: Callable[[str], Store],
+) -> None:
+    """A power cut may have taken rows of the same number that a replica has."""
+    primary = open_one("primary")
+    primary.stream("orders").add({"n": 1}, delay=0.2)
+    epoch = primary.engine.following.begin_epoch()
+    primary.close()
+    time.sleep(0.2)
+    primary = open_one("primary")
+    until(lambda: len(primary.stream("orders")) == 1, "the message")
+    assert history_of(primary).branch != epoch.branch
+    assert place_of(primary).lsn > history_of(primary).lsn
+
+
 def test_a_bulk_load_ends_a_history_that_nobody_follows(
     open_one: Callable[[str], Store], tmp_path: Path
 ) -> None:
     primary = open_one("primary")
     primary.engine.following.begin_epoch()
-    primary = reopened(primary)  # by a program, not a server: it begins no epoch
+    primary = reopened(primary)  # by a program, not a server
     load = Load(primary, tmp_path, random.Random(0))
     load._bulk_load()
     assert primary.engine.following.begin_epoch().former == ()

@@ -70,7 +70,7 @@ class Role:
         elif following.source is not None:
             self._start_follower(following.source)
         elif read_history(self._engine.database) is not None:
-            following.begin_epoch()
+            self._engine.database.is_followed = True
 
     def stop(self) -> None:
         """End the link: the server stops."""
