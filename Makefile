@@ -22,11 +22,11 @@ MUTANTS_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients fmt lint types test cover mutants crash programs bench demo demo-quick clean
+.PHONY: help setup clients fmt lint types test cover mutants crash programs bench demo demo-quick cluster-demo clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
-		printf '  make %-10s %s\n' "$$name" "$$text"; done
+		printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 # One stamp for each set of packages, inside the virtual environment, so that both go together.
 $(VENV)/.ready:
@@ -91,6 +91,9 @@ demo: $(VENV)/.demo ## Run the main job on real data: a crash, a kill -9, proof,
 
 demo-quick: $(VENV)/.quick ## Run the same without Spark, which is a small download
 	@$(BIN)/python -m demo --no-spark
+
+cluster-demo: $(VENV)/.quick ## Kill the primary of a pair under three Sentinels: nothing is lost
+	@$(BIN)/python -m demo.cluster
 
 # Each JVM compiles once and not twice: it works for some seconds only. The session of the tests has
 # that among its settings (tests/spark/settings.py), the demo and other programs have it from here.

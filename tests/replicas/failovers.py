@@ -122,7 +122,8 @@ class Round:
         self._sentinels.wait_known(1)
 
     def _work(self, results: Results) -> None:
-        load = Load(self._level, self._sentinels.primary, self._is_kvstream)
+        url = self._sentinels.url
+        load = Load(self._level, self._sentinels.primary, self._is_kvstream, url)
         load.begin(self._former.port)
         self._closings.append(load.end)
         if self._former.proxy is not None:

@@ -67,9 +67,14 @@ class Findings:
 class Load:
     """The clients of one round."""
 
-    def __init__(self, level: Level, primary: Callable[[], int], is_kvstream: bool) -> None:
-        """``primary`` returns the port of the primary; an error of redis-py if it is unknown."""
-        self.level, self.primary = level, primary
+    def __init__(
+        self, level: Level, primary: Callable[[], int], is_kvstream: bool, url: str = ""
+    ) -> None:
+        """``primary`` returns the port of the primary; an error of redis-py if it is unknown.
+
+        ``url`` is that of the primary by Sentinels, for the library; else it asks as others do.
+        """
+        self.level, self.primary, self.url = level, primary, url
         self.stops = threading.Event()
         self.first_ack: dict[int, float] = {}
         """When a port acknowledged a write for the first time."""
@@ -420,9 +425,10 @@ class Delaying(Client):
         self.load.stops.wait(0.02)
 
     def find(self, client: Redis) -> Findings:
-        due = values_of(client, self.name)
-        waiting = [fields[1] for _, fields in self._waiting(client)]
-        found = self.writes.compare([v for _, v in due] + waiting, self.name)
+        waiting = {fields[1] for _, fields in self._waiting(client)}
+        due = values_of(client, self.name)  # later: one may become due meanwhile
+        values = [value for _, value in due]
+        found = self.writes.compare([*values, *(waiting - set(values))], self.name)
         early = [v for id_, v in due if int(id_.split(b"-")[0]) < self._earliest[v] - 5]
         found.invented += [f"{value!r} was there before it was due" for value in early]
         return found
@@ -454,7 +460,7 @@ class Queueing(Client):
     def work(self, client: Redis) -> None:
         url = f"redis://127.0.0.1:{self.port_now}?socket_timeout={REPLY_S}"
         try:
-            with open_place(url) as store:
+            with open_place(self.load.url or url) as store:
                 queue = Queue(store, "jobs", consumer="worker", lease=1)
                 while not self.load.stops.wait(self.chance.uniform(0, 5 * PAUSE_S)):
                     self._put_and_do(queue)

@@ -53,6 +53,12 @@ class Sentinels:
         places = [("127.0.0.1", each) for each in self.ports]
         self._asked = Sentinel(places, socket_timeout=2)  # type: ignore[no-untyped-call]
 
+    @property
+    def url(self) -> str:
+        """The URL of the primary, for the library."""
+        places = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        return f"redis+sentinel://{places}/{NAME}?socket_timeout=2"
+
     def hurry(self) -> None:
         """Shorten the periods in which they look, where they can."""
         for port in self.ports:
