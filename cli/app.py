@@ -292,7 +292,8 @@ def _command_at(args: list[str], options: Mapping[str, click.Option]) -> int:
     envvar="KVSTREAM_URL",
     metavar="URL",
     show_envvar=True,
-    help="The URL of a server, instead of --store: redis://, rediss:// or unix://.",
+    help="The URL of a server, instead of --store: redis://, rediss://, unix://, or "
+    "redis+sentinel://HOST,HOST/NAME for the primary that Sentinels name.",
 )
 @click.option(
     "--profile",

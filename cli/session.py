@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from kvstream.group import Group
     from kvstream.remote.connection import Connection
     from kvstream.remote.engine import RemoteEngine
+    from kvstream.remote.failover import FailoverEngine
     from kvstream.store import Store
     from kvstream.stream import Stream
 
@@ -238,7 +239,7 @@ class ServerSession:
         self._url = url
         self._db = db
         self._connect_s = connect_s
-        self._engine: RemoteEngine | None = None
+        self._engine: FailoverEngine | RemoteEngine | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -283,11 +284,10 @@ class ServerSession:
             finally:
                 store.delete(*keys)
 
-    def _connect(self) -> RemoteEngine:
-        from kvstream.remote.connection import CONNECT_S
-        from kvstream.remote.engine import RemoteEngine
+    def _connect(self) -> FailoverEngine | RemoteEngine:
+        from kvstream.opening import connect_engine
 
-        connect = partial(RemoteEngine.open, self._url, self._db, self._connect_s or CONNECT_S)
+        connect = partial(connect_engine, self._url, self._db, self._connect_s, self._connect_s)
         return retry(connect, self.wait_s, ServerLoading)
 
     def connection(self) -> Connection:

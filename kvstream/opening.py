@@ -12,15 +12,24 @@ if TYPE_CHECKING:
     from kvstream.remote.failover import FailoverEngine
 
 
-def _connect(url: str, db: int | None, wait_s: float | None) -> "FailoverEngine | RemoteEngine":
-    """Return the engine of a server; redis-py, which is optional, is imported here."""
+def connect_engine(
+    url: str,
+    db: int | None,
+    wait_s: float | None = None,
+    connect_s: float | None = None,
+) -> "FailoverEngine | RemoteEngine":
+    """Return the engine of a server; redis-py, which is optional, is imported here.
+
+    ``wait_s`` is for Sentinels, ``connect_s`` for the first reply of a server.
+    """
     if sentinels_of(url) is not None:
         from kvstream.remote.failover import FailoverEngine
 
         return FailoverEngine.open(url, db, wait_s)
+    from kvstream.remote.connection import CONNECT_S
     from kvstream.remote.engine import RemoteEngine
 
-    return RemoteEngine.open(url, db)
+    return RemoteEngine.open(url, db, connect_s or CONNECT_S)
 
 
 @overload
@@ -63,7 +72,7 @@ def open(
     """
     asked, decoder = opening_of(place, **options), decoder_of(decode, errors)
     if asked.url is not None:
-        engine = _connect(asked.url, asked.db, asked.wait_s)
+        engine = connect_engine(asked.url, asked.db, asked.wait_s)
         return Store(engine, engine.db, decoder)
     if asked.shared:
         from kvstream.shared.engine import SharedEngine  # with redis-py, too

@@ -3,6 +3,7 @@
 ::
 
     place := redis://... | rediss://... | unix://...      a server: Redis, Valkey or kvstream
+           | redis+sentinel://HOST,HOST/NAME              the primary that Sentinels name
            | ["store:" | "rdb:" | "aof:"] path            without a prefix the content decides
            | s3://... | gs://... | az://... | file://...  an archive, where one can be read
 
@@ -22,7 +23,7 @@ from kvstream.archive.objects import SCHEMES
 from kvstream.errors import InvalidArgument, NoSuchStore
 from kvstream.storage.directory import LAYOUT_FILE
 from kvstream.storage.files import kind_of
-from kvstream.types.urls import refuse_url, server_url, show_url
+from kvstream.types.urls import refuse_url, sentinels_of, server_url, show_url
 
 MANIFEST_SUFFIX = ".manifest"
 LOG_FOLDER = "appendonlydir"
@@ -66,6 +67,8 @@ class Place:
         parts = urlsplit(show_url(self.address))
         database = self.database
         where = parts.netloc + (parts.path if parts.scheme == "unix" else "")
+        if (sentinels := sentinels_of(self.address)) is not None:
+            where += f"/{sentinels.name}"
         return f"{parts.scheme}://{where}" + (f"/{database}" if database is not None else "")
 
     @property
@@ -73,6 +76,8 @@ class Place:
         """The database in a URL; None if it has none."""
         if self.kind is not PlaceKind.SERVER:
             return None
+        if (sentinels := sentinels_of(self.address)) is not None:
+            return int(sentinels.db)
         parts = urlsplit(self.address)
         named = parse_qs(parts.query).get("db", [""])[-1]
         if parts.scheme != "unix":
@@ -85,7 +90,8 @@ class Place:
         if self.kind is not PlaceKind.SERVER:
             return False
         parts = urlsplit(self.address)
-        return parts.password is not None or "password" in parse_qs(parts.query)
+        options = parse_qs(parts.query)
+        return parts.password is not None or bool({"password", "sentinel_password"} & {*options})
 
 
 def parse_place(
@@ -112,6 +118,8 @@ def parse_place(
 
 def _check_url(url: str) -> None:
     """Raise InvalidArgument, which does not show the URL, if it has no parts."""
+    if sentinels_of(url) is not None:
+        return
     try:
         parts = urlsplit(url)
         _ = parts.port

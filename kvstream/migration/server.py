@@ -7,7 +7,8 @@ from kvstream.errors import KVStreamError, NoSuchKey, RequestError
 from kvstream.migration.items import STAGED_PREFIX
 from kvstream.migration.places import Place
 from kvstream.rdb.versions import Target, target_of
-from kvstream.remote.connection import Connection, connect, socket_connection
+from kvstream.remote.connection import Connection, socket_connection
+from kvstream.remote.failover import connect_present
 
 BULK_BYTES_MAX = 512 << 20
 """Longest argument of a request if the server does not report it: Redis's default."""
@@ -50,7 +51,8 @@ class Server:
         """Return the connection to a database; nothing is sent before the first command."""
         if db not in self._connections:
             user, password = self.place.user, self.place.password
-            client = connect(self.place.address, reply_s=REPLY_S, user=user, password=password)
+            address = self.place.address
+            client = connect_present(address, reply_s=REPLY_S, user=user, password=password)
             self._connections[db] = Connection(client, db)
         return self._connections[db]
 

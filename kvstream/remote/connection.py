@@ -572,6 +572,8 @@ class Connection:
         self._unblocks = False
         """Whether ``make_unblock`` may end waits: a link asks for its client ID before it waits."""
         self._closed = False
+        self.check_link: Callable[[Link], None] | None = None
+        """Called with each new connection before it is used; raises to refuse it."""
         settings = client.connection_pool.connection_kwargs
         if db is not None:
             settings["db"] = db
@@ -602,7 +604,15 @@ class Connection:
                 if link.is_open():
                     return link
                 link.close()
-        return self._link(self.client)
+        link = self._link(self.client)
+        if self.check_link is not None:
+            try:
+                self.check_link(link)
+            except BaseException as error:
+                mark_unsent(error)
+                link.close()
+                raise
+        return link
 
     def give_back(self, link: Link) -> None:
         """Keep a connection for the next command."""

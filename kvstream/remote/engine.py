@@ -98,6 +98,7 @@ class RemoteEngine:
         reply_s: float = REPLY_S,
     ) -> None:
         self.url, self._connect_s, self._reply_s = url, connect_s, reply_s
+        self._check_link: Callable[[Link], None] | None = None
         first = self._connect(db)
         self.db = first.db
         """The database that ``db`` or the URL names."""
@@ -142,7 +143,15 @@ class RemoteEngine:
         return cls(url, db, connect_s, reply_s)
 
     def _connect(self, db: int | None) -> Connection:
-        return self.connection_type(connect(self.url, self._connect_s, self._reply_s), db)
+        made = self.connection_type(connect(self.url, self._connect_s, self._reply_s), db)
+        made.check_link = self._check_link
+        return made
+
+    def check_links(self, check: Callable[[Link], None]) -> None:
+        """Call ``check`` with each connection before it is used."""
+        self._check_link = check
+        for connection in self._connections.values():
+            connection.check_link = check
 
     def connection(self, db: int | None = None) -> Connection:
         """Return the connections to a database; None: the one that was opened."""

@@ -10,7 +10,9 @@ To be replaced shows in many ways: a lost connection, no reply in time, ``READON
 has done a write that no replica confirms, the write is repeated with another primary alone.
 """
 
-from typing import Any, NoReturn, Self
+from contextlib import closing, suppress
+from random import sample
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from kvstream.errors import (
     AccessDenied,
@@ -23,6 +25,8 @@ from kvstream.errors import (
 )
 from kvstream.meta.idempotency import Request
 from kvstream.operations.append import Idempotency
+from kvstream.remote.connection import CONNECT_S as FIRST_S
+from kvstream.remote.connection import REPLY_S as LONGEST_S
 from kvstream.remote.connection import (
     Connection,
     ConnectionLost,
@@ -31,16 +35,21 @@ from kvstream.remote.connection import (
     ReplyLate,
     ReplyLost,
     WriteLate,
+    connect,
     is_tls_refusal,
     name_late,
+    translate_errors,
 )
 from kvstream.remote.engine import RemoteEngine
 from kvstream.remote.repeating import RepeatingEngine
-from kvstream.remote.sentinels import Address, Asker, role_of
+from kvstream.remote.sentinels import Address, Asker, require_primary, role_of
 from kvstream.types.clock import Clock, SystemClock, monotonic
 from kvstream.types.ids import AddID
 from kvstream.types.options import DATABASES_MAX, StoreOptions
 from kvstream.types.urls import Sentinels, sentinels_of
+
+if TYPE_CHECKING:
+    import redis
 
 WAIT_S = 30.0
 """Seconds that a call waits for a primary: Sentinels take some, and a new primary opens logs."""
@@ -163,10 +172,9 @@ class FailoverEngine(RepeatingEngine):
         """Return the engine of a server, if that is a primary."""
         url = self._sentinels.server(*address)
         engine = self.server_type.open(url, self.db, CONNECT_S, REPLY_S)
+        engine.check_links(require_primary)
         try:
-            role = role_of(engine.connection())
-            if role not in ("master", ""):
-                raise NotPrimary("it is a replica now")
+            engine.connection().greet()
         except BaseException:
             engine.close()
             raise
@@ -200,8 +208,15 @@ class FailoverEngine(RepeatingEngine):
     # --- beside operations ----------------------------------------------------------------------
 
     def connection(self, db: int | None = None) -> Connection:
-        """Return the connections to the primary."""
-        return self._get_engine(None).connection(self.db if db is None else db)
+        """Return the connections to the server that is the primary at this moment."""
+
+        def greeted(engine: RemoteEngine) -> Connection:
+            connection = engine.connection(self.db if db is None else db)
+            connection.greet()
+            return connection
+
+        found: Connection = self._repeat(greeted)
+        return found
 
     def has_transaction(self) -> bool:
         """Return whether this thread has a transaction open."""
@@ -225,3 +240,46 @@ class _Clock:
 
     def now_ms(self) -> int:
         return self._engine.now_ms()
+
+
+def find_primary(sentinels: Sentinels) -> str:
+    """Return the URL of the primary that Sentinels name now; see ``FailoverEngine.open``."""
+    wait_s = WAIT_S if sentinels.wait_s is None else sentinels.wait_s
+    engine = FailoverEngine("", sentinels, wait_s=wait_s)
+    try:
+        return engine._get_engine(None).url
+    finally:
+        engine.close()
+
+
+def find_replica(sentinels: Sentinels) -> str | None:
+    """Return the URL of a replica that follows and answers, one of several by chance, or None."""
+    found = Asker(sentinels).replicas()
+    for address in sample(found, len(found)):
+        url = sentinels.server(*address)
+        with suppress(ServerUnavailable), closing(Connection(connect(url, CONNECT_S))) as server:
+            link = server.take()
+            server.give_back(link)
+            with translate_errors():
+                if role_of(link) == "slave":
+                    return url
+    return None
+
+
+def connect_present(
+    url: str,
+    connect_s: float = FIRST_S,
+    reply_s: float = LONGEST_S,
+    *,
+    user: str | None = None,
+    password: str | None = None,
+) -> "redis.Redis":
+    """Return a client as ``connect`` does; for a URL of Sentinels, of the present primary.
+
+    The client stays with that server.
+    """
+    sentinels = sentinels_of(url)
+    if sentinels is not None:
+        url = find_primary(sentinels.as_user(user, password))
+        user = password = None
+    return connect(url, connect_s, reply_s, user=user, password=password)

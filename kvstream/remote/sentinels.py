@@ -9,8 +9,8 @@ been told its role yet. So who asks looks at the role of the server that was nam
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from kvstream.errors import InvalidArgument, KVStreamError, RequestError
-from kvstream.remote.connection import Connection, connect
+from kvstream.errors import InvalidArgument, KVStreamError
+from kvstream.remote.connection import Connection, Link, NotPrimary, connect
 from kvstream.remote.replies import members
 from kvstream.types.urls import Sentinels, netloc_of
 
@@ -100,13 +100,25 @@ class Asker:
         self._order = [sentinel, *(each for each in self._order if each != sentinel)]
 
 
-def role_of(connection: Connection) -> str:
+def require_primary(link: Link) -> None:
+    """Raise NotPrimary if a connection leads to a replica.
+
+    A server that has become one is refused here whenever it is connected to again.
+    """
+    role = role_of(link)
+    if role not in ("master", ""):
+        raise NotPrimary("it is a replica now")
+
+
+def role_of(link: Link) -> str:
     """Return the role of a server: ``master`` or ``slave``; empty if it tells nobody."""
-    for words in (("HELLO",), ("ROLE",)):
+    from redis import ResponseError
+
+    for word in ("HELLO", "ROLE"):
         try:
-            reply = connection.ask(*words)
-        except RequestError:  # not every user may send it
+            reply = link.ask((word,))
+        except ResponseError:  # not every user may send it
             continue
-        role = reply[0] if words == ("ROLE",) else members(reply).get("role", b"")
+        role = reply[0] if word == "ROLE" else members(reply).get("role", b"")
         return "slave" if role == b"replica" else bytes(role).decode()
     return ""

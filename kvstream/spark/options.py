@@ -41,7 +41,7 @@ from kvstream.types.ids import (
     range_start,
     time_ms,
 )
-from kvstream.types.urls import show_url
+from kvstream.types.urls import sentinels_start, show_url
 
 Options = Mapping[str, str]
 
@@ -51,7 +51,7 @@ PATTERN_RENAMED = "pattern is now called match; the old name will go in a later 
 MISSING_HINT = "the option ignoreMissing (--ignore-missing) treats it as empty"
 OPTIONS = (
     *("path", "paths", "url", "user", "password", "db", "ignoreMissing", "metaPrefix"),
-    *("archive", "at"),
+    *("archive", "at", "preferReplica"),
     *("stream", "match", "pattern", "table"),
     *("start", "end", "asof", "partitions", "mode", "columnNameOfCorruptRecord", "failOnDataLoss"),
     *("startingId", "maxEntriesPerTrigger", "minEntriesPerTrigger", "maxTriggerDelay", "group"),
@@ -178,7 +178,7 @@ def places(options: Options, *, with_archives: bool = False) -> list[Place]:
         raise InvalidArgument("an archive can only be read, by spark.read: give path or url here")
     paths, urls = (
         split_list(options, "path") or split_list(options, "paths"),
-        split_list(options, "url"),
+        _urls(options),
     )
     if [bool(paths), bool(urls), bool(archives)].count(True) != 1:
         hint = "" if options else f". {_TABLE_HINT}"
@@ -200,6 +200,17 @@ def places(options: Options, *, with_archives: bool = False) -> list[Place]:
     if repeated:
         raise InvalidArgument(f"the option {kind} names {show(repeated[0])} twice")
     return found
+
+
+def _urls(options: Options) -> list[str]:
+    """Return the URLs of the option ``url``; one of Sentinels names several hosts by commas."""
+    urls: list[str] = []
+    for part in split_list(options, "url"):
+        if "://" not in part and urls and sentinels_start(urls[-1]):
+            urls[-1] += f",{part}"
+        else:
+            urls.append(part)
+    return urls
 
 
 def split_list(options: Options, name: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -115,6 +115,14 @@ class Sentinels:
     options: tuple[tuple[str, str], ...] = field(repr=False)
     """Options of the URLs of servers, such as ``socket_timeout``."""
 
+    def as_user(self, user: str | None, password: str | None) -> "Sentinels":
+        """Return the same with a user and password for the servers, where they are given."""
+        own_user, _, own_password = self.login.removesuffix("@").partition(":")
+        own_user = own_user if user is None else quote(user, safe="")
+        own_password = own_password if password is None else quote(password, safe="")
+        login = f"{own_user}:{own_password}@" if own_user or own_password else ""
+        return replace(self, login=login)
+
     @property
     def shown(self) -> str:
         """The name and the Sentinels, for messages."""
@@ -148,6 +156,11 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::([0-9]{1,5}))?")
 def netloc_of(host: str, port: int) -> str:
     """Return an address as it stands in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def sentinels_start(text: str) -> bool:
+    """Return whether a text begins as the URL of Sentinels does."""
+    return text.partition("://")[0].strip().lower().endswith(SENTINEL)
 
 
 def sentinels_of(place: AnyPath) -> Sentinels | None:
@@ -215,7 +228,7 @@ def show_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         named = parse_qs(parts.query).get("db", [""])[-1]
-        if scheme.lower().endswith(SENTINEL):  # several hosts
+        if sentinels_start(url):  # several hosts
             has_host = bool(parts.netloc.rpartition("@")[2])
         else:
             has_host = bool(parts.hostname) and parts.port != 0

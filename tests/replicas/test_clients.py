@@ -7,14 +7,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
+from click.testing import CliRunner
 from redis.sentinel import Sentinel
 
 import kvstream
 from kvstream import Entry, Jobs, Queue, ServerUnavailable, Store, StoreClosed, UnknownOutcome
+from kvstream.cli.app import main
 from kvstream.jobs import Worker
+from kvstream.spark.read.batch import BatchReader
+from kvstream.spark.read.partitions import TaskPartition
+from kvstream.spark.read.servers import Server
 from tests.patience import PATIENCE_S, until
 from tests.replicas.sentinels import NAME, TOLD_S, Sentinels, sentinel_program
 from tests.replicas.servers import Node, refuse_differences, replica_of, wait_equal, wait_linked
@@ -196,7 +202,8 @@ def test_an_exchange_of_roles_loses_and_doubles_nothing(pair: Pair) -> None:
         counts = values(store, "planned")
         assert max(counts.values()) == 1
         assert set(adding.added) == set(counts)
-    pair.settle()
+        pair.settle()
+        assert store.stats()["replication"]["role"] == "master"
 
 
 def test_a_killed_primary_is_followed_and_each_add_is_there_once(pair: Pair) -> None:
@@ -271,6 +278,62 @@ def test_a_worker_runs_each_job(pair: Pair) -> None:
         worker.join()
     assert set(done) == set(range(70))
     pair.settle()
+
+
+def test_commands_migrations_and_spark_take_the_url(pair: Pair, tmp_path: Path) -> None:
+    place = ["--url", pair.url]
+    runs = CliRunner()
+    added = runs.invoke(main, [*place, "add", "told", "v=1"])
+    assert added.exit_code == 0, added.output
+    pair.fail_over()
+    pair.settle()
+    again = runs.invoke(main, [*place, "add", "told", "v=2"])
+    assert again.exit_code == 0, again.output
+    assert runs.invoke(main, [*place, "cmd", "XLEN", "told"]).output.strip() == "(integer) 2"
+    wait_equal(*pair.nodes)
+
+    migrated = runs.invoke(
+        main,
+        [
+            "migrate",
+            "run",
+            "--match",
+            "told",
+            "--state",
+            str(tmp_path),
+            pair.url,
+            str(tmp_path / "copy"),
+        ],
+    )
+    assert migrated.exit_code == 0, migrated.output
+    with Store.open(tmp_path / "copy") as copy:
+        assert sorted(values(copy, "told")) == ["1", "2"]
+        assert copy.check() == []
+
+    options = {"url": f"{pair.url},redis://127.0.0.1:1", "stream": "told"}
+    with pytest.raises(ServerUnavailable):
+        _read(options)
+    options["url"] = pair.url
+    assert _read(options) == ([b"1", b"2"], pair.nodes[1].port)
+    assert _read({**options, "preferreplica": "false"}) == ([b"1", b"2"], None)
+
+
+def _read(options: dict[str, str]) -> tuple[list[bytes], int | None]:
+    """Read a stream as a batch of Spark; return its values, and the port of the replica."""
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    schema = StructType([StructField("v", BinaryType())])
+    reader = BatchReader(options, schema)
+    found: list[bytes] = []
+    port = None
+    for partition in reader.partitions():
+        assert isinstance(partition, TaskPartition)
+        for source, _ in partition.parts:
+            assert isinstance(source, Server)
+            port = None if source.node is None else urlsplit(source.node.address).port
+        for batch in reader.read(partition):
+            found += batch.column("v").to_pylist()
+    return found, port
 
 
 def test_redis_py_follows_too(pair: Pair) -> None:

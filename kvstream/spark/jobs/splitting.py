@@ -26,7 +26,8 @@ from kvstream.operations import keyspace
 from kvstream.operations.images.load import restate
 from kvstream.rdb import payload
 from kvstream.rdb.versions import NEWEST
-from kvstream.remote.connection import Connection, connect
+from kvstream.remote.connection import Connection
+from kvstream.remote.failover import connect_present
 from kvstream.remote.replies import unix_ms
 from kvstream.spark.jobs.places import Say
 from kvstream.spark.options import Place
@@ -76,7 +77,7 @@ class LongStream:
         return parse_place(self.target, create=True).kind is PlaceKind.SERVER
 
     def source_connection(self) -> Connection:
-        return Connection(connect(self.source, reply_s=300.0), self.db)
+        return Connection(connect_present(self.source, reply_s=300.0), self.db)
 
     def target_client(self) -> Any:
         return client_of(Place("url", self.target, self.db))

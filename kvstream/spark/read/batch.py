@@ -19,7 +19,7 @@ from kvstream.spark.read.partitions import (
     bounds,
     task_partitions,
 )
-from kvstream.spark.read.servers import Server, ServerReader, client_of
+from kvstream.spark.read.servers import Server, ServerReader, node_of
 from kvstream.spark.read.stores import make_copy, pieces_of, require, streams_of
 from kvstream.spark.schema import ReadSchema, read_schema
 
@@ -44,6 +44,7 @@ class BatchReader(DataSourceReader):
         self._partitions = number(options, "partitions", None, least=1)
         self._missing_is_empty = flag(options, "ignoremissing", False)
         self._fail_on_loss = flag(options, "failondataloss", True)
+        self._from_replica = flag(options, "preferreplica", True)
         self._schema: ReadSchema = read_schema(options, schema)
         self._spec = ReadSpec.of(options)
 
@@ -67,11 +68,12 @@ class BatchReader(DataSourceReader):
             source = archives.find(place, self._at_ms, self._staging)
             require = partial(self._require, place=place)
             return source, archives.plan(source, self._spec, tasks, require)
-        reader = ServerReader(client_of(place))
+        server = Server(place, self._fail_on_loss, node_of(place) if self._from_replica else None)
+        reader = ServerReader(server.client())
         try:
             keys = reader.streams(self._spec)
             self._require(keys, place)
-            return Server(place, self._fail_on_loss), reader.pieces(keys, self._spec, tasks)
+            return server, reader.pieces(keys, self._spec, tasks)
         finally:
             reader.close()
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream import opening
 from kvstream.arrow.batches import PAGE_MIN, next_page
-from kvstream.errors import NoSuchKey, RequestError
+from kvstream.errors import NoSuchKey, RequestError, ServerUnavailable
 from kvstream.layout.columns import Columns, of_replies
 from kvstream.operations.reads.counts import Ends
-from kvstream.remote.connection import Connection, connect, raise_first_error, translate_errors
+from kvstream.remote.connection import Connection, raise_first_error, translate_errors
+from kvstream.remote.failover import connect_present, find_replica
 from kvstream.remote.replies import members
 from kvstream.spark.options import Place, is_stream
 from kvstream.spark.read.partitions import (
@@ -27,6 +28,7 @@ from kvstream.spark.read.partitions import (
 )
 from kvstream.store import Store
 from kvstream.types.ids import StreamID, new_id
+from kvstream.types.urls import sentinels_of
 
 if TYPE_CHECKING:
     import redis
@@ -43,12 +45,23 @@ _TOO_LARGE = "the reply would exceed"
 
 
 def client_of(place: Place) -> "redis.Redis":
-    """Return a client of a place, not connected yet."""
-    client = connect(place.address, user=place.user, password=place.password)
+    """Return a client of a place, not connected yet; for Sentinels, of the present primary."""
+    client = connect_present(place.address, user=place.user, password=place.password)
     if place.db is not None:
         client.connection_pool.connection_kwargs["db"] = place.db
     client.response_callbacks.clear()
     return client
+
+
+def node_of(place: Place) -> Place | None:
+    """Return a replica that Sentinels name, to plan a read with and read from; None: the place."""
+    sentinels = sentinels_of(place.address)
+    if sentinels is None:
+        return None
+    sentinels = sentinels.as_user(place.user, place.password)
+    db = int(sentinels.db) if place.db is None else place.db
+    url = find_replica(sentinels)
+    return None if url is None else Place("url", url, db)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +70,27 @@ class Server:
 
     place: Place
     fail_on_loss: bool = True
+    node: Place | None = None
+    """The server that was planned with, of those that Sentinels know; None: the place itself."""
 
     @property
     def shown(self) -> str:
         return self.place.shown
 
     def open(self, pieces: Sequence[Piece]) -> "ServerReader":
-        return ServerReader(client_of(self.place), self)
+        return ServerReader(self.client(), self)
+
+    def client(self) -> "redis.Redis":
+        """Return a client of the server that was planned with; if it is gone, of the primary."""
+        if self.node is not None:
+            client = client_of(self.node)
+            try:
+                Connection(client).greet()
+            except ServerUnavailable:
+                client.close()
+            else:
+                return client
+        return client_of(self.place)
 
     def store(self) -> Store:
         """Open the server as the library does."""

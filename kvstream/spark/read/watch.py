@@ -5,16 +5,26 @@ asked by XINFO STREAM.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
-from kvstream.errors import BusyGroup, Corruption, DataError, InvalidArgument, StoreError, quote
+from kvstream.errors import (
+    BusyGroup,
+    Corruption,
+    DataError,
+    InvalidArgument,
+    ServerUnavailable,
+    StoreError,
+    quote,
+)
 from kvstream.layout.columns import Columns
 from kvstream.layout.keys import qualified
 from kvstream.operations import info
 from kvstream.operations.reads import counts
 from kvstream.operations.reads.counts import Ends
+from kvstream.remote.connection import Connection
 from kvstream.spark.options import Place
 from kvstream.spark.read.partitions import DataLoss, Piece, ReadSpec, Source
 from kvstream.spark.read.servers import Server, ServerReader, client_of
@@ -22,6 +32,8 @@ from kvstream.spark.read.stores import CACHE_BYTES, pieces_of, store_pages, stre
 from kvstream.store import Store
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import MAX_ID, StreamID
+
+T = TypeVar("T")
 
 PIECE_MOST = 50_000
 """Entries of a piece at most: a task holds them in memory until it has checked their number."""
@@ -185,11 +197,33 @@ class FollowReader:
 
 
 class ServerWatch:
-    """A followed server."""
+    """A followed server; after a failover, the primary that Sentinels name then."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._reader = ServerReader(client_of(place))
+        self._open_reader: ServerReader | None = None
+
+    @property
+    def _reader(self) -> ServerReader:
+        if self._open_reader is None:
+            self._open_reader = ServerReader(client_of(self._place))
+        return self._open_reader
+
+    def _ask(self, call: Callable[[ServerReader], T]) -> T:
+        """Call with the reader; with a new one, once more, if its server is gone or replaced."""
+        try:
+            return call(self._reader)
+        except ServerUnavailable:
+            self._close()
+        except BaseException:
+            self._close()
+            raise
+        return call(self._reader)
+
+    def _close(self) -> None:
+        reader, self._open_reader = self._open_reader, None
+        if reader is not None:
+            reader.close()
 
     @property
     def shown(self) -> str:
@@ -199,10 +233,10 @@ class ServerWatch:
         """Do nothing: each command returns the current state."""
 
     def keys(self, spec: ReadSpec) -> list[bytes]:
-        return self._reader.streams(spec)
+        return self._ask(lambda reader: reader.streams(spec))
 
     def ends(self, keys: Sequence[bytes]) -> list[Ends | None]:
-        return self._reader.ends(keys)
+        return self._ask(lambda reader: reader.ends(keys))
 
     def live_after(self, key: bytes, ends: Ends, eid: StreamID) -> int | None:
         """Return the number of entries above an ID; None if counting them costs too much."""
@@ -214,7 +248,8 @@ class ServerWatch:
         last = after
         while count > 0:
             piece = Piece(key, last.next(), MAX_ID, 0)
-            ids = self._reader.ids(piece, min(count, NTH_PAGE))
+            size = min(count, NTH_PAGE)
+            ids = self._ask(lambda reader, piece=piece, size=size: reader.ids(piece, size))  # type: ignore[misc]
             if not ids:
                 break
             last, count = ids[-1], count - len(ids)
@@ -224,17 +259,22 @@ class ServerWatch:
         return Server(self._place, fail_on_loss)
 
     def pieces(self, key: bytes, above: StreamID, end: StreamID, parts: int) -> list[Piece]:
-        return self._reader.pieces([key], ReadSpec((key,), (), above.next(), end), parts)
+        spec = ReadSpec((key,), (), above.next(), end)
+        return self._ask(lambda reader: reader.pieces([key], spec, parts))
 
     def show_progress(self, group: bytes, positions: dict[bytes, Position]) -> None:
         """Set a consumer group to the query's positions, so that XINFO GROUPS shows its lag."""
-        for key, position in positions.items():
-            read = () if position.added is None else ("ENTRIESREAD", position.added)
-            words = (key, group, bytes(position.id))
-            with suppress(BusyGroup):
-                self._reader.connection.do("XGROUP", "CREATE", *words, *read)
-                continue
-            self._reader.connection.do("XGROUP", "SETID", *words, *read)
+        self._ask(lambda reader: _set_groups(reader.connection, group, positions))
+
+
+def _set_groups(connection: Connection, group: bytes, positions: dict[bytes, Position]) -> None:
+    for key, position in positions.items():
+        read = () if position.added is None else ("ENTRIESREAD", position.added)
+        words = (key, group, bytes(position.id))
+        with suppress(BusyGroup):
+            connection.do("XGROUP", "CREATE", *words, *read)
+            continue
+        connection.do("XGROUP", "SETID", *words, *read)
 
 
 Watch = StoreWatch | ServerWatch
