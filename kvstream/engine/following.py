@@ -106,9 +106,7 @@ class Following:
         """Refuse the writes of others, and let no thread of the store change it, or end that."""
         engine = self._engine
         engine.database.write_guard.follow(ReplicaReadOnly() if rests else None)
-        engine.expiry.follows = engine.timers.follows = rests
-        if not rests:
-            engine.timers.wake()
+        self.work(not rests)
 
     # --- changes of the role --------------------------------------------------------------------
 
@@ -180,8 +178,15 @@ class Following:
         What is written from now on would be in this store alone.
         """
         engine = self._engine
-        engine.expiry.follows = engine.timers.follows = True
+        self.work(False)
         engine.run(Txn.write_seen)
+
+    def work(self, works: bool) -> None:
+        """Let the threads of the store change it, or rest: only while it is no replica."""
+        engine = self._engine
+        engine.expiry.follows = engine.timers.follows = not works
+        if works:
+            engine.timers.wake()
 
     def end_history(self) -> None:
         """Forget the history: nobody follows any more."""

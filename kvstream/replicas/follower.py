@@ -5,20 +5,16 @@ the primary's history is another one, or its log is not there any more, it takes
 """
 
 import logging
-import socket
-import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
 from kvstream.engine.engine import Engine
 from kvstream.engine.following import Source
 from kvstream.errors import (
-    AccessDenied,
     Corruption,
     DataError,
     KVStreamError,
@@ -31,8 +27,9 @@ from kvstream.layout.history import History, Place
 from kvstream.logs import NOTICE, Throttle
 from kvstream.replicas import protocol
 from kvstream.replicas.applying import Applier
+from kvstream.replicas.connection import Connection, LinkOptions
 from kvstream.replicas.copying import Incoming
-from kvstream.replicas.protocol import Continue, Copy, Frame, FrameReader
+from kvstream.replicas.protocol import Continue, Copy, Frame
 from kvstream.replicas.sending import locate
 from kvstream.storage import replacement
 from kvstream.storage.batch import Batch, Family
@@ -47,9 +44,6 @@ RETRY_S = 0.1
 """Pause before a lost link is made anew."""
 REFUSED_S = 1.0
 """The same after a refusal, or an error in what was received."""
-CONNECT_S = 5.0
-RECEIVED = 256 << 10
-"""Bytes that are received at a time, and acknowledged together."""
 
 
 class Link(StrEnum):
@@ -59,20 +53,6 @@ class Link(StrEnum):
     CONNECTING = "connecting"
     SYNC = "sync"
     CONNECTED = "connected"
-
-
-@dataclass(frozen=True, slots=True)
-class LinkOptions:
-    """How a replica connects; times in seconds."""
-
-    port: int = 0
-    """The port at which the replica itself serves, for the primary to show."""
-    announce_ip: str = ""
-    user: str = ""
-    password: str = ""
-    timeout_s: float = 60.0
-    tls: Callable[[], ssl.SSLContext] | None = None
-    """Makes the context of TLS; None: a plain connection."""
 
 
 class Follower(threading.Thread):
@@ -102,6 +82,8 @@ class Follower(threading.Thread):
         """How many copies were taken."""
         self.primary_lsn = 0
         """The primary's last row, as its last heartbeat said."""
+        self.confirmed_lsn = 0
+        """The last row that clients know to be on replicas, as it said, too."""
         self.hands_over = hands_over
         """The source was not yet asked to become the primary, or has not said that it is."""
         self.is_asked = False
@@ -110,8 +92,7 @@ class Follower(threading.Thread):
         """Why it does not become the primary."""
         self._engine, self._options, self._changed = engine, options, changed
         self._stop_event = threading.Event()
-        self._socket: socket.socket | None = None
-        self._reader = FrameReader()
+        self._connection: Connection | None = None
         self._needs_copy = False
         self._echo = 0
         self._undurable: deque[tuple[int, int]] = deque()
@@ -132,9 +113,8 @@ class Follower(threading.Thread):
     def stop(self) -> None:
         """Apply nothing more, from now on, and end soon; any thread may call it."""
         self._stop_event.set()
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+        if (connection := self._connection) is not None:
+            connection.shut()
 
     def is_current(self) -> bool:
         """Return whether what arrives is to be applied."""
@@ -167,9 +147,9 @@ class Follower(threading.Thread):
         self._stop_event.wait(pause_s)
 
     def _disconnect(self) -> None:
-        link, self._socket = self._socket, None
-        if link is not None:
-            link.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
         if self.link is Link.CONNECTED or self.link is Link.SYNC:
             self.down_since = monotonic()
         self._set(Link.CONNECT)
@@ -184,23 +164,25 @@ class Follower(threading.Thread):
     def _follow_once(self) -> None:
         options = self._options()
         self._set(Link.CONNECTING)
-        self._reader, self._echo = FrameReader(), 0  # another primary has another clock
-        self._connect(options)
-        self._introduce(options)
+        self._echo = 0  # another primary has another clock
+        self._connection = connection = Connection(self.source, options)
+        if not self.is_current():  # it was stopped before it had the socket
+            raise SourceNotReady("it was stopped")
+        connection.introduce()
         place = self.place
         if place is None or self._needs_copy:
             place = protocol.NO_PLACE
-        reply = self._ask_for_rows(place)
+        reply = self._ask_for_rows(connection, place)
         self._set(Link.SYNC)
         if isinstance(reply, Copy):
             self._take_copy(reply)
         else:
             self._apply_log(reply)
 
-    def _ask_for_rows(self, place: Place) -> Continue | Copy:
+    def _ask_for_rows(self, connection: Connection, place: Place) -> Continue | Copy:
         self.is_asked = self.is_asked or self.hands_over
-        self._send(protocol.encode_sync(place, self.hands_over))
-        line = self._line()
+        connection.send(protocol.encode_sync(place, self.hands_over))
+        line = connection.line()
         self.is_asked = False
         try:
             reply = protocol.decode_reply(line)
@@ -212,58 +194,21 @@ class Follower(threading.Thread):
         self.hands_over = False
         return reply
 
-    def _connect(self, options: LinkOptions) -> None:
-        plain = socket.create_connection(self.source, min(CONNECT_S, options.timeout_s))
-        self._socket = plain
-        if options.tls is not None:
-            self._socket = options.tls().wrap_socket(plain, server_hostname=self.source.host)
-        self._socket.settimeout(options.timeout_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self.is_current():  # it was stopped before it had the socket
-            raise SourceNotReady("it was stopped")
-
-    def _introduce(self, options: LinkOptions) -> None:
-        """Authenticate, and say where this replica listens."""
-        if options.password:
-            words = [options.user, options.password] if options.user else [options.password]
-            if (answer := self._ask("AUTH", *words))[:1] == b"-":
-                raise AccessDenied(answer[1:].decode("utf-8", "replace"))
-        settings: list[str | int] = ["listening-port", options.port]
-        if options.announce_ip:
-            settings += ["ip-address", options.announce_ip]
-        answer = self._ask("REPLCONF", *settings, "capa", "kvstream")
-        if answer[:1] == b"-":
-            raise _refusal(answer[1:].decode("utf-8", "replace"))
-
-    def _ask(self, *words: str | int) -> bytes:
-        self._send(protocol.encode_request(*words))
-        return self._line()
-
     def _send(self, data: bytes) -> None:
-        assert self._socket is not None
-        self._socket.sendall(data)
-
-    def _line(self) -> bytes:
-        while (line := self._reader.line()) is None:
-            self._receive()
-        return line
-
-    def _receive(self) -> None:
-        """Wait for bytes; OSError if none come within the timeout, or the link has ended."""
-        assert self._socket is not None
-        data = self._socket.recv(RECEIVED)
-        if not data:
-            raise OSError("the primary has closed it")
-        self._reader.feed(data)
-        self.last_io = monotonic()
+        assert self._connection is not None
+        self._connection.send(data)
 
     def _frames(self) -> Iterator[Frame]:
         """Yield the next whole frames; acknowledge behind them if there was a heartbeat."""
-        self._receive()
+        connection = self._connection
+        assert connection is not None
+        connection.receive()
+        self.last_io = connection.last_io
         has_beaten = False
-        for frame in self._reader.frames():
+        for frame in connection.reader.frames():
             if frame.kind == protocol.BEAT:
                 self._echo, self.primary_lsn = frame.a, frame.b
+                self.confirmed_lsn = protocol.decode_confirmed(frame)
                 has_beaten = True
             else:
                 yield frame
@@ -399,12 +344,6 @@ class Follower(threading.Thread):
 
 
 _UNDURABLE_MAX = 100_000
-
-
-def _refusal(text: str) -> KVStreamError:
-    if text.startswith("NOAUTH"):
-        return AccessDenied(f"{text} Set masterauth")
-    return ReplicationRefused(text)
 
 
 def _try_to_open(folder: Path, engine: Engine) -> None:

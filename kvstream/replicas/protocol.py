@@ -16,7 +16,8 @@ A replica connects as a client, authenticates, and says by REPLCONF where it lis
 
     frame    := kind(u8) a(u64) b(u64) length(u32) payload
       LOG   1   a log, b offset: bytes of that file; they follow those before them, or a begins
-      BEAT  2   a the primary's clock in ns, b its last lsn; a is echoed
+      BEAT  2   a the primary's clock in ns, b its last lsn; a is echoed. payload confirmed(u64),
+                the last lsn that clients know to be on replicas; older primaries send none
       FILES 3   payload JSON: [[name, size, SHA-256 in hexadecimal]...], the files of the copy
       FILE  4   a index, b offset: bytes of one of the files
       DONE  5   all the files that were asked for have been sent
@@ -44,6 +45,7 @@ COMMAND = b"KVSTREAM.SYNC"
 FAILOVER = b"FAILOVER"
 LOG, BEAT, FILES, FILE, DONE = 1, 2, 3, 4, 5
 _HEAD = Struct(">BQQI")
+_LSN = Struct(">Q")
 HEAD_BYTES = _HEAD.size
 PAYLOAD_MAX = 16 << 20
 """Bytes of a payload that a replica accepts: FILES of 100,000 files has some 10 MB."""
@@ -90,6 +92,17 @@ class File(NamedTuple):
 def encode_head(kind: int, a: int, b: int, length: int) -> bytes:
     """Return the head of a frame."""
     return _HEAD.pack(kind, a, b, length)
+
+
+def encode_beat(clock_ns: int, lsn: int, confirmed: int) -> bytes:
+    """Return a heartbeat."""
+    return _HEAD.pack(BEAT, clock_ns, lsn, _LSN.size) + _LSN.pack(confirmed)
+
+
+def decode_confirmed(beat: Frame) -> int:
+    """Return the last lsn that clients know to be on replicas; 0 if a heartbeat has none."""
+    confirmed: int = _LSN.unpack_from(beat.payload)[0] if len(beat.payload) >= _LSN.size else 0
+    return confirmed
 
 
 def encode_request(*words: bytes | str | int) -> bytes:

@@ -191,6 +191,8 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"replica-ack-timeout": (2000, count(1, I32_MAX)),
     b"replica-acks-degrade": (False, truth),
     b"replica-lease-ms": (1000, count(0, I32_MAX)),
+    b"replica-recovery-timeout": (30, count(0, I32_MAX)),
+    b"replica-validity": (600, count(0, I32_MAX)),
     b"sanitize-dump-payload": (b"no", word(b"no", b"yes", b"clients")),
 }
 """By name: the default, and the parser."""

@@ -218,7 +218,10 @@ async def serve(
         if options.unixsocket is not None and socket_status is not None:
             _remove_socket(options.unixsocket, socket_status)
         executor.replication.stop()
-        return await drain(executor, executor.options.shutdown_timeout)
+        ending = await drain(executor, executor.options.shutdown_timeout)
+        if not ending.undurable:
+            executor.replication.note_end()
+        return ending
 
 
 async def _send_the_rest(executor: Executor) -> None:

@@ -15,21 +15,30 @@ from kvstream.server.runtime.replication.states import (
 
 
 def primary(acked: float = inf, heard: float = inf, degrades: bool = False) -> OfPrimary:
-    return OfPrimary(True, acked, heard, degrades)
+    return OfPrimary(True, acked, heard, degrades, False)
+
+
+def replica(copying: bool = False, lacks: bool = False, valid: float = inf) -> OfReplica:
+    return OfReplica(True, copying, lacks, valid)
 
 
 @pytest.mark.parametrize(
     ("known", "state"),
     [
-        (OfPrimary(False, inf, inf, False), State.ALONE),
+        (OfPrimary(False, inf, inf, False, False), State.ALONE),
         (primary(), State.PRIMARY),
         (primary(acked=10.0), State.PRIMARY),
         (primary(acked=9.9), State.FENCED),
         (primary(heard=9.9), State.FENCED),
         (primary(acked=9.9, degrades=True), State.DEGRADED),
         (primary(acked=9.9, heard=9.9, degrades=True), State.FENCED),
-        (OfReplica(False, False), State.SYNCING),
-        (OfReplica(True, False), State.REPLICA),
+        (OfPrimary(True, 9.9, inf, True, True), State.SUSPECT),
+        (OfReplica(False, True, False, inf), State.SYNCING),
+        (replica(), State.REPLICA),
+        (replica(valid=10.0), State.REPLICA),
+        (replica(valid=9.9), State.BEHIND),
+        (replica(copying=True), State.BEHIND),
+        (replica(lacks=True), State.BEHIND),
     ],
 )
 def test_a_state_follows_from_what_is_known(known: OfPrimary | OfReplica, state: State) -> None:
@@ -40,6 +49,8 @@ def test_each_state_has_a_row() -> None:
     assert set(ALLOWED) == set(State)
     writable = {state for state, allowed in ALLOWED.items() if allowed.writes is None}
     assert writable == {State.ALONE, State.PRIMARY, State.DEGRADED}
+    promotable = {state for state, allowed in ALLOWED.items() if allowed.may_be_promoted}
+    assert not promotable & {State.SYNCING, State.BEHIND}
 
 
 @pytest.mark.parametrize(

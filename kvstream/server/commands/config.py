@@ -56,7 +56,10 @@ def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
     `replica-announce-port`, `replica-priority`, `replica-serve-stale-data`, `repl-timeout`,
     `repl-backlog-size` (bytes of logs on disk, 1 GB by default), `repl-backlog-ttl`,
     `min-replicas-to-write`, `min-replicas-max-lag`, `tls-replication`, and of kvstream's own
-    `replica-acks`, `replica-ack-timeout`, `replica-acks-degrade` and `replica-lease-ms`.
+    `replica-acks`, `replica-ack-timeout` (ms), `replica-acks-degrade`, `replica-lease-ms`,
+    `replica-validity` (seconds after which a replica without a link has the priority 0; 0: never)
+    and `replica-recovery-timeout` (seconds for which a primary asks its replicas after a power
+    loss).
 
     A memory value beyond 63 bits is refused: Redis wraps `20000000000gb` around.
     """

@@ -345,6 +345,7 @@ def _replication(server: Executor, txn: Txn) -> Fields:
         *role,
         *_replicas(replication),
         ("master_failover_state", replication.failover.state),
+        ("replication_state", replication.state),
         ("master_replid", run_id() if history is None else history.branch.hex()),
         ("master_replid2", "0" * 40 if former is None else former.branch.hex()),
         ("master_repl_offset", replication.lsn),

@@ -27,6 +27,8 @@ COMMANDS = Family("server")
 _PORT_MAX = 65535
 _ROLE = flags("admin noscript stale no_async_loading local")
 _LINK = flags("admin noscript no_async_loading no_multi local")
+_SYNC = flags("admin noscript stale no_async_loading no_multi local")
+"""A primary that answers nobody else answers replicas."""
 _ON_REPLICA = (
     "{} cannot be used with replica instances. Please also note that since Redis 4.0 if a replica "
     "is configured to be writable (which is not the default) writes to replicas are just local and "
@@ -66,6 +68,7 @@ def _follow(txn: Txn, client: Client, argv: Argv) -> Reply:
     if argv[1].upper() == b"NO" and argv[2].upper() == b"ONE":
         if replication.source is not None:
             replication.change_role(None)
+        replication.trust()
         return OK
     port = integer(argv[2], "Invalid master port")
     if not 0 <= port <= _PORT_MAX:
@@ -178,7 +181,7 @@ _refuse_redis("psync", "replicationid offset", "2.8.0", -3)
 _refuse_redis("sync", "", "1.0.0", 1)
 
 
-@COMMANDS.command("kvstream.sync", "version epoch branch lsn [FAILOVER]", _LINK, since=OURS)
+@COMMANDS.command("kvstream.sync", "version epoch branch lsn [FAILOVER]", _SYNC, since=OURS)
 def kvstream_sync(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Make this connection that of a replica, which gets the log from its position on, or a copy.
 

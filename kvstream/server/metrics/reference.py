@@ -71,6 +71,7 @@ ALERTS = {
     "A primary has no replica": (
         'kvstream_replication_role{role="primary"} == 1 and kvstream_replication_replicas == 0'
     ),
+    "A primary takes no writes": 'kvstream_replication_state{state=~"fenced|suspect"} == 1',
     "Another server has the archive": 'kvstream_archive_state{state="taken"} == 1',
     "Streams without metrics": "kvstream_streams_left_out > 0",
 }

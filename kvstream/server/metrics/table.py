@@ -20,6 +20,7 @@ from kvstream.server.metrics.metric import (
     level,
 )
 from kvstream.server.runtime.client import ChannelKind
+from kvstream.server.runtime.replication.states import State
 from kvstream.types.ids import StreamID
 from kvstream.version import VERSION
 
@@ -307,8 +308,14 @@ def _roles(view: View) -> Values:
     return [(("primary",), float(not is_replica)), (("replica",), float(is_replica))]
 
 
+def _role_states(view: View) -> Values:
+    present = view.executor.replication.state
+    return [((state.value,), float(state is present)) for state in State]
+
+
 _REPLICATION = (
     gauge("kvstream_replication_role", "1 for the current role.", _roles, ("role",)),
+    gauge("kvstream_replication_state", "1 for the current state.", _role_states, ("state",)),
     level(
         "kvstream_replication_lsn",
         "Rows in the history of the store; 0 while it has none.",

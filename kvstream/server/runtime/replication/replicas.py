@@ -112,15 +112,18 @@ class Replicas:
         server: Server,
         loop: Loop,
         lsn: Callable[[], int],
+        confirmed: Callable[[], int],
         is_waited_for: Callable[[], bool],
         changed: Callable[[], None],
     ) -> None:
-        """``lsn`` returns the last row; ``changed`` is called after one has come or gone.
+        """``lsn`` returns the last row, ``confirmed`` the last one that clients know to be on
+        replicas; ``changed`` is called after one has come or gone.
 
         While ``is_waited_for`` each send asks for an answer.
         """
         self._server, self._engine, self._loop = server, server.engine, loop
-        self._lsn, self._is_waited_for, self._changed = lsn, is_waited_for, changed
+        self._lsn, self._confirmed = lsn, confirmed
+        self._is_waited_for, self._changed = is_waited_for, changed
         self.linked: dict[Client, Replica] = {}
         """Those that have asked for the log."""
         self.counts = Counts()
@@ -161,6 +164,13 @@ class Replicas:
         self.linked[client] = replica
         work = partial(self._prepare, replica, place)
         threading.Thread(target=work, name="kvstream-replica", daemon=True).start()
+
+    def turn_away(self, client: Client, why: str) -> None:
+        """Say to a replica that asks for the log that it gets nothing now."""
+        replica = introduce(client)
+        replica.link = self._loop.link_to(client)
+        self.linked[client] = replica
+        self.refuse(replica, why)
 
     def _prepare(self, replica: Replica, place: Place) -> None:
         """Find out what a replica gets; in a thread of its own."""
@@ -302,7 +312,7 @@ class Replicas:
         """Send what is left, and a heartbeat: the replicas answer behind it."""
         self.flush()
         clock_ns = int(monotonic() * _NS)
-        head = protocol.encode_head(protocol.BEAT, clock_ns, self._lsn(), 0)
+        head = protocol.encode_beat(clock_ns, self._lsn(), self._confirmed())
         for replica in self:
             try:
                 if replica.feed is not None and replica.link is not None and replica.link.flush():

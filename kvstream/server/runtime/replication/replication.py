@@ -1,6 +1,7 @@
 """The replication of one server: what commands, INFO and the turns see of it."""
 
 import logging
+from functools import partial
 from math import inf
 
 from kvstream.commands.command import Answer
@@ -18,10 +19,12 @@ from kvstream.server.runtime.loop import Loop
 from kvstream.server.runtime.replication import lease
 from kvstream.server.runtime.replication.acks import ReplicaAcks
 from kvstream.server.runtime.replication.failover import Failover
-from kvstream.server.runtime.replication.replicas import NO_LOG, Replicas
+from kvstream.server.runtime.replication.recovery import Asking, Notes, Recovery, is_ahead
+from kvstream.server.runtime.replication.replicas import NO_LOG, Replicas, introduce
 from kvstream.server.runtime.replication.role import Role
 from kvstream.server.runtime.replication.states import (
     ALLOWED,
+    SUSPECT,
     OfPrimary,
     OfReplica,
     State,
@@ -52,8 +55,8 @@ class Replication:
         self._server, self._engine = server, server.engine
         self._dispatcher, self._loop = dispatcher, loop
         self.waits: Waits
-        own = lambda: self.lsn, lambda: bool(self.waits), self._note_replicas
-        self.replicas = Replicas(server, loop, *own)
+        own = (lambda: self.lsn, lambda: self.confirmed, lambda: bool(self.waits))
+        self.replicas = Replicas(server, loop, *own, self._note_replicas)
         self.role = Role(server, blocking, loop, self.replicas, self._note_link)
         self.failover = Failover(self._engine, blocking.pause, self.role, self.replicas)
         self.waits = Waits(self._engine, blocking, self.replicas.online, lambda: self.lsn)
@@ -72,6 +75,12 @@ class Replication:
         """Those that asked for the log in this turn, with their positions."""
         self._watches_acks = self._watches_failover = False
         self.history: History | None = None
+        self._notes = Notes(self._engine.database.own_path)
+        self._recovery: Recovery | None = None
+        """What replicas have said since a power loss; None: there was none, or it is over."""
+        self._asking: Asking | None = None
+        self._last_online: dict[Source, float] = {}
+        """When each replica had the log last."""
 
     # --- the server -----------------------------------------------------------------------------
 
@@ -80,10 +89,19 @@ class Replication:
         self.replicas.is_running = True
         self.role.start(wanted)
         self.refresh()
+        if self.follower is None:
+            known = self._notes.known
+            self._last_online = dict.fromkeys(known.replicas, monotonic())
+            if known.has_lost_power and self.history is not None:
+                self._become_suspect()
+            else:
+                self._note_known()
+        self.refresh()
 
     def stop(self) -> None:
         """End the links: the server stops."""
         self.role.stop()
+        self._stop_asking()
         for replica in self.replicas:
             self.replicas.leave(replica.client)
         self.replicas.is_running = False
@@ -93,7 +111,9 @@ class Replication:
         if not self.replicas.is_running:
             return
         self.replicas.drop_silent()
+        self._end_recovery()
         self.refresh()
+        self._note_known()
         if self._is_left_alone():
             self._engine.following.end_history()
             self.refresh()
@@ -104,11 +124,87 @@ class Replication:
         """Return whether a primary has had no replica for ``repl-backlog-ttl``; 0: for ever."""
         if self.history is None or not self.history.is_followed or len(self.replicas):
             return False
+        if self._recovery is not None:
+            return False
         return monotonic() - self.replicas.alone_since > self.setting("repl-backlog-ttl") > 0
 
     def setting(self, name: str) -> int:
         """Return a setting of CONFIG that is a number."""
         return number_of(self._server.options, name)
+
+    def note_end(self) -> None:
+        """Note that all is durable, and that the server stops."""
+        if self._recovery is None and self.follower is None:
+            self._notes.keep(self._notes.known.replicas, closed=True)
+
+    # --- after a power loss ---------------------------------------------------------------------
+
+    def _become_suspect(self) -> None:
+        known = self._notes.known.replicas
+        self._recovery = Recovery(known, monotonic())
+        self._engine.following.work(False)
+        names = ", ".join(f"{host}:{port}" for host, port in sorted(known))
+        _log.warning("the machine has lost power: waits for what the replicas have: %s", names)
+        self._asking = Asking(known, self.role.link_options, self._post_primary)
+        self._asking.start()
+
+    def _post_primary(self, source: Source, lsn: int) -> None:
+        self._server.post(partial(self._note_primary, source, lsn))
+
+    def _note_primary(self, source: Source, lsn: int) -> None:
+        """Follow a former replica that was promoted, if it lacks nothing."""
+        if self._recovery is not None and self.source is None and lsn >= self.lsn:
+            _log.log(NOTICE, "the former replica %s:%d is the primary now", *source)
+            self.change_role(source)
+            self._go_on()
+
+    def trust(self) -> None:
+        """Be a primary whatever the replicas have: somebody has decided that."""
+        if self._recovery is not None:
+            self._recovery = Recovery(frozenset(), monotonic())
+            self.is_busy = True
+
+    def _end_recovery(self) -> None:
+        """Be a primary, if no replica has more; the caller is between two turns."""
+        recovery, timeout_s = self._recovery, self.setting("replica-recovery-timeout")
+        if recovery is not None and recovery.is_over(monotonic(), timeout_s):
+            _log.log(NOTICE, "no replica is known to have more: goes on as the primary")
+            self._recovery = None
+            self._stop_asking()
+            self._engine.following.work(True)
+            self.refresh()
+            self._note_known()
+
+    def _stop_asking(self) -> None:
+        if self._asking is not None:
+            self._asking.stop()
+            self._asking = None
+
+    def _hear(self, client: Client, place: Place) -> bool:
+        """Note the position of a replica; return whether it may have the log."""
+        recovery, history = self._recovery, self.history
+        if recovery is None or history is None:
+            return recovery is None
+        asks = introduce(client)
+        recovery.hear(Source(asks.address, asks.port), is_ahead(place, history, self.lsn))
+        self._end_recovery()
+        return self._recovery is None
+
+    def _note_known(self) -> None:
+        """Note which replicas could have what a power loss takes from this server."""
+        if self.follower is not None or self._recovery is not None:
+            return
+        now, validity_s = monotonic(), self._validity_s
+        for each in self.replicas.online():
+            self._last_online[Source(each.address, each.port)] = now
+        self._last_online = {
+            source: at for source, at in self._last_online.items() if now - at < validity_s
+        }
+        self._notes.keep(frozenset(self._last_online))
+
+    @property
+    def _validity_s(self) -> float:
+        return self.setting("replica-validity") or inf
 
     # --- the state ------------------------------------------------------------------------------
 
@@ -135,12 +231,18 @@ class Replication:
     def _known(self) -> OfReplica | OfPrimary:
         follower = self.follower
         if follower is not None:
-            return OfReplica(follower.place is not None, follower.bytes_left > 0)
+            return OfReplica(
+                follower.place is not None,
+                follower.bytes_left > 0,
+                follower.confirmed_lsn > self.lsn,
+                inf if self.link_is_up else follower.down_since + self._validity_s,
+            )
         return OfPrimary(
             self.history is not None,
             self._lease_end(self.setting("replica-acks")),
             self._lease_end(self.setting("min-replicas-to-write")),
             bool(self.setting("replica-acks-degrade")),
+            self._recovery is not None,
         )
 
     def _lease_end(self, wanted: int) -> float:
@@ -184,6 +286,7 @@ class Replication:
         """Note that a replica has come or gone."""
         self.is_busy = True
         self.refresh()
+        self._note_known()
 
     def _note_link(self) -> None:
         """Note that the link to the primary has changed."""
@@ -241,9 +344,14 @@ class Replication:
     def after_turn(self) -> None:
         """Send what is due, and change the role if that was asked for."""
         self._change_role()
+        self._end_recovery()
         for client, place in self._arrived:
-            if client.id in self._server.clients:
+            if client.id not in self._server.clients:
+                continue
+            if self._hear(client, place):
                 self.replicas.attach(client, place)
+            else:
+                self.replicas.turn_away(client, SUSPECT.text)
         self._arrived.clear()
         if self.waits:
             self.waits.set_goals()
@@ -266,6 +374,9 @@ class Replication:
             self._watch_failover()
         if self.follower is not before:
             self.acks.restart(self.failover.keeps_all)
+            self.waits.restart()
+            self._recovery = None
+            self._stop_asking()
             self.refresh()
 
     def _go_on(self) -> None:
@@ -314,6 +425,13 @@ class Replication:
         if follower is not None:
             return 0 if follower.place is None else follower.place.lsn
         return 0 if history is None else history.lsn_of(self._engine.database.sequence)
+
+    @property
+    def confirmed(self) -> int:
+        """The last row that clients know to be on replicas; 0 if they know of none."""
+        history, reached = self.history, self.acks.reached
+        acked = history.lsn_of(reached) if history is not None and reached else 0
+        return max(acked, self.waits.confirmed)
 
     @property
     def link_is_up(self) -> bool:

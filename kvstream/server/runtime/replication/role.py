@@ -12,7 +12,8 @@ from functools import partial
 from kvstream.engine.following import Source
 from kvstream.errors import KVStreamError, ReplicationRefused
 from kvstream.logs import NOTICE
-from kvstream.replicas.follower import Follower, LinkOptions
+from kvstream.replicas.connection import LinkOptions
+from kvstream.replicas.follower import Follower
 from kvstream.replicas.tls import link_context
 from kvstream.server.inert_settings import number_of, text_of
 from kvstream.server.options import ServerOptions
@@ -137,7 +138,7 @@ class Role:
 
     def _start_follower(self, source: Source, hands_over: bool = False) -> None:
         changed = partial(self._server.post, self._changed)
-        own = self._engine, source, self._link_options, changed
+        own = self._engine, source, self.link_options, changed
         self.follower = Follower(*own, hands_over)
         self.follower.start()
 
@@ -147,7 +148,8 @@ class Role:
         if follower is not None:
             follower.stop()
 
-    def _link_options(self) -> LinkOptions:
+    def link_options(self) -> LinkOptions:
+        """Return how this server connects to others, by the present settings."""
         options = self._server.options
         return LinkOptions(
             number_of(options, "replica-announce-port") or options.port or options.tls_port,

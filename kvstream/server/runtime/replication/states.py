@@ -15,6 +15,10 @@ MASTERDOWN = ErrorReply(
     "MASTERDOWN", "Link with MASTER is down and replica-serve-stale-data is set to 'no'."
 )
 NOREPLICAS = ErrorReply("NOREPLICAS", "Not enough good replicas to write.")
+SUSPECT = ErrorReply(
+    "NOREPLICAS",
+    "This server comes from a power loss, and asks its replicas whether they have more.",
+)
 READONLY = ErrorReply.of(ReplicaReadOnly())
 
 
@@ -26,11 +30,15 @@ class State(StrEnum):
     PRIMARY = "primary"
     DEGRADED = "degraded"
     """A primary that goes on without the replicas of ``replica-acks``."""
+    SUSPECT = "suspect"
+    """A primary that may have lost, with its power, what its replicas have."""
     FENCED = "fenced"
     """A primary that hears too few replicas: another one may have been promoted."""
     SYNCING = "syncing"
     """A replica that has no whole data yet."""
     REPLICA = "replica"
+    BEHIND = "behind"
+    """A replica that must not be promoted: it knows that it lacks rows."""
 
 
 class Allowed(NamedTuple):
@@ -49,9 +57,11 @@ ALLOWED: Mapping[State, Allowed] = {
     State.ALONE: Allowed(),
     State.PRIMARY: Allowed(),
     State.DEGRADED: Allowed(),
+    State.SUSPECT: Allowed(SUSPECT, SUSPECT),
     State.FENCED: Allowed(writes=NOREPLICAS),
     State.SYNCING: Allowed(READONLY, LOADING, LOADING, may_be_promoted=False),
     State.REPLICA: Allowed(READONLY, stale_reads=MASTERDOWN),
+    State.BEHIND: Allowed(READONLY, stale_reads=MASTERDOWN, may_be_promoted=False),
 }
 
 
@@ -62,6 +72,10 @@ class OfReplica(NamedTuple):
     """It has once had all data of a primary."""
     is_copying: bool
     """A copy is under way."""
+    lacks_rows: bool
+    """Clients know that replicas have a row which this one has not."""
+    valid_until: float
+    """When its link has been down for ``replica-validity``; infinite while it is up."""
 
 
 class OfPrimary(NamedTuple):
@@ -74,12 +88,19 @@ class OfPrimary(NamedTuple):
     """The same for those of ``min-replicas-to-write``."""
     degrades: bool
     """``replica-acks-degrade``."""
+    is_suspect: bool
+    """It has lost power, and not heard of each replica that it is not ahead."""
 
 
 def state_of(known: OfReplica | OfPrimary, now: float) -> State:
     """Return the state of a server by what is known."""
     if isinstance(known, OfReplica):
-        return State.REPLICA if known.has_data else State.SYNCING
+        if not known.has_data:
+            return State.SYNCING
+        is_behind = known.is_copying or known.lacks_rows or known.valid_until < now
+        return State.BEHIND if is_behind else State.REPLICA
+    if known.is_suspect:
+        return State.SUSPECT
     if known.heard_until < now:
         return State.FENCED
     if known.acked_until < now:

@@ -46,6 +46,8 @@ class Waits:
         self._engine, self._blocking = engine, blocking
         self._online, self._lsn = online, lsn
         self._waits: dict[Wait, None] = {}
+        self.confirmed = 0
+        """The last row of which a client was told that replicas have it."""
 
     def __bool__(self) -> bool:
         return bool(self._waits)
@@ -108,4 +110,12 @@ class Waits:
     def _is_over(self, wait: Wait, count: int) -> bool:
         if wait.goal is None or count < wait.wanted:
             return False
-        return not wait.local or self._engine.committer.flushed_sequence >= wait.sequence
+        if wait.local and self._engine.committer.flushed_sequence < wait.sequence:
+            return False
+        if count:
+            self.confirmed = max(self.confirmed, wait.goal)
+        return True
+
+    def restart(self) -> None:
+        """Forget what was confirmed: the role has changed."""
+        self.confirmed = 0
