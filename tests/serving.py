@@ -33,7 +33,11 @@ class ServerProcess:
         command = [sys.executable, "-m", "kvstream", "serve", "--dir", str(directory)]
         self.process = start(
             [*command, "--port", "0", *arguments],
-            env={**(os.environ if environment is None else environment), **ENVIRONMENT},
+            env={
+                **(os.environ if environment is None else environment),
+                **ENVIRONMENT,
+                "PYTHONFAULTHANDLER": "1",  # it writes the stacks of its threads if it hangs
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -101,15 +105,16 @@ class ServerProcess:
         try:
             _, errors = self.process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.communicate()
-            raise
+            self.process.send_signal(signal.SIGABRT)
+            stacks = self.process.communicate()[1]
+            raise AssertionError(f"it does not stop:\n{stacks}") from None
         if warned is not None:
             lines = errors.splitlines(keepends=True)
             errors = "".join(x for x in lines if not (" WARNING " in x and warned in x))
         assert (self.process.returncode, errors) == (0, ""), errors
 
     def end(self) -> None:
-        """Stop it if it still runs."""
+        """Stop it if it still runs, also if a test has failed while it was frozen."""
         if self.process.returncode is None:
+            self.process.send_signal(signal.SIGCONT)
             self.stop()

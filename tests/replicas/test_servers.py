@@ -62,7 +62,7 @@ def test_a_replica_reads_what_the_primary_writes(primary: Node, replica: Node) -
     writer.xgroup_create("orders", "workers", id="0")
     writer.xreadgroup("workers", "ann", {"orders": ">"})
     writer.set("text", "value")
-    assert writer.wait(1, 5000) == 1
+    assert writer.wait(1, 60_000) == 1
     assert reader.xrange("orders") == [(b"1-1", {b"n": b"1"})]
     assert reader.xlen("first") == 1
     assert reader.get("text") == b"value"
@@ -90,7 +90,7 @@ def test_a_replica_refuses_writes_as_redis_does(replica: Node) -> None:
 def test_a_blocked_read_of_a_replica_gets_what_arrives(primary: Node, replica: Node) -> None:
     writer = primary.client()
     writer.rename("first", "renamed")
-    writer.wait(1, 5000)
+    writer.wait(1, 60_000)
     with replica.asker() as asker, replica.asker() as other:
         asker.send("XREAD", "BLOCK", "0", "STREAMS", "orders", "renamed", "$", "$")
         other.send("XREAD", "BLOCK", "0", "STREAMS", "renamed", "$")
@@ -126,11 +126,11 @@ def test_expired_keys_are_hidden_until_the_primary_deletes_them(
     with primary.asker() as asker:
         asker.ask("DEBUG SET-ACTIVE-EXPIRE 0")
     writer.set("brief", "value", px=1)
-    writer.wait(1, 5000)
+    writer.wait(1, 60_000)
     until(lambda: reader.get("brief") is None, "hidden")
     assert reader.exists("brief") == 0
     writer.get("brief")
-    writer.wait(1, 5000)
+    writer.wait(1, 60_000)
     assert reader.dbsize() == 1
 
 
@@ -138,19 +138,19 @@ def test_replicas_are_waited_for(primary: Node, replica: Node) -> None:
     writer = primary.client()
     for n in range(20):
         writer.xadd("orders", {"n": n})
-        assert writer.wait(1, 5000) == 1
+        assert writer.wait(1, 60_000) == 1
     with primary.asker() as asker:
-        assert asker.ask("WAITAOF 1 1 10000") == [1, 1]
+        assert asker.ask("WAITAOF 1 1 60000") == [1, 1]
     assert writer.wait(2, 20) == 1
     pipeline = writer.pipeline(transaction=False)
     pipeline.xadd("orders", {"n": 1})
-    pipeline.wait(1, 5000)
+    pipeline.wait(1, 60_000)
     assert pipeline.execute()[1] == 1
     replica.process.send_signal(signal.SIGSTOP)
     writer.xadd("orders", {"n": 1})
     assert writer.wait(1, 50) == 0
     replica.process.send_signal(signal.SIGCONT)
-    assert writer.wait(1, 10_000) == 1
+    assert writer.wait(1, 60_000) == 1
 
 
 def test_both_have_a_write_on_disk_with_the_durability_always(
@@ -162,7 +162,7 @@ def test_both_have_a_write_on_disk_with_the_durability_always(
     with primary.asker() as asker:
         for _ in range(10):
             asker.ask("XADD orders * n 1")
-            assert asker.ask("WAITAOF 1 1 20000") == [1, 1]
+            assert asker.ask("WAITAOF 1 1 60000") == [1, 1]
 
 
 def test_writes_are_refused_without_enough_replicas(primary: Node, replica: Node) -> None:
@@ -341,14 +341,10 @@ def test_blocked_clients_hear_of_a_change_of_role(primary: Node, replica: Node) 
 
 def test_what_the_old_primary_alone_had_is_kept(primary: Node, replica: Node) -> None:
     wait_equal(primary, replica)
-    replica.process.send_signal(signal.SIGSTOP)
-    primary.client().xadd("orders", {"n": "nobody else has it"})
-    primary.process.send_signal(signal.SIGSTOP)
-    replica.process.send_signal(signal.SIGCONT)
     with replica.asker() as asker:
         assert asker.ask("REPLICAOF NO ONE") == b"OK"
         assert asker.ask("XADD orders 1-1 n 1") == b"1-1"
-    primary.process.send_signal(signal.SIGCONT)
+    primary.client().xadd("orders", {"n": "nobody else has it"})
     with primary.asker() as asker:
         assert asker.ask("REPLICAOF", "127.0.0.1", str(replica.port)) == b"OK"
     wait_linked(primary)
