@@ -21,6 +21,8 @@
     │   ├── ReentrantCall             this thread is in the middle of another call of the store
     │   ├── JobError                  a job has no result
     │   │   ├── JobFailed             it raised, and is not tried again; has its traceback
+    │   │   │   └── StepFailed        a step or child of a workflow
+    │   │   ├── NonDeterministic      the code of a workflow does not follow its history
     │   │   ├── JobCancelled          it was cancelled
     │   │   └── JobUnknown            nothing is known of it, or not any more
     │   ├── ServerTooOld              the server lacks a command or option
@@ -350,6 +352,22 @@ class JobFailed(JobError):
 
     traceback = ""
     """The traceback of its last exception."""
+
+
+class StepFailed(JobFailed):
+    """A step or child of a workflow has failed, after its last try, or was cancelled."""
+
+    step = ""
+    """The name of the step or of the child's task."""
+    error = ""
+    """Its last exception, as ``"ValueError: text"``."""
+
+
+class NonDeterministic(JobError):
+    """The code of a workflow makes other calls than its history has: it fails, and can be retried.
+
+    The message has both names, and the line of the code.
+    """
 
 
 class JobCancelled(JobError):

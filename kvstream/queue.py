@@ -222,7 +222,7 @@ class Queue(DeadLetters[S]):
             message.ack()
     """
 
-    _internal = frozenset({"messages_of", "policy", "prepare"})
+    _internal = frozenset({"messages_of", "policy", "prepare", "stream_for"})
 
     def __init__(
         self,
@@ -367,6 +367,10 @@ class Queue(DeadLetters[S]):
     ) -> Sequence[StreamID | Ticket]:
         """Add messages in one atomic commit; return the ID or ticket of each."""
         return self._stream(priority).add_many(messages, delay=delay, at=at, ttl=ttl)
+
+    def stream_for(self, priority: str | None) -> Stream[S]:
+        """Return the stream that messages of a priority are put into."""
+        return self._stream(priority)
 
     def _stream(self, priority: str | None) -> Stream[S]:
         if priority is None:

@@ -66,6 +66,7 @@ class Store(Public, Generic[S]):
     _internal = frozenset(
         {
             *("brief_transaction", "discard_load", "engine", "engine_type", "every", "name_of"),
+            "has_transaction",
             *("now_ms", "own_engine", "rows", "run", "unfinished_loads", "url"),
         }
     )
@@ -237,6 +238,10 @@ class Store(Public, Generic[S]):
     def brief_transaction(self) -> AbstractContextManager[Any]:
         """Run a short block of kvstream's own code as a transaction."""
         return self._engine.brief_transaction()
+
+    def has_transaction(self) -> bool:
+        """Return whether this thread has a transaction open."""
+        return self._engine.is_open_here()
 
     def read(
         self,

@@ -16,7 +16,10 @@ from kvstream.cli.session import Session
 from kvstream.cli.tables import TIME_WIDTH, Column, name_column, plain, printable, time_of
 from kvstream.logs import FORMATS, LEVEL, LEVELS
 
-STATUSES = ("scheduled", "queued", "running", "retrying", "done", "failed", "cancelled")
+STATUSES = (
+    *("scheduled", "queued", "running", "retrying", "waiting"),
+    *("done", "failed", "cancelled"),
+)
 COUNT = 100
 
 
@@ -66,8 +69,8 @@ def list_jobs(
     """List jobs, by default all.
 
     These are the jobs in queues, those that failed, and those whose result is kept. A job is
-    scheduled (delayed), queued, running, retrying (it failed and is to be tried again), done,
-    failed or cancelled.
+    scheduled (delayed), queued, running, retrying (it failed and is to be tried again), waiting (a
+    workflow; the error is what it waits for), done, failed or cancelled.
     """
     from kvstream.cli.queues.stored_jobs import StoredJobs, jobs_of
 
@@ -87,7 +90,8 @@ def list_jobs(
 def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
     """Show a job: its task, arguments, status, and its result or error.
 
-    The arguments of a job that is done or cancelled are not kept.
+    A workflow is shown with its steps. The arguments of a job that is done or cancelled are not
+    kept.
     """
     from kvstream.cli.queues.stored_jobs import StoredJobs, jobs_of
 
@@ -97,14 +101,27 @@ def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
         found = next((row for row in jobs_of(stored) if row["id"] == job_id), {"id": job_id})
         values = {**found, "status": handle.status, "result": None, "error": handle.error}
         traceback = handle.traceback or ""
+        steps = _steps_of(handle)
         if values["status"] == "done":
             values["result"] = handle.result(0)
     if out.for_programs:
-        out.object(**values, traceback=traceback or None)
+        more = {} if steps is None else {"steps": [jsonable(each._asdict()) for each in steps]}
+        out.object(**values, traceback=traceback or None, **more)
         return
     _show(out, values)
+    for each in steps or ():
+        result = each.error or (each.status if each.result is None else jsonable(each.result))
+        ended = "" if each.ended is None else time_of(round(each.ended.timestamp() * 1000))
+        click.echo(f"  {each.kind} {printable(each.name)}: {plain(str(result))} {ended}".rstrip())
     for line in traceback.splitlines():
         click.echo(f"  {printable(line)}")
+
+
+def _steps_of(handle: Any) -> list[Any] | None:
+    """Return the steps of a workflow; None for another job."""
+    from kvstream.jobs import WorkflowHandle
+
+    return handle.steps() if isinstance(handle, WorkflowHandle) else None
 
 
 def _show(out: Output, values: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from kvstream.jobs import Jobs
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.handle import RETRY, JobHandle, state_of
 from kvstream.jobs.job import Job, Refused, creation_ms
+from kvstream.jobs.workflow_log import HISTORY, WORKFLOW, WorkflowLog
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.queue import Queue
 from kvstream.types.ids import StreamID, Ticket
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _PAGE = 1000
 _PENDING_MAX = 100 * _PAGE
 """Pending entries that are read for one page: deleted entries may be pending too."""
-_RESULT = ":result:"
+_RESULT, _WORKFLOW, _HISTORY = ":result:", f":{WORKFLOW}:", f":{HISTORY}:"
 
 
 class StoredJobs(Jobs):
@@ -48,7 +49,8 @@ class StoredJobs(Jobs):
 
     def _keys(self) -> list[bytes]:
         store, name = self.store, self.name.encode("utf-8", "surrogateescape")
-        others = (name + DEAD_SUFFIX, name + _RESULT.encode())
+        parts = (_RESULT, _WORKFLOW, _HISTORY)
+        others = (name + DEAD_SUFFIX, *(name + part.encode() for part in parts))
         keys = [key for key in store.scan_keys(name + b":*") if not key.startswith(others)]
         return sorted(key for key in (name, *keys) if store.type(key) == "stream")
 
@@ -56,6 +58,10 @@ class StoredJobs(Jobs):
         """Return the streams of the dead letters, each once."""
         streams = {queue.dead_stream().key: queue.dead_stream() for queue in self.queues()}
         return list(streams.values())
+
+    @property
+    def _has_workflows(self) -> bool:
+        return True
 
     def existing(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of a job; RequestError if nothing is known of it."""
@@ -108,13 +114,19 @@ def _arguments(job: Job) -> tuple[Any, Any]:
 
 
 def jobs_of(jobs: StoredJobs) -> Iterator[dict[str, Any]]:
-    """Yield the jobs that are in queues, then those that failed, then those with results."""
-    queues, shown = jobs.queues(), set()
+    """Yield workflows, then jobs in queues, then those that failed, then those with results."""
+    queues, shown = jobs.queues(), set[str]()
+    for row in _workflows(jobs):
+        shown.add(row["id"])
+        yield row
+    workflows = frozenset(shown)
     was_redriven = any(queue.redrive_status() for queue in queues)
     for queue in queues:
         for stream in queue.streams():
-            yield from _waiting(stream)
+            yield from (row for row in _waiting(stream) if row["id"] not in workflows)
             for row in _in_stream(stream, jobs):
+                if row["id"] in workflows:  # a wake of it
+                    continue
                 if was_redriven:  # its result still says that it failed
                     shown.add(row["id"])
                 yield row
@@ -127,6 +139,30 @@ def jobs_of(jobs: StoredJobs) -> Iterator[dict[str, Any]]:
             shown.add(row["id"])
             yield {**row, "error": _text(entry.fields.get(b"dead:error"))}
     yield from _with_results(jobs, shown)
+
+
+def _workflows(jobs: StoredJobs) -> Iterator[dict[str, Any]]:
+    """Yield the workflows, by their states; the arguments are in the history, which is not read."""
+    prefix = f"{jobs.name}{_WORKFLOW}"
+    for key in jobs.store.scan_keys(f"{prefix}*"):
+        workflow_id = key.decode("utf-8", "replace").removeprefix(prefix)
+        try:
+            state = WorkflowLog(jobs, workflow_id).state()
+        except (WrongType, ValueError):  # a key of another program
+            continue
+        if state is None:
+            continue
+        yield {
+            "id": workflow_id,
+            "task": state.task,
+            "status": state.status,
+            "queue": None if state.has_ended else state.queue.encode(),
+            "enqueued_ms": state.at_ms,
+            "due_ms": None,
+            "error": state.why or (jobs.handle(workflow_id).error if state.has_ended else None),
+            "args": None,
+            "kwargs": None,
+        }
 
 
 def _waiting(stream: Stream) -> Iterator[dict[str, Any]]:

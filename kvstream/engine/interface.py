@@ -71,6 +71,10 @@ class AnyEngine(Protocol):
         """Run a short block of kvstream's own code, as ``transaction`` does or faster."""
         ...
 
+    def is_open_here(self) -> bool:
+        """Return whether this thread is inside a transaction."""
+        ...
+
     @property
     def own_engine(self) -> Any:
         """The ``Engine`` if this process owns the store, else None."""

@@ -18,17 +18,40 @@
 """
 
 from kvstream.engine.queue_arguments import Backoff
-from kvstream.errors import JobCancelled, JobError, JobFailed, JobUnknown
+from kvstream.errors import (
+    JobCancelled,
+    JobError,
+    JobFailed,
+    JobUnknown,
+    NonDeterministic,
+    StepFailed,
+)
 from kvstream.jobs.application import Jobs
+from kvstream.jobs.child import Child
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.job import GiveUp, Job, JobTimeout, Retry, current_job
 from kvstream.jobs.middleware import Middleware, OpenTelemetryMiddleware, PrometheusMiddleware
 from kvstream.jobs.schedules import Schedule
 from kvstream.jobs.task import Task
 from kvstream.jobs.worker import Worker
+from kvstream.jobs.workflow import Step, Update, Workflow, WorkflowHandle
+from kvstream.jobs.workflows import (
+    first_completed,
+    gather,
+    now,
+    on_failure,
+    patched,
+    pause,
+    publish,
+    random,
+    step,
+    uuid4,
+    wait_for,
+)
 
 __all__ = [
     "Backoff",
+    "Child",
     "GiveUp",
     "Job",
     "JobCancelled",
@@ -39,13 +62,30 @@ __all__ = [
     "JobUnknown",
     "Jobs",
     "Middleware",
+    "NonDeterministic",
     "OpenTelemetryMiddleware",
     "PrometheusMiddleware",
     "Retry",
     "Schedule",
+    "Step",
+    "StepFailed",
     "Task",
+    "Update",
     "Worker",
+    "Workflow",
+    "WorkflowHandle",
     "current_job",
+    "first_completed",
+    "gather",
+    "now",
+    "on_failure",
+    "patched",
+    "pause",
+    "publish",
+    "random",
+    "step",
+    "uuid4",
+    "wait_for",
 ]
 
 

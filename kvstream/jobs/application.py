@@ -26,11 +26,20 @@ from kvstream.errors import (
 )
 from kvstream.jobs import schedules
 from kvstream.jobs.arguments import check_format, pack
+from kvstream.jobs.child import check_result, tell_of_result
 from kvstream.jobs.handle import DONE, JobHandle
 from kvstream.jobs.job import ID, Job, id_of, to_seconds
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.schedules import SCHEDULED, Schedule
 from kvstream.jobs.task import Task
+from kvstream.jobs.workflow import (
+    EVENTS_MAX,
+    WORKFLOW_TTL_S,
+    Workflow,
+    WorkflowHandle,
+    is_workflow,
+)
+from kvstream.jobs.workflow_log import HISTORY, WORKFLOW
 from kvstream.operations.queues.schedules import refuse_most
 from kvstream.queue import Queue, finish
 from kvstream.storage.contexts import contextmanager
@@ -60,7 +69,7 @@ LARGE_RESULT = 1_000_000
 """Bytes of a result above which a server may refuse it (stream-entry-max-bytes)."""
 LEASE_S, LEASE_S_MIN = 30.0, 0.2
 """The lease of a job, unless a task has a shorter timeout. Workers extend it while they live."""
-_RESERVED = frozenset({"dead", "result", SCHEDULED, *PRIORITIES})
+_RESERVED = frozenset({"dead", "result", HISTORY, SCHEDULED, WORKFLOW, *PRIORITIES})
 _log = logging.getLogger(__name__)
 
 
@@ -104,7 +113,8 @@ class Jobs(Public):
     _internal = frozenset(
         {
             *("dead_keys", "declare", "finish", "finishing", "lease_s", "now_ms", "put"),
-            *("put_many", "queue_names", "queue_of", "queues_to_work", "record", "result_key"),
+            *("put_many", "queue_names", "queue_of", "queues_to_work", "record"),
+            *("result_key",),
             *("share", "testing", "use"),
         }
     )
@@ -306,6 +316,70 @@ class Jobs(Public):
             )
             self._register(task, limits)
             return task
+
+        return register if function is None else register(function)
+
+    @overload
+    def workflow(self, function: Callable[P, R], /) -> Workflow[P, R]: ...
+    @overload
+    def workflow(
+        self,
+        function: None = ...,
+        /,
+        *,
+        name: str | None = ...,
+        queue: str | None = ...,
+        timeout: float | timedelta | None = ...,
+        version: str | int = ...,
+        accepts: Sequence[str | int] = ...,
+        max_events: int = ...,
+        priority: str | None = ...,
+        result_ttl: float | timedelta = ...,
+    ) -> Callable[[Callable[P, R]], Workflow[P, R]]: ...
+    def workflow(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        timeout: float | timedelta | None = None,
+        version: str | int = 1,
+        accepts: Sequence[str | int] = (),
+        max_events: int = EVENTS_MAX,
+        priority: str | None = None,
+        result_ttl: float | timedelta = WORKFLOW_TTL_S,
+    ) -> Any:
+        """Make a function, sync or async, a workflow: a job made of steps that survive anything.
+
+        Inside it ``kvstream.jobs.step``, ``pause``, ``wait_for``, ``gather`` and so on are called.
+        ``timeout``: seconds from its begin to its end, waits included. ``version`` is stored with
+        each new workflow; a worker runs those of its own version and of ``accepts``, others wait
+        for another worker. ``max_events``: events that a history may have. ``result_ttl``: how long
+        result and history are kept after the end, seven days by default. ::
+
+            @jobs.workflow(timeout=timedelta(days=30))
+            def onboard(user: str) -> str:
+                account = step(create_account, user)
+                pause(timedelta(days=1))
+                return f"{account} is on board"
+        """
+
+        def register(wrapped: Callable[..., Any]) -> Workflow[..., Any]:
+            workflow: Workflow[..., Any] = Workflow(
+                self,
+                wrapped,
+                name=name or _name_of(wrapped),
+                queue=queue or DEFAULT,
+                limit=timeout,
+                version=version,
+                accepts=accepts,
+                max_events=max_events,
+                priority=priority,
+                result_ttl=result_ttl,
+            )
+            self._register(workflow, {})
+            return workflow
 
         return register if function is None else register(function)
 
@@ -541,8 +615,17 @@ class Jobs(Public):
         return handles
 
     def handle(self, job_id: str) -> JobHandle[Any]:
-        """Return the handle of a job by its ID, which need not exist."""
+        """Return the handle of a job by its ID, which need not exist.
+
+        That of a workflow is a WorkflowHandle.
+        """
+        if self._has_workflows and is_workflow(self, str(job_id)):
+            return WorkflowHandle(self, str(job_id))
         return JobHandle(self, str(job_id))
+
+    @property
+    def _has_workflows(self) -> bool:
+        return any(isinstance(task, Workflow) for task in self.tasks.values())
 
     def result_key(self, job_id: str) -> str:
         """Return the key of the stream that has the outcome of a job."""
@@ -574,6 +657,8 @@ class Jobs(Public):
             with job.message.transaction() as store:
                 yield store
                 self._end([(job, self._outcome(job))])
+                if job.parent is not None:
+                    tell_of_result(self, job)
         except BaseException:
             job.ending = False
             raise
@@ -585,7 +670,16 @@ class Jobs(Public):
             job.ending = True
             if len(outcome.get(b"result", b"")) > LARGE_RESULT:
                 self._write_large(job, outcome)
-        self._end(ended)
+        children = [job for job in jobs if job.parent is not None]
+        if not children:
+            self._end(ended)
+            return
+        with self.store.brief_transaction():
+            for job in children:
+                assert job.message is not None
+                job.message.guard()
+                tell_of_result(self, job)
+            self._end(ended)
 
     def _write_large(self, job: Job, outcome: dict[bytes, Any]) -> None:
         """Write a result that a server may refuse before its job is acknowledged.
@@ -606,6 +700,8 @@ class Jobs(Public):
         TypeError for a wrong result.
         """
         packed = pack(job.task.signature.dump_result(job.result), self.format)
+        if job.parent is not None:
+            job.result_packed = check_result(packed)
         if job.task.result_ttl <= 0:
             return {}
         return {b"status": DONE, b"result": packed, b"format": self.format, b"task": job.task.name}

@@ -502,6 +502,13 @@ class Signature:
                 named[name] = self._dump_argument(name, value)
         return [placed, named]
 
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raise TypeError if the arguments of a call do not fit."""
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"the arguments do not fit {self._name}: {error}") from None
+
     def without_defaults(self, plain: Any) -> Any:
         """Return plain arguments in one form for equal calls: by name, without defaults.
 

@@ -27,6 +27,7 @@ from kvstream.errors import (
     UnknownOutcome,
     describe,
 )
+from kvstream.jobs.child import tell_parent
 from kvstream.jobs.handle import AWAY_S, FAILED, RETRY
 from kvstream.jobs.job import (
     AnyJobs,
@@ -35,6 +36,7 @@ from kvstream.jobs.job import (
     JobTimeout,
     Refused,
     Retry,
+    RunEnded,
     UnknownTask,
     current,
     id_of,
@@ -48,6 +50,7 @@ from kvstream.jobs.job_log import (
     log_lost,
     log_problem,
     log_retried,
+    log_waits,
     logger_of,
 )
 from kvstream.jobs.unknown import leave_to_others
@@ -134,13 +137,20 @@ async def run_async(jobs: AnyJobs, job: Job) -> bool:
         for middleware in jobs.middleware:
             await _await_middleware(middleware.before(job))
         async with limit:
-            with _own_process():
-                result = await job.task.function(*job.args, **job.kwargs)
+            with own_process():
+                result = await job.task.call(job)
             if not job.settled:
                 job.result = result
         for middleware in reversed(jobs.middleware):
             await _await_middleware(middleware.after(job, job.result))
         job.returned = monotonic()
+    except RunEnded as ended:
+        job.returned = monotonic()
+        for middleware in _who_see(jobs, ended):
+            with suppress(Exception):
+                await _await_middleware(middleware.waits(job))
+        end_without_outcome(job, ended)
+        return False
     except BaseException as error:
         job.returned = monotonic()
         if isinstance(error, Refused):
@@ -166,7 +176,7 @@ def _begin(job: Job) -> None:
 
 
 @contextmanager
-def _own_process() -> Iterator[None]:
+def own_process() -> Iterator[None]:
     """End a process that the function of a job has forked, once it leaves that function.
 
     The fork has the connections of this process and none of its threads: it must not end the job.
@@ -200,13 +210,20 @@ def run_sync(jobs: AnyJobs, job: Job, wait: Wait) -> bool:
             _begin(job)
             for middleware in jobs.middleware:
                 _wait_for_middleware(middleware.before(job), wait)
-            with _own_process():
-                result = job.task.function(*job.args, **job.kwargs)
+            with own_process():
+                result = job.task.call(job)
             if not job.settled:
                 job.result = result
             for middleware in reversed(jobs.middleware):
                 _wait_for_middleware(middleware.after(job, job.result), wait)
             job.returned = monotonic()
+        except RunEnded as ended:
+            job.returned = monotonic()
+            for middleware in _who_see(jobs, ended):
+                with suppress(Exception):
+                    _wait_for_middleware(middleware.waits(job), wait)
+            end_without_outcome(job, ended)
+            return False
         except BaseException as error:
             job.returned = monotonic()
             if isinstance(error, Refused):
@@ -217,6 +234,22 @@ def run_sync(jobs: AnyJobs, job: Job, wait: Wait) -> bool:
         return True
     finally:
         current.reset(token)
+
+
+def _who_see(jobs: AnyJobs, ended: RunEnded) -> Sequence[Any]:
+    """Return the middleware that has seen the begin of a run which ends without an outcome."""
+    return () if ended.outcome == "stale" else tuple(reversed(jobs.middleware))
+
+
+def end_without_outcome(job: Job, ended: RunEnded) -> None:
+    """Log that a run of a workflow has ended; if it is lost, give its message back."""
+    job.settled = True
+    if ended.outcome != "lost":
+        log_waits(job, ended.why)
+        return
+    log_lost(job, ended.why)
+    assert job.message is not None
+    job.message.give_back()
 
 
 def end_with_error(jobs: AnyJobs, job: Job, error: BaseException, wait: Wait) -> None:
@@ -271,12 +304,13 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
             _log.info("job %s of %s had ended before its task returned", job.id, job.task_name)
         else:
             ending.append(job)
-    if len(ending) > 1:
+    alike = [job for job in ending if job.parent is None and job.generation is None]
+    if len(alike) > 1:
         with suppress(Exception):
-            _retry(jobs, begun, partial(jobs.finish, ending))
-            for job in ending:
+            _retry(jobs, begun, partial(jobs.finish, alike))
+            for job in alike:
                 job.settled = True
-            for job in ending:
+            for job in alike:
                 log_done(job)
     for job in ending:
         if not job.settled:
@@ -285,7 +319,7 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
 
 def _finish_one(jobs: AnyJobs, job: Job, begun: float) -> None:
     try:
-        _retry(jobs, begun, partial(jobs.finish, [job]))
+        _retry(jobs, begun, partial(job.task.end, job))
         job.settled = True
     except LeaseLost:
         _note_lost(job)
@@ -328,6 +362,9 @@ def fail(jobs: AnyJobs, job: Job, error: BaseException) -> None:
     if job.settled:
         log_late(job, Failure.of(error))
         return
+    if job.generation is not None:
+        end_workflow(jobs, job, error)
+        return
     if isinstance(error, GiveUp) or job.attempt > task.retries:
         give_up(jobs, job, error, is_spent=not isinstance(error, GiveUp))
         return
@@ -353,6 +390,9 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
     """
     task, message = job.task, job.message
     assert message is not None
+    if task is not None and job.generation is not None:
+        end_workflow(jobs, job, error)
+        return
     job.ending = True
     failure = Failure.of(error)
 
@@ -360,6 +400,9 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
         if recorded and job.id:
             ttl = None if task is None else task.result_ttl
             jobs.record(job.id, FAILED, ttl, _fields_of(job, failure))
+        if job.parent is not None:
+            ended = {"error": failure.text, "traceback": failure.trace}
+            tell_parent(jobs, job.parent, job.id, FAILED.decode(), ended)
         if task is not None and task.dead_letter is False:
             message.ack()
             jobs.store.stream(message.key).delete(message.id)
@@ -371,6 +414,14 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
         log_failed(job, failure)
 
 
+def end_workflow(jobs: AnyJobs, job: Job, error: BaseException) -> None:
+    """End a workflow that has failed."""
+    job.ending = True
+    failure = Failure.of(error)
+    if _write_failure(jobs, job, partial(job.task.end_failed, job, failure), "ended"):
+        log_failed(job, failure)
+
+
 def _write_failure(jobs: AnyJobs, job: Job, write: Callable[[bool], None], outcome: str) -> bool:
     """Write that a run has failed; return whether it was written, and log why if it was not.
 
@@ -379,6 +430,9 @@ def _write_failure(jobs: AnyJobs, job: Job, write: Callable[[bool], None], outco
     """
 
     def commit(recorded: bool) -> None:
+        if job.generation is not None and job.task is not None:
+            write(recorded)
+            return
         with jobs.store.brief_transaction():
             write(recorded)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
@@ -31,7 +31,8 @@ from kvstream.errors import (
     part_done,
 )
 from kvstream.jobs.arguments import unpack
-from kvstream.jobs.job import AnyJobs, creation_ms, has_id, to_seconds
+from kvstream.jobs.child import tell_parent
+from kvstream.jobs.job import PARENT, AnyJobs, creation_ms, has_id, to_seconds
 from kvstream.operations.ack import acknowledge
 from kvstream.types.clock import call_later, monotonic
 from kvstream.types.ids import StreamID, Ticket
@@ -354,11 +355,22 @@ class JobHandle(Generic[R]):
         A job that runs loses its lease: an async one is cancelled when its worker extends it next,
         and a thread's result is refused.
         """
+        done = self._cancel()
+        if self._jobs.testing is not None:
+            self._jobs.testing.run()  # a workflow may have waited for it
+        return done
+
+    def _cancel(self) -> bool:
         delayed = self._find_delayed()
-        if delayed is not None and delayed[0].cancel(delayed[1]):
-            with part_done(f"the job {self.id} is cancelled"):
-                self._jobs.record(self.id, CANCELLED, self._ttl)
-            return True
+        if delayed is not None:
+            stream, ticket = delayed
+            (message,) = stream.delayed(ticket, 1) or (None,)
+            if stream.cancel(ticket):
+                with part_done(f"the job {self.id} is cancelled"):
+                    self._jobs.record(self.id, CANCELLED, self._ttl)
+                    if message is not None:
+                        self._tell_parent(message.fields)
+                return True
         for _ in range(_TRIES):
             place = self._find_message()
             if place is None or self._end() is not None:
@@ -366,8 +378,10 @@ class JobHandle(Generic[R]):
             stream, entry_id = place
             try:
                 with self._jobs.store.brief_transaction():
-                    if stream.get(entry_id) is None:
+                    entry = stream.get(entry_id)
+                    if entry is None:
                         return False
+                    self._tell_parent(entry.fields)
                     group = self._jobs.group.encode()  # no worker may have made it yet
                     self._jobs.store.run(acknowledge, stream.key, group, [entry_id])
                     stream.delete(entry_id)
@@ -376,6 +390,12 @@ class JobHandle(Generic[R]):
             except Conflict:
                 continue
         raise InvalidArgument(f"the job {self.id} changes all the time")
+
+    def _tell_parent(self, fields: Mapping[bytes, bytes]) -> None:
+        """Tell the workflow that has started the job that it was cancelled."""
+        parent = fields.get(PARENT)
+        if parent is not None:
+            tell_parent(self._jobs, _decode(parent), self.id, CANCELLED.decode(), {})
 
     def retry(self) -> bool:
         """Move a failed job from the dead letters back to its queue; return whether it was there.

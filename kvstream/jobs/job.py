@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TASK, ID, ARGS, VERSION, FORMAT = b"task", b"id", b"args", b"version", b"format"
 AT, KEY, HEADERS, APP = b"at", b"key", b"headers", b"app"
+PARENT, GENERATION = b"parent", b"generation"
 _DIGITS_MAX = 20
 """Digits of a time in milliseconds."""
 
@@ -56,6 +57,15 @@ class Refused(Exception):
 
 class UnknownTask(Refused):
     """A worker does not have the task of a job, or not in its version; another worker may."""
+
+
+class RunEnded(BaseException):
+    """Ends a run of a workflow that has no outcome yet; no ``except Exception`` catches it."""
+
+    def __init__(self, outcome: str, why: str = "") -> None:
+        """``outcome``: "waits", "stale" (it was not begun), "ended" (by others) or "lost"."""
+        super().__init__(why)
+        self.outcome, self.why = outcome, why
 
 
 class AnyJobs(Protocol):
@@ -90,6 +100,8 @@ class AnyJobs(Protocol):
     def queues(self) -> list[Queue]: ...
 
     def queue_of(self, task: Any) -> Queue: ...
+
+    def handle(self, job_id: str) -> Any: ...
 
     def dead_keys(self) -> list[str]: ...
 
@@ -170,7 +182,10 @@ class Job(Public):
     """One call of a task. A task gets it by ``current_job()``, middleware as an argument."""
 
     _internal = frozenset(
-        {"begun", "done", "ending", "form", "of", "packed", "returned", "settled"}
+        {
+            *("begun", "done", "ending", "form", "generation", "of", "packed", "parent"),
+            *("result_packed", "returned", "run", "settled"),
+        }
     )
 
     id: str
@@ -187,6 +202,10 @@ class Job(Public):
     enqueued_ms: int = 0
     attempt: int = 1
     """1 for the first run."""
+    parent: str | None = None
+    """The ID of the workflow that has started it."""
+    generation: int | None = None
+    """That of the wait which this message ends; None if the job is no workflow."""
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     state: dict[Any, Any] = field(default_factory=dict)
@@ -204,6 +223,10 @@ class Job(Public):
     """Its outcome is being written."""
     done: bool = False
     """Its transaction has ended it."""
+    run: Any = None
+    """The run of a workflow."""
+    result_packed: bytes = b""
+    """The result of a child, for its parent."""
     settled: bool = False
     """It is done, given back or given up; or another worker has it."""
 
@@ -222,6 +245,10 @@ class Job(Public):
             found[KEY] = self.key
         if self.headers:
             found[HEADERS] = json.dumps(self.headers)
+        if self.parent is not None:
+            found[PARENT] = self.parent
+        if self.generation is not None:
+            found[GENERATION] = str(self.generation)
         return found
 
     @classmethod
@@ -230,6 +257,9 @@ class Job(Public):
 
         Any program may have written the message, so its fields may hold anything.
         """
+        generation = fields.get(GENERATION)
+        if generation is not None and not (generation.isdigit() and len(generation) < _DIGITS_MAX):
+            raise _no_job(f"its generation is no number: {quote(generation)}")
         at = fields.get(AT, b"0")
         if not at.isdigit() or len(at) >= _DIGITS_MAX:
             raise _no_job(f"its field at is no time in milliseconds: {quote(at)}")
@@ -248,6 +278,8 @@ class Job(Public):
             _headers(fields),
             int(at),
             attempt,
+            _text(fields, PARENT) if PARENT in fields else None,
+            None if generation is None else int(generation),
         )
 
     @contextmanager
@@ -256,16 +288,20 @@ class Job(Public):
 
         So the job has its effect inside the store exactly once. An exception undoes the block, and
         so does LeaseLost, if another worker has the job by then. The block ends the job: set
-        ``result`` in it if there is one. Within the block no other thread uses a store in a
-        directory of this process, and an async task must not await: its event loop would run other
-        tasks inside the transaction. ::
+        ``result`` in it if there is one. In a step of a workflow it ends the step. Within the block
+        no other thread uses a store in a directory of this process, and an async task must not
+        await: its event loop would run other tasks inside the transaction. ::
 
             with current_job().transaction() as store:
                 store.stream("invoices").add({"order": order})
         """
         if self.settled:
             raise LeaseLost(f"the job {self.id} has ended, or another worker has it")
-        with self.task.jobs.finishing(self) as store, _without_await():
+        if self.run is not None:
+            with self.run.transaction() as store, without_await():
+                yield store
+            return
+        with self.task.jobs.finishing(self) as store, without_await():
             yield store
         self.settled = self.done = True
 
@@ -309,7 +345,7 @@ def _headers(fields: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 @contextmanager
-def _without_await() -> Iterator[None]:
+def without_await() -> Iterator[None]:
     """Raise InvalidArgument at the end of a block if the event loop has run within it."""
     has_run: list[bool] = []
     try:

@@ -4,6 +4,7 @@
 
     INFO     job <id> of <task> begins: attempt 1
     INFO     job <id> of <task> is done: attempt 1, 0.012 s
+    INFO     job <id> of <task> waits: attempt 1, 0.012 s: pause        (a workflow)
     WARNING  job <id> of <task> failed: attempt 1, 0.012 s, tried again in 5 s: ValueError: text
     ERROR    job <id> of <task> failed for good: attempt 2, 0.012 s: ValueError: text
 
@@ -113,6 +114,11 @@ def log_retried(job: Job, failure: Failure, delay_s: float) -> None:
 def log_failed(job: Job, failure: Failure) -> None:
     """Log that a job has failed and is not tried again, with the traceback."""
     _log_end(logging.ERROR, job, "failed", "failed for good", "", failure.text, failure)
+
+
+def log_waits(job: Job, why: str) -> None:
+    """Log that a run of a workflow has ended without an outcome, and why."""
+    _log_end(logging.INFO, job, "waits", "waits", f": {why}")
 
 
 def log_late(job: Job, failure: Failure) -> None:

@@ -1,9 +1,9 @@
 """Middleware: what happens around every job.
 
 A middleware is called when a job is enqueued, in the program that does so, and before and after
-each run, in the worker. ``before``, ``after`` and ``error`` may be ``async``. For an async task
-they run in its asyncio task, for a sync task in its thread. They are called in the order of
-``Jobs(middleware=[...])``, ``after`` and ``error`` in reverse order.
+each run, in the worker. ``before``, ``after``, ``waits`` and ``error`` may be ``async``. For an
+async task they run in its asyncio task, for a sync task in its thread. They are called in the order
+of ``Jobs(middleware=[...])``, those after a run in reverse order.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ class Middleware:
         """The task has returned; its result is about to be written."""
         return None
 
+    def waits(self, job: Job) -> Awaitable[None] | None:
+        """A run of a workflow has ended, since the workflow waits; another run follows."""
+        return None
+
     def error(self, job: Job, error: BaseException) -> Awaitable[None] | None:
         """The run has failed; it is about to be retried or given up.
 
@@ -50,8 +54,8 @@ class Middleware:
 class PrometheusMiddleware(Middleware):
     """Counts jobs and measures them, with prometheus-client.
 
-    ``kvstream_jobs_total{task,outcome}`` with outcome enqueued, done or error,
-    ``kvstream_job_seconds{task}`` and ``kvstream_jobs_running{task}``.
+    ``kvstream_jobs_total{task,outcome}`` with outcome enqueued, done, error, or waits (of a
+    workflow), ``kvstream_job_seconds{task}`` and ``kvstream_jobs_running{task}``.
     """
 
     def __init__(self, registry: Any = None) -> None:
@@ -77,6 +81,9 @@ class PrometheusMiddleware(Middleware):
 
     def after(self, job: Job, result: Any) -> None:
         self._end(job, "done")
+
+    def waits(self, job: Job) -> None:
+        self._end(job, "waits")
 
     def error(self, job: Job, error: BaseException) -> None:
         self._end(job, "error")
@@ -121,6 +128,9 @@ class OpenTelemetryMiddleware(Middleware):
         job.state[self] = span, token
 
     def after(self, job: Job, result: Any) -> None:
+        self._end(job, None)
+
+    def waits(self, job: Job) -> None:
         self._end(job, None)
 
     def error(self, job: Job, error: BaseException) -> None:

@@ -24,6 +24,7 @@ from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import Backoff, rules_of
 from kvstream.errors import InvalidArgument, describe, nearest, show
 from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
+from kvstream.jobs.child import Child, start_child
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.job import AnyJobs, Job, Refused, UnknownTask, new_id, to_seconds
 from kvstream.meta.policy import GroupPolicy
@@ -75,7 +76,13 @@ _NONE: Options = {}
 class Task(Public, Generic[P, R_co]):
     """A function of a ``Jobs``; calling it runs the function here and now."""
 
-    _internal = frozenset({"delay_s", "limits", "load", "max_deliveries", "signature"})
+    _internal = frozenset(
+        {
+            *("call", "delay_s", "digest_of", "end", "limits", "load", "max_deliveries"),
+            *("new_job", "put_child", "signature"),
+        }
+    )
+    _known_options, _noun = OPTIONS, "job"
 
     def __init__(
         self,
@@ -105,9 +112,9 @@ class Task(Public, Generic[P, R_co]):
         self.default_priority = priority
         self.limits: dict[str, Any] = {}
         """Rules of its queue: rate, max_in_flight, dead_letter."""
-        self._backoff = _backoff(backoff)
+        self._backoff = backoff_of(backoff)
         self.signature = Signature(function, self.name)
-        self._options = OPTIONS.difference(self.signature.by_name)
+        self._options = self._known_options.difference(self.signature.by_name)
         """Those that may stand among the arguments of ``enqueue``."""
         self.is_async = inspect.iscoroutinefunction(function_of(function))
         self._check()
@@ -178,8 +185,9 @@ class Task(Public, Generic[P, R_co]):
 
     def _merge_options(self, options: Options, given: Mapping[str, Any]) -> Options:
         """Return options, updated by those given; raise InvalidArgument for a wrong template."""
-        for name in given.keys() - OPTIONS:
-            raise TypeError(f"a job has no option {show(name)}{nearest(name, OPTIONS)}")
+        for name in given.keys() - self._known_options:
+            near = nearest(name, self._known_options)
+            raise TypeError(f"a {self._noun} has no option {show(name)}{near}")
         new = {name: value for name, value in given.items() if value is not None}
         if "unique" in new:
             self._check_unique(new["unique"])
@@ -258,7 +266,12 @@ class Task(Public, Generic[P, R_co]):
             jobs.append(self._job(args, kwargs, key))
             names.append(self._unique_name(None, args, kwargs, jobs[-1]))
         priority = priority or self.default_priority
-        return self.jobs.put_many(self, jobs, names, priority=priority, delay=delay, at=at, ttl=ttl)
+        return self._put_many(jobs, names, priority=priority, delay=delay, at=at, ttl=ttl)
+
+    def _put_many(
+        self, jobs: Sequence[Job], names: Sequence[str | None], **options: Any
+    ) -> list[JobHandle[Any]]:
+        return self.jobs.put_many(self, jobs, names, **options)
 
     @overload
     async def aenqueue_many(
@@ -272,11 +285,60 @@ class Task(Public, Generic[P, R_co]):
         """Enqueue many calls as ``enqueue_many`` does, without blocking the event loop."""
         return await asyncio.to_thread(functools.partial(self.enqueue_many, calls, **options))
 
-    def _job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: str | None) -> Job:
+    # --- in a workflow --------------------------------------------------------------------------
+
+    @overload
+    def start(
+        self: Task[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Child[T]: ...
+    @overload
+    def start(self, /, *args: P.args, **kwargs: P.kwargs) -> Child[R_co]: ...
+    def start(self, /, *args: Any, **kwargs: Any) -> Child[Any]:
+        """Start a job as a child of the workflow that calls this; ``gather`` waits for children."""
+        return start_child(self, _NONE, args, kwargs)
+
+    def run(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run a job as a step of the workflow that calls this: start it and wait for its result.
+
+        In an async workflow the result is awaited.
+        """
+        return start_child(self, _NONE, args, kwargs).result()
+
+    def new_job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: str | None) -> Job:
+        """Return the job of a call, before it is enqueued."""
+        return self._job(args, kwargs, key)
+
+    def digest_of(self, job: Job) -> str:
+        """Return a digest of the arguments of a job."""
+        return digest(self.signature.without_defaults(unpack(job.packed, job.form)))
+
+    def put_child(self, job: Job, options: Mapping[str, Any]) -> None:
+        """Put a child of a workflow into the queue, in the open transaction."""
+        when = {name: options[name] for name in WHEN if options.get(name) is not None}
+        priority = options.get("priority") or self.default_priority
+        self.jobs.queue_of(self).put(job.fields(), priority=priority, **when)
+
+    def _job(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        key: str | None,
+        job_id: str | None = None,
+    ) -> Job:
         now = self.jobs.now_ms()
         form, signature = self.jobs.format, self.signature
         packed = pack(signature.dump(args, kwargs), form)
-        job = Job(new_id(now), self.name, packed, form, signature.version, key, {}, now, task=self)
+        job = Job(
+            job_id or new_id(now),
+            self.name,
+            packed,
+            form,
+            signature.version,
+            key,
+            {},
+            now,
+            task=self,
+        )
         for middleware in self.jobs.middleware:
             middleware.enqueued(job)
         return job
@@ -300,6 +362,8 @@ class Task(Public, Generic[P, R_co]):
 
         UnknownTask if the job is of another version, which another worker may have.
         """
+        if job.generation is not None:
+            raise UnknownTask(f"{self.name} is a task here, and was enqueued as a workflow")
         try:
             job.args, job.kwargs = self.signature.load(unpack(job.packed, job.form))
         except Exception as error:  # any program may have written them, and types check them
@@ -313,6 +377,14 @@ class Task(Public, Generic[P, R_co]):
             kind = UnknownTask if job.version and job.version != version else Refused
             why = str(error) if isinstance(error, TypeError | ValueError) else describe(error)
             raise kind(f"the arguments do not fit {self.name}: {why} ({which})") from None
+
+    def call(self, job: Job) -> Any:
+        """Run the function of a job whose arguments are loaded."""
+        return self.function(*job.args, **job.kwargs)
+
+    def end(self, job: Job) -> None:
+        """End a job that has returned, in one commit."""
+        self.jobs.finish([job])
 
     @property
     def max_deliveries(self) -> int:
@@ -357,6 +429,20 @@ class TaskWithOptions(Generic[P, R_co]):
         return self._task._enqueue(self._options, args, kwargs)
 
     @overload
+    def start(
+        self: TaskWithOptions[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Child[T]: ...
+    @overload
+    def start(self, /, *args: P.args, **kwargs: P.kwargs) -> Child[R_co]: ...
+    def start(self, /, *args: Any, **kwargs: Any) -> Child[Any]:
+        """Start a job as a child of the workflow that calls this. See ``Task.start``."""
+        return start_child(self._task, self._options, args, kwargs)
+
+    def run(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run a job as a step of the workflow that calls this. See ``Task.run``."""
+        return start_child(self._task, self._options, args, kwargs).result()
+
+    @overload
     async def aenqueue(
         self: TaskWithOptions[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> JobHandle[T]: ...
@@ -373,7 +459,7 @@ def _text(value: Any, what: str) -> str:
     return value
 
 
-def _backoff(backoff: Any) -> GroupPolicy:
+def backoff_of(backoff: Any) -> GroupPolicy:
     """Return the policy with a backoff."""
     rules = rules_of(backoff=BACKOFF if backoff is None else backoff)
     if not rules["backoff_ms"]:

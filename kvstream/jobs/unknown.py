@@ -4,13 +4,14 @@ Several applications, or two versions of one while it is deployed, may work on o
 gives a job back whose task it lacks, or has in a version that the arguments do not fit, as not
 tried: after a delay any worker may take it. Delays are random: of two workers that wait in step the
 same one would take the job each time. Once the grace has passed since the first time, the job is
-given up. That time is a record of the job's outcome, so it holds for all workers and survives them;
-``error`` of the handle has the reason.
+given up; a workflow waits for ever. That time is a record of the job's outcome, so it holds for all
+workers and survives them; ``error`` of the handle has the reason.
 """
 
 from __future__ import annotations
 
 import logging
+from math import inf
 from random import random
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 DELAY_S, DELAY_SHARE = 0.2, 5
 """The mean delay: 0.2 s, and later a fifth of the time that the job has waited."""
+DELAY_MAX_S = 30.0
 KEPT_S = 60.0
 """How long a record is kept beyond the grace."""
 _LISTED = 20
@@ -36,7 +38,7 @@ _log, _lines = logger_of(__name__), Throttle()
 
 def leave_to_others(jobs: AnyJobs, job: Job, error: UnknownTask) -> bool:
     """Give a job back for other workers; return False, and note why, if its grace is over."""
-    grace_s = jobs.unknown_grace
+    grace_s = jobs.unknown_grace if job.generation is None else inf
     try:
         waited_s = _unknown_for_s(jobs, job)
         if waited_s is None and grace_s:
@@ -45,7 +47,7 @@ def leave_to_others(jobs: AnyJobs, job: Job, error: UnknownTask) -> bool:
                 *(job.id, grace_s, error),
             )
         if (waited_s or 0.0) < grace_s:
-            _put_off(jobs, job, error, waited_s)
+            _put_off(jobs, job, error, waited_s, grace_s)
             return True
     except LeaseLost:
         return True
@@ -69,9 +71,11 @@ def _unknown_for_s(jobs: AnyJobs, job: Job) -> float | None:
     return max(0, jobs.store.now_ms() - since_ms) / 1000
 
 
-def _put_off(jobs: AnyJobs, job: Job, error: UnknownTask, waited_s: float | None) -> None:
+def _put_off(
+    jobs: AnyJobs, job: Job, error: UnknownTask, waited_s: float | None, grace_s: float
+) -> None:
     assert job.message is not None
-    left_s = jobs.unknown_grace - (waited_s or 0.0)
+    left_s = min(grace_s - (waited_s or 0.0), DELAY_MAX_S)
     delay_s = min(max(DELAY_S, (waited_s or 0.0) / DELAY_SHARE) * (0.5 + random()), left_s)
     with jobs.store.brief_transaction():
         if waited_s is None:

@@ -199,8 +199,8 @@ class RemoteEngine:
         name = getattr(operation, "__name__", "this")
         raise InvalidArgument(f"{name} works on the files of a store, not on a server")
 
-    def has_transaction(self) -> bool:
-        """Return whether this thread has a transaction open."""
+    def is_open_here(self) -> bool:
+        """Return whether this thread is inside a transaction."""
         return self._transaction is not None
 
     @property

@@ -218,8 +218,8 @@ class FailoverEngine(RepeatingEngine):
         found: Connection = self._repeat(greeted)
         return found
 
-    def has_transaction(self) -> bool:
-        """Return whether this thread has a transaction open."""
+    def is_open_here(self) -> bool:
+        """Return whether this thread is inside a transaction."""
         return self._local.server is not None
 
     def now_ms(self) -> int:

@@ -32,7 +32,7 @@ class ServerEngine(AnyEngine, Protocol):
 
     def connection(self, db: int | None = None) -> Connection: ...
 
-    def has_transaction(self) -> bool: ...
+    def is_open_here(self) -> bool: ...
 
 
 def count(engine: ServerEngine, name: bytes, start: StreamID, end: StreamID) -> int:
@@ -119,7 +119,7 @@ def finish(
     results: Sequence[leases.Result] = (),
 ) -> None:
     """Acknowledge deliveries and add their results in one MULTI, guarded by the leases."""
-    with nullcontext() if engine.has_transaction() else engine.transaction():
+    with nullcontext() if engine.is_open_here() else engine.transaction():
         for token in tokens:
             engine.run(watch.guard, name, group, consumer, *token)
         now_ms = engine.clock.now_ms() if results else 0

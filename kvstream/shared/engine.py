@@ -322,6 +322,11 @@ class SharedEngine(Unclosed, RepeatingEngine):
 
     # --- what others look at --------------------------------------------------------------------
 
+    def is_open_here(self) -> bool:
+        """Return whether this thread is inside a transaction."""
+        own = self.own_engine
+        return self._local.server is not None or (own is not None and own.is_open_here())
+
     @property
     def own_engine(self) -> Engine | None:
         """The engine of the store if this process owns it."""

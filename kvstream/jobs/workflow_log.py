@@ -1,0 +1,209 @@
+"""A workflow in its store: the stream of its history, and one entry with its state.
+
+The history (``<name>:history:<id>``) is the truth of what has been done. The state
+(``<name>:workflow:<id>``, a stream of one entry) says what is next, so that whoever sends a signal
+or ends a child reads one entry. A message of the queue, the *wake*, makes a worker run the
+workflow. A workflow that waits has none, or a delayed one: it costs rows on disk alone.
+
+The *generation* counts the waits. A wake has the generation of its wait, and one of an earlier wait
+is dropped. Wakes of one workflow have its ID as their key, so one runs at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from kvstream.errors import Conflict
+from kvstream.jobs.history import ENDS, Fields, History
+from kvstream.jobs.job import AnyJobs, Job
+from kvstream.stream import Stream
+from kvstream.types.ids import StreamID, Ticket
+from kvstream.types.records import Entry
+
+T = TypeVar("T")
+
+SCHEDULED, QUEUED, RUNNING, WAITING = "scheduled", "queued", "running", "waiting"
+WORKFLOW, HISTORY = "workflow", "history"
+"""Parts of the keys of states and histories."""
+NO_ARGUMENTS = b"[[],{}]"
+"""A wake has no arguments: the history has them."""
+_TRIES = 50
+"""Attempts of a commit that conflicts with other clients."""
+_PAGE = 500
+
+
+@dataclass
+class State:
+    """What is next for a workflow, and what others need to know of it."""
+
+    status: str
+    task: str
+    queue: str
+    """The key of the stream that its wakes are put into."""
+    generation: int = 0
+    at_ms: int = 0
+    """When it was created."""
+    ttl_ms: int = 0
+    """How long it is kept after its end."""
+    bound: int = 0
+    """Events that its history may have."""
+    parent: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    """The signals that wake it."""
+    left: int = 0
+    """So many children have to end before it is woken; 0: it waits for none."""
+    raises: bool = False
+    """The first child that fails wakes it."""
+    ticket: str = ""
+    """The delayed wake, if that can be cancelled."""
+    why: str = ""
+    """What it waits for, as text."""
+    lives: int = 0
+    """Runs that have ended without a word since the last progress."""
+    progress: int = 0
+    """Events of the history when a run was cut short."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDS
+
+    def to_fields(self) -> dict[str, str]:
+        """Return the fields of its entry; empty ones are left out."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in found.items()
+            if value
+        }
+
+    @classmethod
+    def of(cls, stored: Any) -> State:
+        known = {each.name: each.type for each in fields(cls)}
+        found = {name.decode(): value.decode() for name, value in stored.items()}
+        return cls(
+            **{
+                name: value if known[name] == "str" else json.loads(value)
+                for name, value in found.items()
+                if name in known
+            }
+        )
+
+    def rest(self) -> None:
+        """Forget what it has waited for."""
+        self.names, self.left, self.raises, self.ticket, self.why = [], 0, False, "", ""
+
+
+class WorkflowLog:
+    """The history, the state and the wakes of one workflow."""
+
+    def __init__(self, jobs: AnyJobs, workflow_id: str) -> None:
+        self.jobs, self.id = jobs, workflow_id
+        self.store = jobs.store
+
+    @property
+    def stream(self) -> Stream[bytes]:
+        """The stream of its history."""
+        return self.store.stream(f"{self.jobs.name}:{HISTORY}:{self.id}")
+
+    @property
+    def _state_key(self) -> str:
+        return f"{self.jobs.name}:{WORKFLOW}:{self.id}"
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def state(self) -> State | None:
+        """Return the state; None if there is no such workflow."""
+        last = self.store.stream(self._state_key).revrange(count=1)
+        return State.of(last[0].fields) if last else None
+
+    def entries(self, after: StreamID) -> Iterator[Entry[bytes]]:
+        """Yield the events after an ID."""
+        return self.stream.scan(after.next(), page=_PAGE)
+
+    def history(self) -> History:
+        """Return the whole history."""
+        return History().read(self.entries(History().read_to))
+
+    # --- writing, in a transaction --------------------------------------------------------------
+
+    def commit(self, block: Callable[[], T]) -> T:
+        """Run a block as one commit, or within this thread's transaction; repeat it on a conflict.
+
+        In a transaction on a server the block reads before it writes.
+        """
+        if self.store.has_transaction():
+            return block()
+        for _ in range(_TRIES - 1):
+            try:
+                with self.store.brief_transaction():
+                    return block()
+            except Conflict:
+                continue
+        with self.store.brief_transaction():
+            return block()
+
+    def add(self, kind: str, **values: str | bytes) -> None:
+        """Add an event."""
+        self.stream.add({"event": kind, **values})
+
+    def add_all(self, events: list[tuple[str, Fields]]) -> None:
+        """Add events."""
+        for kind, values in events:
+            self.add(kind, **values)
+
+    def write(self, state: State) -> None:
+        """Replace the state."""
+        self.store.stream(self._state_key).add(state.to_fields(), maxlen=1)
+
+    def wake(self, state: State, at_ms: int | None = None) -> None:
+        """Put the message that makes a worker run the workflow, at a time or now."""
+        job = Job(
+            *(self.id, state.task, NO_ARGUMENTS, "json", "", self.id),
+            headers=state.headers,
+            enqueued_ms=state.at_ms,
+            generation=state.generation,
+        )
+        at = None if at_ms is None else at_ms / 1000
+        where = self.store.stream(state.queue).add(job.fields(), at=at)
+        state.ticket = str(where) if type(where) is Ticket else ""
+
+    def wake_now(self, state: State) -> None:
+        """Wake a workflow that waits, instead of at a later time."""
+        self._cancel_timer(state)
+        state.rest()
+        state.status = QUEUED
+        self.wake(state)
+        self.write(state)
+
+    def _cancel_timer(self, state: State) -> None:
+        if state.ticket:
+            self.store.stream(state.queue).cancel(state.ticket)
+
+    def end(self, state: State, status: str, outcome: Fields) -> None:
+        """Write the end of the workflow, and let everything of it expire."""
+        self._cancel_timer(state)
+        self.add(status, **{name: value for name, value in outcome.items() if name in _SHOWN})
+        state.rest()
+        state.status, state.generation = status, state.generation + 1
+        self.write(state)
+        ttl_s = state.ttl_ms / 1000
+        self.jobs.record(self.id, status.encode(), ttl_s, {"task": state.task, **outcome})
+        self.expire(ttl_s)
+
+    def expire(self, seconds: float) -> None:
+        """Let history and state expire."""
+        for key in (self.stream.key, self._state_key):
+            self.store.expire(key, seconds)
+
+    def persist(self) -> None:
+        """Keep history and state."""
+        for key in (self.stream.key, self._state_key):
+            self.store.persist(key)
+
+
+_SHOWN = frozenset({"error", "traceback"})
+"""What the last event has of the outcome, which is a stream of its own."""

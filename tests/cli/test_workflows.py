@@ -1,0 +1,67 @@
+"""Workflows from the command line, without their application."""
+
+from pathlib import Path
+
+import pytest
+
+from kvstream import Jobs
+from kvstream.jobs import step, wait_for
+from tests.cli.program import Program
+from tests.jobs.conftest import Working
+from tests.patience import until
+
+
+def breaks() -> None:
+    raise ValueError("no such user")
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """The program on a store with three workflows."""
+    with Jobs(tmp_path / "store", shared=False) as jobs:
+
+        @jobs.workflow
+        def greet(name: str) -> str:
+            return f"{step(name.upper)} {wait_for('go')}"
+
+        @jobs.workflow
+        def fail() -> None:
+            step(breaks)
+
+        worker = Working(jobs)
+        waits = greet.with_options(id="waits").enqueue("ann")
+        done = greet.with_options(id="done").enqueue("bob")
+        failed = fail.with_options(id="failed").enqueue()
+        done.send("go", 1)
+        until(lambda: (waits.status, done.status, failed.status) == ("waiting", "done", "failed"))
+        worker.stop()
+    return Program(tmp_path / "store")
+
+
+def test_jobs_ls_and_show_have_workflows(program: Program) -> None:
+    rows = {row["id"]: row for row in program.json("jobs", "ls")}
+    found = {key: (row["task"], row["status"], row["error"]) for key, row in rows.items()}
+    assert found == {
+        "waits": ("greet", "waiting", "signal go"),
+        "done": ("greet", "done", None),
+        "failed": ("fail", "failed", "StepFailed: breaks: ValueError: no such user"),
+    }
+    assert program.json("jobs", "ls", "--status", "waiting")[0]["id"] == "waits"
+    shown = program.one("jobs", "show", "done")
+    assert (shown["result"], shown["status"]) == ("BOB 1", "done")
+    assert [each["name"] for each in shown["steps"]] == ["upper", "go"]
+    lines = program.lines("jobs", "show", "done")
+    assert any(line.startswith("  step upper: BOB 20") for line in lines)
+    assert any(line.startswith("  wait go: 1 20") for line in lines)
+    lines = program.lines("jobs", "show", "waits")
+    assert "  wait go: open" in lines
+    assert "begun" in program("range", "jobs:history:waits").stdout
+
+
+def test_workflows_are_cancelled_and_retried(program: Program) -> None:
+    program("jobs", "cancel", "waits")
+    program("jobs", "cancel", "done", code=1)
+    program("jobs", "retry", "failed")
+    program("jobs", "retry", "done", code=1)
+    statuses = {row["id"]: row["status"] for row in program.json("jobs", "ls")}
+    assert statuses == {"waits": "cancelled", "done": "done", "failed": "queued"}
