@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from demo import archive, lake, mail
+from demo import archive, lake, mail, workflow
 from demo.job import (
     NAMES,
     DemoFailed,
@@ -205,6 +205,9 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None, spark: bool)
 
     show.step("A queue: a mail fails, backs off, is given up and redriven")
     mail.run(folder, show.say)
+
+    show.step("A workflow: its worker is killed in the middle, and another one goes on")
+    workflow.run(folder, show.say)
 
     if spark:
         show.step("Sum the streams by hour in Spark, into Parquet and back into a stream")

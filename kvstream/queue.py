@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from operator import attrgetter
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from kvstream.dead_letters import DeadLetters
 from kvstream.engine.blocking_reads import clear_unknown_idle, lease_messages
@@ -205,6 +205,22 @@ class Message(Public, Generic[S]):
         except BaseException:
             self._settled = False
             raise
+
+
+class _Messages(list[Message[S]]):
+    """A list of messages, which says so to those who take it for one message."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            hint = f": use queue.get_one().{name}" if hasattr(Message, name) else ""
+            raise AttributeError(
+                f"get() returns a list of messages, which has no {name}{hint}",
+                name=name,
+                obj=self,
+            )
 
 
 class Queue(DeadLetters[S]):
@@ -410,7 +426,12 @@ class Queue(DeadLetters[S]):
         several priorities the most urgent come first, but each lower one begins every tenth read
         that returns messages. Waits at most ``block`` seconds: 0 is for ever, None not at all.
         """
-        return take([self], count, block)
+        return _Messages(take([self], count, block))
+
+    def get_one(self, block: Seconds | None = None) -> Message[S] | None:
+        """Lease one message; None if there is none. See ``get``."""
+        messages = take([self], 1, block)
+        return messages[0] if messages else None
 
     def _read_order(self) -> list[bytes]:
         """Return the streams of the next read, in its order."""

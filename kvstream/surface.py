@@ -66,7 +66,8 @@ _STORE = {
 _QUEUE = {
     "queue.put(fields)": "push enqueue add send publish append submit xadd",
     "queue.put_many(messages)": "push_many enqueue_many add_many send_many extend",
-    "queue.get(count)": "pop dequeue receive lease reserve read poll fetch xreadgroup",
+    "queue.get(count)": "receive lease reserve read poll fetch xreadgroup",
+    "queue.get_one()": "pop dequeue take get_nowait",
     "queue.listen()": "subscribe consume messages",
     "queue.info()": "size qsize length count empty",
     "queue.dead()": "dead_letters",

@@ -102,13 +102,20 @@ def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
         values = {**found, "status": handle.status, "result": None, "error": handle.error}
         traceback = handle.traceback or ""
         steps = _steps_of(handle)
+        progress, lines = handle.progress, handle.log()
+        if progress is not None:
+            values["progress"] = f"{progress.fraction:.0%} {progress.text}".rstrip()
         if values["status"] == "done":
             values["result"] = handle.result(0)
     if out.for_programs:
-        more = {} if steps is None else {"steps": [jsonable(each._asdict()) for each in steps]}
+        more: dict[str, Any] = {"log": [each.text for each in lines]}
+        if steps is not None:
+            more["steps"] = [jsonable(each._asdict()) for each in steps]
         out.object(**values, traceback=traceback or None, **more)
         return
     _show(out, values)
+    for said in lines:
+        click.echo(f"  {printable(said.text)}")
     for each in steps or ():
         result = each.error or (each.status if each.result is None else jsonable(each.result))
         ended = "" if each.ended is None else time_of(round(each.ended.timestamp() * 1000))
@@ -134,7 +141,7 @@ def _show(out: Output, values: Mapping[str, Any]) -> None:
         **{name: values.get(name) for name in ("status", "queue")},
         "enqueued": values.get("enqueued_ms"),
         "due": values.get("due_ms"),
-        **{name: values[name] for name in ("error", "result")},
+        **{name: values.get(name) for name in ("progress", "error", "result")},
     }
     shown = {name: value for name, value in facts.items() if value is not None}
     out.record(shown, {"enqueued": time_of, "due": time_of})

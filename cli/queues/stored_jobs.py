@@ -20,6 +20,7 @@ from kvstream.jobs import Jobs
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.handle import RETRY, JobHandle, state_of
 from kvstream.jobs.job import Job, Refused, creation_ms
+from kvstream.jobs.notes import NOTES
 from kvstream.jobs.workflow_log import HISTORY, WORKFLOW, WorkflowLog
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.queue import Queue
@@ -34,6 +35,7 @@ _PAGE = 1000
 _PENDING_MAX = 100 * _PAGE
 """Pending entries that are read for one page: deleted entries may be pending too."""
 _RESULT, _WORKFLOW, _HISTORY = ":result:", f":{WORKFLOW}:", f":{HISTORY}:"
+_NOTES = f":{NOTES}:"
 
 
 class StoredJobs(Jobs):
@@ -49,7 +51,7 @@ class StoredJobs(Jobs):
 
     def _keys(self) -> list[bytes]:
         store, name = self.store, self.name.encode("utf-8", "surrogateescape")
-        parts = (_RESULT, _WORKFLOW, _HISTORY)
+        parts = (_RESULT, _WORKFLOW, _HISTORY, _NOTES)
         others = (name + DEAD_SUFFIX, *(name + part.encode() for part in parts))
         keys = [key for key in store.scan_keys(name + b":*") if not key.startswith(others)]
         return sorted(key for key in (name, *keys) if store.type(key) == "stream")

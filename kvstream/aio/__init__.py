@@ -462,6 +462,11 @@ class AsyncQueue(_AsyncProxy[Queue[S]], Generic[S]):
         messages = await self._engine.task_call(self._sync.get, count, block)
         return [AsyncMessage(self, message) for message in messages]
 
+    async def get_one(self, block: Seconds | None = None) -> AsyncMessage[S] | None:
+        """Lease one message; None if there is none. See Queue."""
+        message = await self._engine.task_call(self._sync.get_one, block)
+        return None if message is None else AsyncMessage(self, message)
+
     async def listen(
         self, count: int = 1, *, poll: Seconds = 1.0, stop: Stop | None = None
     ) -> AsyncIterator[AsyncMessage[S]]:

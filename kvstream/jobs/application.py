@@ -30,6 +30,7 @@ from kvstream.jobs.child import check_result, tell_of_result
 from kvstream.jobs.handle import DONE, JobHandle
 from kvstream.jobs.job import ID, Job, id_of, to_seconds
 from kvstream.jobs.middleware import Middleware
+from kvstream.jobs.notes import NOTES
 from kvstream.jobs.schedules import SCHEDULED, Schedule
 from kvstream.jobs.task import Task
 from kvstream.jobs.workflow import (
@@ -69,7 +70,7 @@ LARGE_RESULT = 1_000_000
 """Bytes of a result above which a server may refuse it (stream-entry-max-bytes)."""
 LEASE_S, LEASE_S_MIN = 30.0, 0.2
 """The lease of a job, unless a task has a shorter timeout. Workers extend it while they live."""
-_RESERVED = frozenset({"dead", "result", HISTORY, SCHEDULED, WORKFLOW, *PRIORITIES})
+_RESERVED = frozenset({"dead", "result", HISTORY, NOTES, SCHEDULED, WORKFLOW, *PRIORITIES})
 _log = logging.getLogger(__name__)
 
 

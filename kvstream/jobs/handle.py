@@ -33,6 +33,7 @@ from kvstream.errors import (
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.child import tell_parent
 from kvstream.jobs.job import PARENT, AnyJobs, creation_ms, has_id, to_seconds
+from kvstream.jobs.notes import LogLine, Progress, lines_of, progress_of
 from kvstream.operations.ack import acknowledge
 from kvstream.types.clock import call_later, monotonic
 from kvstream.types.ids import StreamID, Ticket
@@ -278,6 +279,15 @@ class JobHandle(Generic[R]):
     def traceback(self) -> str | None:
         """The traceback of its last exception; None if there is none."""
         return self._text(b"traceback")
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far the job is, as ``current_job().progress`` has told; None if it has not."""
+        return progress_of(self._jobs, self.id)
+
+    def log(self) -> list[LogLine]:
+        """Return the last lines that ``current_job().log`` has kept, oldest first."""
+        return lines_of(self._jobs, self.id)
 
     def _text(self, name: bytes) -> str | None:
         value = self._last_record().get(name)

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from kvstream.engine.queue_arguments import Duration, span_ms
 from kvstream.errors import InvalidArgument, LeaseLost, describe, quote, show
+from kvstream.jobs.notes import add_note
 from kvstream.operations.queues.schedules import AT_FIELD, NAME_FIELD
 from kvstream.storage.contexts import contextmanager
 from kvstream.surface import Public
@@ -281,6 +282,17 @@ class Job(Public):
             _text(fields, PARENT) if PARENT in fields else None,
             None if generation is None else int(generation),
         )
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Tell how far the job is, from 0 to 1, for ``handle.progress``. ::
+
+        current_job().progress(0.4, "resizing")
+        """
+        add_note(self.task.jobs, self.id, text, fraction, self.task.result_ttl)
+
+    def log(self, text: str) -> None:
+        """Keep a line with the job, for ``handle.log()``: the last 1000 of them."""
+        add_note(self.task.jobs, self.id, text, None, self.task.result_ttl)
 
     @contextmanager
     def transaction(self) -> Iterator[Store]:

@@ -13,7 +13,7 @@ import redis
 from click.testing import CliRunner
 
 import demo.job
-from demo import archive, lake, mail
+from demo import archive, lake, mail, workflow
 from demo.__main__ import CLIENT, FOLDER, SERVING, SUGGESTIONS, main, suggested
 from demo.readings import SOURCES, DataMissing, Sum, data_folder
 from kvstream import Store
@@ -66,6 +66,23 @@ def test_the_demo_sums_its_streams_in_spark(shown: tuple[Path, str]) -> None:
     texts = {each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")}
     assert {"Mean temperature by hour of the day", "stream", "0", "18"} <= texts
     assert {source.stream for source in SOURCES if source.column == "temp"} <= texts
+
+
+def test_a_workflow_is_killed_and_ends_in_eight_lines(tmp_path: Path) -> None:
+    lines: list[str] = []
+    workflow.run(tmp_path / "store", lines.append)
+    assert lines == [
+        "worker 1  pays, waits, and is [red]killed with -9[/] while it packs",
+        "worker 2  runs the function from its top, and finds what was done:",
+        "          step   pay    payment of order:7",
+        "          pause  pause",
+        "          step   pack   parcel 1",
+        "          child  mail   mail to ann",
+        "ended     done: payment of order:7, parcel 1, mail to ann",
+        "payments  1",
+    ]
+    with Store.open(tmp_path / "store") as store:
+        assert store.check() == []
 
 
 def test_a_mail_fails_waits_dies_and_is_redriven_in_ten_lines(tmp_path: Path) -> None:
