@@ -10,6 +10,8 @@ To be replaced shows in many ways: a lost connection, no reply in time, ``READON
 has done a write that no replica confirms, the write is repeated with another primary alone.
 """
 
+import os
+import weakref
 from contextlib import closing, suppress
 from random import sample
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -41,7 +43,7 @@ from kvstream.remote.connection import (
     translate_errors,
 )
 from kvstream.remote.engine import RemoteEngine
-from kvstream.remote.repeating import RepeatingEngine
+from kvstream.remote.repeating import Ends, RepeatingEngine, never
 from kvstream.remote.sentinels import Address, Asker, require_primary, role_of
 from kvstream.types.clock import Clock, SystemClock, monotonic
 from kvstream.types.ids import AddID
@@ -61,6 +63,19 @@ PAUSE_S, PAUSE_MAX_S = 0.05, 0.5
 """The first and the longest pause between two rounds of questions."""
 RECALLS_S = 10.0
 """Clocks of servers differ by less."""
+
+
+_engines: "weakref.WeakSet[FailoverEngine]" = weakref.WeakSet()
+"""The engines of this process."""
+
+
+def _begin_in_child() -> None:
+    """Free the locks that other threads of the parent held; connections end by themselves."""
+    for engine in list(_engines):
+        engine._begin()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 class FailoverEngine(RepeatingEngine):
@@ -85,9 +100,14 @@ class FailoverEngine(RepeatingEngine):
         self.local_clock: Clock = SystemClock()
         self._asker = Asker(sentinels, self.server_type.connection_type)
         self._current: RemoteEngine | None = None
+        self._closed = False
+        self._begin()
+        _engines.add(self)
+
+    def _begin(self) -> None:
+        """Begin with locks that nobody holds."""
         self._looking = self._new_lock()
         """Held for one round of questions; no call that has an engine needs it."""
-        self._closed = False
         self._reset_calls()
 
     @classmethod
@@ -117,7 +137,7 @@ class FailoverEngine(RepeatingEngine):
 
     # --- the primary ----------------------------------------------------------------------------
 
-    def _get_engine(self, deadline: float | None) -> RemoteEngine:
+    def _get_engine(self, deadline: float | None, ends: Ends = never) -> RemoteEngine:
         """Return the engine of the primary; look for it, at least once, until ``deadline``."""
         until = monotonic() + self._wait_s if deadline is None else deadline
         pause = PAUSE_S
@@ -131,7 +151,7 @@ class FailoverEngine(RepeatingEngine):
                 try:
                     return self._current or self._keep(self._look())
                 except ServerUnavailable as error:
-                    if monotonic() >= until or is_tls_refusal(error):
+                    if monotonic() >= until or ends() or is_tls_refusal(error):
                         raise
             self.sleep(pause)
             pause = min(2 * pause, PAUSE_MAX_S)

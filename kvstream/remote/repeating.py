@@ -67,6 +67,12 @@ CONSUMERS_MAX = 1000
 """Consumers without a read under way that are remembered."""
 
 Delivery = tuple[bytes, StreamID]
+Ends = Callable[[], bool]
+
+
+def never() -> bool:
+    """Return False: a call is not ended from outside."""
+    return False
 
 
 class _Local(threading.local):
@@ -161,8 +167,11 @@ class RepeatingEngine:
 
     # --- the present server ---------------------------------------------------------------------
 
-    def _get_engine(self, deadline: float | None) -> Any:
-        """Return the present engine; without one, look for a server until ``deadline``."""
+    def _get_engine(self, deadline: float | None, ends: Ends = never) -> Any:
+        """Return the present engine; without one, look for a server until ``deadline``.
+
+        It may give up earlier, once ``ends`` returns True.
+        """
         raise NotImplementedError
 
     def _forget(self, engine: Any) -> None:
@@ -195,8 +204,9 @@ class RepeatingEngine:
         call: Callable[[Any], T],
         again: bool = False,
         waits: bool = False,
+        ends: Ends = never,
     ) -> T:
-        """Call with the present engine until a server has answered.
+        """Call with the present engine until a server has answered, or ``ends`` returns True.
 
         ``again``: the call may be repeated if its outcome is unknown. ``waits``: it may take long,
         so the time to wait for a server begins when one is lost. Once the call may have been done,
@@ -210,7 +220,7 @@ class RepeatingEngine:
         while True:
             engine = None
             try:
-                engine = self._get_engine(deadline)
+                engine = self._get_engine(deadline, ends)
                 if engine.place == alone:
                     raise ConnectionLost(f"{alone} is still the primary")
                 return self._attempt(call, engine)
@@ -227,7 +237,7 @@ class RepeatingEngine:
                 raise UnknownOutcome(f"{unknown}, and now: {error}") from None
             now = monotonic()
             deadline = now + self._wait_s if deadline is None else deadline
-            if now >= deadline:
+            if now >= deadline or ends():
                 over = self._late(last)
                 raise (
                     ServerUnavailable(over)
@@ -386,8 +396,16 @@ class RepeatingEngine:
                 return engine.run(attempt)  # type: ignore[no-any-return]
             return engine.wait_for(names, attempt, wait_s, attempt.retries)  # type: ignore[no-any-return]
 
+        def is_to_end() -> bool:
+            return attempt.is_interrupted
+
         with self._reading(attempt) as (consumer, seen):
-            reply = self._repeat(once, again=True, waits=True)
+            try:
+                reply = self._repeat(once, again=True, waits=True, ends=is_to_end)
+            except (ServerUnavailable, UnknownOutcome):
+                if not attempt.is_interrupted:
+                    raise
+                return None  # what it may have delivered stays pending
             with consumer.lock:
                 consumer.note(reply, self.recalls_s)
         return reply

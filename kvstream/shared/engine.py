@@ -35,7 +35,7 @@ from kvstream.errors import (
 )
 from kvstream.remote.connection import ConnectionLost, require_client
 from kvstream.remote.engine import RemoteEngine
-from kvstream.remote.repeating import RepeatingEngine
+from kvstream.remote.repeating import Ends, RepeatingEngine, never
 from kvstream.shared.owner import GRACE_S, SOCKET, Owner, OwnerBusy, OwnerProcess, Place
 from kvstream.storage import directory as directories
 from kvstream.storage.contexts import contextmanager
@@ -158,7 +158,7 @@ class SharedEngine(Unclosed, RepeatingEngine):
 
     # --- the owner ------------------------------------------------------------------------------
 
-    def _get_engine(self, deadline: float | None) -> Engine | RemoteEngine:
+    def _get_engine(self, deadline: float | None, ends: Ends = never) -> Engine | RemoteEngine:
         """Return the present engine; without one, connect to the owner or become it."""
         engine = self._current
         if engine is not None:

@@ -371,6 +371,34 @@ def test_errors_name_the_sentinels_and_a_later_call_recovers(pair: Pair) -> None
     pair.settle()
 
 
+def test_a_worker_stops_while_there_is_no_primary(tmp_path: Path) -> None:
+    program, node = sentinel_program(), Node(tmp_path / "one")
+    sentinels = Sentinels(program, tmp_path, node.port, DOWN_MS)
+    hosts = ",".join(f"127.0.0.1:{port}" for port in sentinels.ports)
+    try:
+        with Jobs(f"redis+sentinel://{hosts}/{NAME}?wait_s={TOLD_S:g}") as jobs:
+            jobs.task(_nothing)
+            stop = threading.Event()
+            worker = threading.Thread(target=Worker(jobs).run, args=(stop,), daemon=True)
+            worker.start()
+            until(lambda: node.information("clients")["blocked_clients"] != "0", "it", 0.05)
+            sentinels.stop()
+            node.kill()
+            time.sleep(1)  # it notices
+            stop.set()
+            worker.join(PATIENCE_S)
+            assert not worker.is_alive()
+    finally:
+        sentinels.stop()
+        node.end()
+    with Store.open(node.directory) as store:
+        assert store.check() == []
+
+
+def _nothing() -> None:
+    """Do nothing, as a job."""
+
+
 def _can_add(store: Store) -> bool:
     try:
         return bool(store.stream("s").add({"n": 2}))
