@@ -19,7 +19,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -75,6 +74,8 @@ SNAPSHOT_LOG_BYTES = 1 << 30
 BACKLOG_BYTES_MAX = 4 << 30
 """Bytes of logs that are kept while the object store is away; then the history begins anew."""
 _STOP_S = 10.0
+_NO_LOG = 1 << 62
+"""A number that no log has."""
 
 
 @dataclass(slots=True)
@@ -142,8 +143,10 @@ class Archiver:
         self._behind_since: float | None = None
         self._snapshot_at = monotonic()
         self._snapshot_again_at, self._snapshot_failures = 0.0, 0
-        self._trim_logs = partial(database.trim_logs, "archive", place=self._path)
         self._logs = self._logs_from(Position(0, 0), -1)
+        self._is_owner = False
+        """Its fence is in the archive: before that it must put nothing."""
+        self._is_abandoned = False
         self._thread = threading.Thread(target=self._run, name="kvstream-archiver", daemon=True)
         self._clock_thread = threading.Thread(
             target=self._note_commits, name="kvstream-archiver-clock", daemon=True
@@ -155,7 +158,12 @@ class Archiver:
         directory.register(self)
 
     def _logs_from(self, position: Position, last: int) -> Logs:
-        return Logs(self._directory, position, last, self._trim_logs)
+        return Logs(self._directory, position, last, self._trim)
+
+    def _trim(self, needed: int) -> None:
+        """Remove the kept logs before a number that nobody else needs either."""
+        if not self._is_abandoned:
+            self._database.trim_logs("archive", needed, self._path)
 
     # --- the beginning --------------------------------------------------------------------------
 
@@ -175,12 +183,43 @@ class Archiver:
         self._thread.start()
         self._clock_thread.start()
 
-    def _begin(self, history: History) -> bool:
-        """Put the fence of this opening; return whether its number was free."""
+    def take(self) -> None:
+        """Become the owner in place of whoever is it, and begin the history anew, in a thread.
+
+        It tries until it has succeeded, or is abandoned: until then the archive gets nothing.
+        """
+        self._thread = threading.Thread(
+            target=self._take_and_run, name="kvstream-archiver", daemon=True
+        )
+        _open_archivers.add(self)
+        self._thread.start()
+
+    def _take_and_run(self) -> None:
+        failures = 0
+        while not self._stop.wait(_backoff_s(failures) if failures else 0.0):
+            try:
+                with self._committer.refuse_calls():
+                    while not self._begin(read_history(self._objects), takes=True):
+                        pass
+            except Exception as error:  # it is tried again
+                failures += 1
+                self._note_failure(error, failures)
+            else:
+                _log.info("this store owns the archive %s now", self._objects.url)
+                self._state.state, self._state.error = "follows", ""
+                self._clock_thread.start()
+                self._run()
+                return
+
+    def _begin(self, history: History, takes: bool = False) -> bool:
+        """Put the fence of this opening; return whether its number was free.
+
+        If it ``takes`` the archive, that may belong to another store, and begins anew with this.
+        """
         head, place = history.head, self._directory()
         if head is None:
             refuse_overwriting(self._objects)
-        goes_on = self._goes_on(history, Mark.read(place))
+        goes_on = not takes and self._goes_on(history, Mark.read(place))
         archive, epoch = head.archive if head else uuid4().hex, uuid4().hex
         self._times = Times(head.latest_ms if head else 0)
         self._state.archive, self._state.epoch = archive, epoch
@@ -194,14 +233,17 @@ class Archiver:
             age_ms = now_ms() - history.snapshots[-1].written_ms
             self._snapshot_at = monotonic() - max(age_ms, 0) / 1000
         self._logs = self._logs_from(position, last)
+        if takes:
+            self._logs.trim()  # the later ones are kept from now on
         self._state.sequence = max(last, 0)
-        Mark(archive, head.epoch if head else "", epoch).write(place)
+        Mark(archive, head.epoch if head and not takes else "", epoch).write(place)
         fence = self._piece(position, max(last, 0))
         data = put_fence(self._objects, fence)
         if data is None:
             return False
         self._count(fence, data)
         Mark(archive, epoch).write(place)
+        self._is_owner = True
         return True
 
     def _goes_on(self, history: History, own: "Mark | None") -> bool:
@@ -288,6 +330,8 @@ class Archiver:
             f"{who} has taken over the archive {self._objects.url}: this store refuses all writes, "
             "since they would be lost; its last writes may be missing there"
         )
+        if self._is_abandoned:  # the store follows the new owner
+            return error
         self._database.write_guard.shut(error)
         if self._state.state != "taken":
             self._state.state, self._state.error = "taken", str(error)
@@ -296,6 +340,8 @@ class Archiver:
 
     def ship(self, until: int | None = None) -> None:
         """Put the commits that are durable here and not in the archive, up to ``until``."""
+        if not self._is_owner:
+            raise ArchiveUnavailable(f"the archive {self._objects.url} is being taken over")
         begun = monotonic() if until is None else 0.0
         if until is None:
             until = self._make_local()
@@ -618,6 +664,16 @@ class Archiver:
             state.behind_bytes = self._logs.unread_bytes() if since is not None else 0
         return state
 
+    def abandon(self) -> None:
+        """Put nothing more, and return at once: the store follows another one from now on."""
+        self._is_abandoned = True
+        self._stop.set()
+        self._state.state = "closed"
+        _open_archivers.discard(self)
+        directory.unregister(self)
+        with suppress(StoreError):
+            self._database.trim_logs("archive", _NO_LOG, self._path)
+
     def close(self) -> None:
         """Put what is left, and stop; a store that cannot reach its archive closes all the same.
 
@@ -633,7 +689,7 @@ class Archiver:
         ):
             if thread.ident is not None:
                 thread.join(max(until - monotonic(), 0))
-        if self._state.state in ("follows", "unreachable", "failed"):
+        if self._is_owner and self._state.state in ("follows", "unreachable", "failed"):
             self._put_rest()
         directory.unregister(self)
 

@@ -22,7 +22,7 @@ from kvstream.engine.archiving import Archiving
 from kvstream.engine.coerce import warn_of_block
 from kvstream.engine.disk_watch import DiskWatch
 from kvstream.engine.expiry import Expiry
-from kvstream.engine.following import Following
+from kvstream.engine.following import Following, Source
 from kvstream.engine.lease_renewal import every_in_thread
 from kvstream.engine.lock import ENDS_ELSEWHERE, CallLock, EngineLock
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX
@@ -37,7 +37,6 @@ from kvstream.errors import (
     StoreClosed,
     StoreError,
     StoreReadOnly,
-    UnknownOutcome,
 )
 from kvstream.logs import deferred, emit_deferred
 from kvstream.meta.catalog import Catalog
@@ -74,8 +73,12 @@ class Engine(Unclosed):
         clock: Clock | None = None,
         thresholds: Thresholds = DEFAULT,
         keep_logs: bool = False,
+        replicaof: Source | None = None,
     ) -> None:
-        """With ``keep_logs`` finished logs stay until ``database.trim_logs`` removes them."""
+        """With ``keep_logs`` finished logs stay until ``database.trim_logs`` removes them.
+
+        ``replicaof``: the server that it follows, if its role was never set.
+        """
         self.options = options or StoreOptions()
         self.clock: Clock = clock or SystemClock()
         self.local_clock = self.clock
@@ -109,18 +112,18 @@ class Engine(Unclosed):
         """Changed keys whose waiters were not served because of an interrupt. The next commit
         serves them; the expiry thread makes one every tenth of a second."""
         self.archiving = Archiving(self.options, directory)
-        keep_logs = keep_logs or bool(self.options.archive)
-        self.database = Database.open(directory, self.options, thresholds, keep_logs)
+        keeps = keep_logs or bool(self.options.archive)
+        self.database = Database.open(directory, self.options, thresholds, keeps)
         self._write_guard = self.database.write_guard
         try:
-            self._start_work()
+            self._start_work(keep_logs, replicaof)
             self.note_opened()
         except BaseException:
             with suppress(StoreError):
                 self.close() if hasattr(self, "committer") else self.database.close()
             raise
 
-    def _start_work(self) -> None:
+    def _start_work(self, is_served: bool, replicaof: Source | None) -> None:
         """Start the threads of the store, once loads that a crash has cut off are undone."""
         weak, index = partial(weakly, self), self.catalog.index
         self.timers = TimerThread(weak("run"), self._now_ms, index.next_due, self.thresholds)
@@ -133,12 +136,13 @@ class Engine(Unclosed):
         self.committer = Committer(
             self.database, self.options.durability, self.entered, archive=self.archiving.put
         )
-        self.following = Following(weakref.proxy(self))
+        self.following = Following(weakref.proxy(self), replicaof)
         self.following.open_epoch()
         staged_loads.recover(self.run, self.following.source is not None or self.options.read_only)
         if not self.options.read_only:
             index.call_sooner(self.timers.wake)
-            self.archiving.start(self.database, self.committer, weak("copy_files"))
+            parts = self.database, self.committer, weak("copy_files")
+            self.archiving.start(*parts, self.following.source is not None, is_served)
             self.expiry.start()
             self.timers.start()
 
@@ -614,9 +618,7 @@ class Engine(Unclosed):
         """Deliver an outcome once it is durable, and end the wait."""
         if waiter.found is None:  # the attempt was that of another waiter
             waiter.found = self.seen_sequence, outcome
-        self.committer.after(
-            waiter.found[0], partial(waiter.deliver, outcome), partial(deliver_error, waiter)
-        )
+        self.committer.after(waiter.found[0], partial(waiter.deliver, outcome), waiter.fail)
         self.waiters.remove(waiter)  # last: after an interrupt it is served once more
 
     every = staticmethod(every_in_thread)
@@ -794,7 +796,3 @@ class Engine(Unclosed):
             txn = self._begin()
             txn.write_seen()
             self._commit(txn)
-
-
-def deliver_error(waiter: Waiter, error: UnknownOutcome) -> None:
-    waiter.deliver(Outcome(error=error))

@@ -15,10 +15,11 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from kvstream.engine.archiving import Archiving
 from kvstream.engine.expiry import Expiry
 from kvstream.engine.timer_thread import TimerThread
 from kvstream.engine.waiters import Waiters
-from kvstream.errors import Corruption, InvalidArgument, ReplicaReadOnly, RequestError
+from kvstream.errors import Corruption, ReplicaReadOnly, RequestError, StoreError
 from kvstream.layout.history import History
 from kvstream.layout.keys import HISTORY_KEY, ID_BYTES, STREAM_TAG
 from kvstream.meta.catalog import Catalog
@@ -69,6 +70,7 @@ class Owner(Protocol):
     expiry: Expiry
     timers: TimerThread
     waiters: Waiters
+    archiving: Archiving
 
     def run(self, operation: Callable[..., Any], *args: Any) -> Any: ...
 
@@ -82,25 +84,19 @@ class Owner(Protocol):
 class Following:
     """The role of an open store, and the changes of it; the caller is in no call of the engine."""
 
-    def __init__(self, engine: Owner) -> None:
-        """Raises InvalidArgument if a replica has an archive: nothing of it would get there."""
+    def __init__(self, engine: Owner, wanted: Source | None = None) -> None:
+        """``wanted``: the server that the store follows, if its role was never set."""
         self._engine = engine
         self.source, self.is_set = read_role(engine.database.own_path)
+        if wanted is not None and not self.is_set:
+            write_role(engine.database.own_path, wanted)
+            self.source, self.is_set = wanted, True
         """The server that the store follows, None if it is no replica; whether that was ever
         set."""
         self._prefixes: dict[bytes, bytes] = {}
         """The prefixes of streams on which readers are blocked, by name."""
         if self.source is not None:
-            self.refuse_archive()
             self._rest(True)
-
-    def refuse_archive(self) -> None:
-        """Raise InvalidArgument if the store has an archive: a replica cannot have one."""
-        if self._engine.options.archive:
-            raise InvalidArgument(
-                "a replica cannot have an archive: leave the archive out, and give it to the "
-                "primary"
-            )
 
     def _rest(self, rests: bool) -> None:
         """Refuse the writes of others, and let no thread of the store change it, or end that."""
@@ -115,15 +111,16 @@ class Following:
 
         Nothing is done, and false returned, if there are rows behind the number ``last``.
         """
-        self.refuse_archive()
         engine = self._engine
         if last is None:
-            engine.run(Txn.write_seen)
+            with suppress(StoreError):  # of one that takes no writes, since another one does
+                engine.run(Txn.write_seen)
         with engine.hold():
             if last is not None and engine.database.sequence > last:
                 return False
             write_role(engine.database.own_path, source)
             self.source, self.is_set = source, True
+            engine.archiving.sleep()
             self._rest(True)
             self._forget()
         return True
@@ -141,6 +138,7 @@ class Following:
         write_role(engine.database.own_path, None)
         self.source, self.is_set = None, True
         self._rest(False)
+        engine.archiving.take()
 
     def begin_history(self) -> History:
         """Return the history of the store; begin one if there is none."""

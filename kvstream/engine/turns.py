@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
-from kvstream.engine.engine import Engine, deliver_error
+from kvstream.engine.engine import Engine
 from kvstream.engine.waiters import Outcome, Waiter
 from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
@@ -113,7 +113,7 @@ class Turn:
             if waiter.before_fsync:
                 waiter.deliver(outcome)
             else:
-                durable, failed = partial(waiter.deliver, outcome), partial(deliver_error, waiter)
+                durable, failed = partial(waiter.deliver, outcome), waiter.fail
                 self._engine.committer.after(sequence, durable, failed)
 
     def undo(self) -> None:

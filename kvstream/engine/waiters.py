@@ -15,6 +15,7 @@ from collections.abc import Callable, Container, Hashable
 from contextlib import suppress
 from typing import Any, Self
 
+from kvstream.errors import UnknownOutcome
 from kvstream.meta.wakeups import Wake, Wakeups
 
 RETRY_PAUSE_MS_MIN, RETRY_PAUSE_MS_GONE, RETRY_PAUSE_MS_MAX = 10, 50, 1000
@@ -150,6 +151,10 @@ class Waiter:
         """Return the waiter of a library read; not every attempt has a share key and a group."""
         share_key, group = getattr(attempt, "share_key", None), getattr(attempt, "group", None)
         return cls(names, attempt, deliver, share_key, group=group)
+
+    def fail(self, error: UnknownOutcome) -> None:
+        """Deliver the error of a write that is not as durable as it should be."""
+        self.deliver(Outcome(error=error))
 
 
 class WaiterQueue(dict[Waiter, None]):

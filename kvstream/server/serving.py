@@ -201,7 +201,7 @@ async def serve(
         host = name[0] if isinstance(name, tuple) else options.host
         _write_address(executor, host)
         ports = executor.options.port, executor.options.tls_port
-        executor.replication.start(options.replicaof and Source(*options.replicaof))
+        executor.replication.start()
         places = Places(host, *ports, options.unixsocket, metrics_url)
         startup.warn_of_access(executor, _hosts(servers))
         _log.log(NOTICE, "ready for clients at %s", places)
@@ -265,7 +265,8 @@ def run(
                 "if %s has no store, the archive %s is restored into it: that may take long",
                 *(directory, store.archive),
             )
-        engine = opened(partial(Engine, directory, store, keep_logs=True))
+        source = options.replicaof and Source(*options.replicaof)
+        engine = opened(partial(Engine, directory, store, keep_logs=True, replicaof=source))
         try:
             _log_archive(engine)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:

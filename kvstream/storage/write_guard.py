@@ -126,6 +126,12 @@ class WriteGuard:
         self.is_shut = True
         self.open_until = 0.0
 
+    def forgive(self, kind: type[StoreError]) -> None:
+        """Forget a failure of a kind: its reason is gone."""
+        if isinstance(self.failure, kind):
+            self.failure = None
+            self.is_shut = self.replica is not None
+
     def follow(self, refusal: StoreError | None) -> None:
         """Refuse all writes but those that a replica takes over; None: admit them again."""
         self.replica = refusal

@@ -397,17 +397,6 @@ def test_a_primary_that_wrote_nothing_since_returns_without_a_copy(
     refuse_differences(former.directory, replica.directory)
 
 
-def test_a_server_with_an_archive_refuses_to_follow(
-    nodes: list[Node], primary: Node, tmp_path: Path
-) -> None:
-    archived = Node(tmp_path / "archived", "--archive", f"file://{tmp_path}/bucket")
-    nodes.append(archived)
-    with archived.asker() as asker:
-        answer = asker.ask(f"REPLICAOF 127.0.0.1 {primary.port}")
-    assert "a replica cannot have an archive" in str(answer)
-    assert archived.replication()["role"] == "master"
-
-
 def test_another_replica_follows_the_promoted_one_without_a_copy(
     nodes: list[Node], primary: Node, replica: Node, tmp_path: Path
 ) -> None:

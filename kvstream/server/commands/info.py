@@ -17,6 +17,7 @@ from typing import TypeAlias
 from kvstream.commands.args import Argv, text
 from kvstream.commands.command import Family, flags
 from kvstream.commands.replies import Reply, Verbatim
+from kvstream.errors import ArchiveTaken
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 from kvstream.replicas.follower import Follower, Link
@@ -275,7 +276,9 @@ def _archive(server: Executor) -> Fields:
     """Return how far the archive is."""
     status = server.engine.archiving.status()
     if status is None:
-        return (("archive_state", "off"),)
+        is_taken = isinstance(server.engine.database.failure, ArchiveTaken)
+        sleeps = "taken" if is_taken else "asleep"
+        return (("archive_state", sleeps if server.engine.options.archive else "off"),)
     return (
         ("archive_state", status.state),
         ("archive_error", " ".join((status.error or status.snapshot_error).split())),

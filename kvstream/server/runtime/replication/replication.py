@@ -6,7 +6,7 @@ from math import inf
 
 from kvstream.commands.command import Answer
 from kvstream.engine.following import Source
-from kvstream.errors import ReplicationRefused
+from kvstream.errors import ArchiveTaken, ReplicationRefused
 from kvstream.layout.history import History, Place
 from kvstream.logs import NOTICE
 from kvstream.meta.txn import Txn
@@ -79,15 +79,17 @@ class Replication:
         self._recovery: Recovery | None = None
         """What replicas have said since a power loss; None: there was none, or it is over."""
         self._asking: Asking | None = None
+        self._takes_back = False
+        """Somebody has decided in this turn that the archive is this server's."""
         self._last_online: dict[Source, float] = {}
         """When each replica had the log last."""
 
     # --- the server -----------------------------------------------------------------------------
 
-    def start(self, wanted: Source | None) -> None:
-        """Take the role that the store has, or ``wanted`` if its role was never set."""
+    def start(self) -> None:
+        """Take the role that the store has."""
         self.replicas.is_running = True
-        self.role.start(wanted)
+        self.role.start()
         self.refresh()
         if self.follower is None:
             known = self._notes.known
@@ -124,7 +126,7 @@ class Replication:
         """Return whether a primary has had no replica for ``repl-backlog-ttl``; 0: for ever."""
         if self.history is None or not self.history.is_followed or len(self.replicas):
             return False
-        if self._recovery is not None:
+        if self._recovery is not None or self._is_replaced:
             return False
         return monotonic() - self.replicas.alone_since > self.setting("repl-backlog-ttl") > 0
 
@@ -159,7 +161,10 @@ class Replication:
             self._go_on()
 
     def trust(self) -> None:
-        """Be a primary whatever the replicas have: somebody has decided that."""
+        """Be a primary whatever others have: somebody has decided that."""
+        if self._is_replaced and self.source is None:
+            self._engine.archiving.take()
+            self.is_busy = self._takes_back = True
         if self._recovery is not None:
             self._recovery = Recovery(frozenset(), monotonic())
             self.is_busy = True
@@ -243,7 +248,13 @@ class Replication:
             self._lease_end(self.setting("min-replicas-to-write")),
             bool(self.setting("replica-acks-degrade")),
             self._recovery is not None,
+            self._is_replaced,
         )
+
+    @property
+    def _is_replaced(self) -> bool:
+        """Whether another server owns the archive now."""
+        return isinstance(self._engine.database.failure, ArchiveTaken)
 
     def _lease_end(self, wanted: int) -> float:
         echoes = (each.echo for each in self.replicas.online())
@@ -372,7 +383,11 @@ class Replication:
         if self.failover.is_under_way:
             self.failover.step()
             self._watch_failover()
+        if self._takes_back:
+            self._takes_back = False
+            self.refresh()
         if self.follower is not before:
+            self._dispatcher.note_failure(None)  # the next turn looks anew
             self.acks.restart(self.failover.keeps_all)
             self.waits.restart()
             self._recovery = None

@@ -61,14 +61,12 @@ class Role:
         """Whether a change was asked for."""
         return self._wanted is not None
 
-    def start(self, wanted: Source | None) -> None:
-        """Take the role that the store has, or ``wanted`` if its role was never set."""
+    def start(self) -> None:
+        """Take the role that the store has."""
         following = self._engine.following
         if self._engine.database.loss is not None:
             following.end_history()
-        if following.source is None and wanted is not None and not following.is_set:
-            self._follow(wanted)
-        elif following.source is not None:
+        if following.source is not None:
             self._start_follower(following.source)
         elif read_history(self._engine.database) is not None:
             self._engine.database.is_followed = True
@@ -82,13 +80,10 @@ class Role:
     def change(self, source: Source | None) -> None:
         """Follow a primary, or become one, behind the present turn.
 
-        Raises InvalidArgument if a store with an archive is to follow, ReplicationRefused without a
-        server.
+        Raises ReplicationRefused without a server.
         """
         if not self._loop.suspends_turns:
             raise ReplicationRefused("a store of this process has no replicas: serve it")
-        if source is not None:
-            self._engine.following.refuse_archive()
         self._wanted = (source,)
 
     def take(self) -> bool:

@@ -33,7 +33,8 @@ class State(StrEnum):
     SUSPECT = "suspect"
     """A primary that may have lost, with its power, what its replicas have."""
     FENCED = "fenced"
-    """A primary that hears too few replicas: another one may have been promoted."""
+    """A primary that hears too few replicas, so that another one may have been promoted; or that
+    another one has replaced, which has its archive."""
     SYNCING = "syncing"
     """A replica that has no whole data yet."""
     REPLICA = "replica"
@@ -90,6 +91,8 @@ class OfPrimary(NamedTuple):
     """``replica-acks-degrade``."""
     is_suspect: bool
     """It has lost power, and not heard of each replica that it is not ahead."""
+    is_replaced: bool = False
+    """Another server has taken its archive over."""
 
 
 def state_of(known: OfReplica | OfPrimary, now: float) -> State:
@@ -101,7 +104,7 @@ def state_of(known: OfReplica | OfPrimary, now: float) -> State:
         return State.BEHIND if is_behind else State.REPLICA
     if known.is_suspect:
         return State.SUSPECT
-    if known.heard_until < now:
+    if known.is_replaced or known.heard_until < now:
         return State.FENCED
     if known.acked_until < now:
         return State.DEGRADED if known.degrades else State.FENCED
