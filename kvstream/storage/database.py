@@ -36,7 +36,7 @@ from kvstream.storage.directory import Directory
 from kvstream.storage.opening import Opened, open_any
 from kvstream.storage.options import Opener, below, buffer_sizes
 from kvstream.storage.stalls import LOOK_BYTES, Stalls, Stop
-from kvstream.storage.write_guard import WriteGuard, classify, is_stall
+from kvstream.storage.write_guard import WriteGuard, classify, is_broken_log, is_stall
 from kvstream.types.clock import monotonic
 from kvstream.types.options import MEGABYTE, StoreOptions
 from kvstream.types.thresholds import DEFAULT, Thresholds
@@ -407,7 +407,7 @@ class Database:
             if self._opened.watermark is not None:
                 self._opened.watermark.record(sequence)
         except Exception as error:
-            raise self.write_guard.stop_writes(error, recovers=False) from None
+            raise self.write_guard.stop_writes(error, is_broken_log(error)) from None
         self.write_guard.refuse_displaced()
         return sequence
 

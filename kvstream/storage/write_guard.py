@@ -26,6 +26,7 @@ from kvstream.types.clock import monotonic
 
 _STALL = "Result incomplete: Write stall"
 _NO_SPACE = "IO error: No space left"
+_BROKEN_LOG = "IO error: Writer has previous error"
 _NOT_A_DATABASE = ("Invalid argument", "IO error: No such file", "NotFound", "Not found")
 """Errors of opening if a file is missing from a directory that is marked as a store."""
 
@@ -46,6 +47,15 @@ def is_stall(error: Exception) -> bool:
 def is_no_space(error: Exception) -> bool:
     """Return whether the disk is full, from which RocksDB recovers once space is free."""
     return str(error).startswith(_NO_SPACE)
+
+
+def is_broken_log(error: Exception) -> bool:
+    """Return whether a log was not synced because a write into it had failed before.
+
+    Writes go on in a new log after a full disk, but RocksDB has the old one for some moments more,
+    and refuses to sync it. No fsync was tried, and what was in it is in tables.
+    """
+    return str(error).startswith(_BROKEN_LOG)
 
 
 _VIEW = re.compile(r"[^\s:]*/(kvstream-view-\w+|\.preview[\w-]*)/")
@@ -261,7 +271,8 @@ class WriteGuard:
             return meaning  # no error of the engine
         if self.is_displaced():  # a file cannot be made in a directory that was removed
             return UnknownOutcome(f"{self.failure}: {meaning}")
-        if recovers and is_no_space(error) and (self.failure is None or self.recovers):
+        is_full = is_no_space(error) or is_broken_log(error)
+        if recovers and is_full and (self.failure is None or self.recovers):
             if self.failure is None:
                 _log.warning("the disk is full, writes are refused until it is not: %s", meaning)
             self.failure, self.recovers, self.open_until = StoreFull(str(meaning)), True, 0.0

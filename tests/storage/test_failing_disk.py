@@ -17,7 +17,9 @@ from kvstream import Store
 from kvstream.errors import StoreFull
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import LARGE_WRITE, Database
+from kvstream.storage.directory import Directory
 from kvstream.storage.durability import Committer
+from kvstream.storage.write_guard import WriteGuard, is_broken_log
 from kvstream.types.options import Durability
 from kvstream.types.thresholds import Thresholds
 from tests.faultshim.disk import FaultyDisk
@@ -219,3 +221,21 @@ def test_a_store_recovers_from_a_full_disk_without_loss(small_disk: Path) -> Non
     assert len(keys(database)) == rows + 1
     assert database.get(0, key_of(100_001)) == value_of(100_001)
     database.close()
+
+
+def test_a_log_that_a_full_disk_has_broken_is_no_failed_fsync(tmp_path: Path) -> None:
+    """RocksDB has it for some moments after the disk has space again, and refuses to sync it."""
+    guard = WriteGuard(Directory.acquire(tmp_path / "store", read_only=False, create=True), 0)
+    broken, full = (
+        Exception(f"IO error: {why}")
+        for why in ("Writer has previous error.", "No space left on device")
+    )
+    guard.stop_writes(full, recovers=True)
+    guard.resume_writes()
+    guard.stop_writes(broken, is_broken_log(broken))
+    assert guard.recovers
+    assert not guard.is_shut
+    guard.stop_writes(Exception("IO error: input/output"), recovers=False)
+    guard.stop_writes(broken, is_broken_log(broken))
+    assert not guard.recovers
+    assert guard.is_shut
