@@ -27,6 +27,7 @@ from kvstream.errors import (
     StepFailed,
 )
 from kvstream.jobs.application import Jobs
+from kvstream.jobs.canvas import chain, chord, each, group
 from kvstream.jobs.child import Child
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.job import GiveUp, Job, JobTimeout, Retry, current_job
@@ -74,9 +75,13 @@ __all__ = [
     "Worker",
     "Workflow",
     "WorkflowHandle",
+    "chain",
+    "chord",
     "current_job",
+    "each",
     "first_completed",
     "gather",
+    "group",
     "now",
     "on_failure",
     "patched",

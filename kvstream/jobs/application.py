@@ -26,6 +26,7 @@ from kvstream.errors import (
 )
 from kvstream.jobs import schedules
 from kvstream.jobs.arguments import check_format, pack
+from kvstream.jobs.canvas import CANVAS, CHUNK, canvas_of, chunk_of
 from kvstream.jobs.child import check_result, tell_of_result
 from kvstream.jobs.handle import DONE, JobHandle
 from kvstream.jobs.job import ID, Job, id_of, to_seconds
@@ -113,7 +114,8 @@ class Jobs(Public):
 
     _internal = frozenset(
         {
-            *("dead_keys", "declare", "finish", "finishing", "lease_s", "now_ms", "put"),
+            *("dead_keys", "declare", "find_task", "finish", "finishing", "lease_s", "now_ms"),
+            "put",
             *("put_many", "queue_names", "queue_of", "queues_to_work", "record"),
             *("result_key",),
             *("share", "testing", "use"),
@@ -165,6 +167,7 @@ class Jobs(Public):
         self._clock = clock
         self._store: Store | None = None
         self._queues: dict[str, Queue] = {}
+        self._built_in: dict[str, Task[..., Any]] = {}
         self._lock = threading.RLock()
         self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         """The name of this process as a consumer of all queues."""
@@ -383,6 +386,17 @@ class Jobs(Public):
             return workflow
 
         return register if function is None else register(function)
+
+    def find_task(self, name: str) -> Task[..., Any] | None:
+        """Return the task of a name, which may be built in; None if there is none."""
+        task = self.tasks.get(name) or self._built_in.get(name)
+        if task is None and name == CANVAS:
+            task = self._built_in[name] = canvas_of(self)
+        elif task is None and name.startswith(CHUNK):
+            called = self.tasks.get(name.removeprefix(CHUNK))
+            if called is not None:
+                task = self._built_in[name] = chunk_of(self, called)
+        return task
 
     def _register(self, task: Task[..., Any], limits: Mapping[str, Any]) -> None:
         if task.name in self.tasks:

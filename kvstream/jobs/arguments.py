@@ -502,6 +502,26 @@ class Signature:
                 named[name] = self._dump_argument(name, value)
         return [placed, named]
 
+    def dump_some(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], skip: int
+    ) -> dict[str, Any]:
+        """Return arguments by name as plain data; the first ``skip`` parameters get theirs later.
+
+        TypeError if they do not fit.
+        """
+        later, names = self.names[:skip], self.names[skip:]
+        if not self._is_plain:
+            raise TypeError(f"{self._name} has parameters that cannot be named, or takes any")
+        if len(later) < skip:
+            raise TypeError(f"{self._name} has no parameter for a result: use si() in place of s()")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        missing = sorted(self._needed.difference(given, later))
+        unknown = sorted(given.keys() - {*names})
+        if missing or unknown or len(given) < len(args) + len(kwargs):
+            which = f"missing: {', '.join(missing)}" if missing else f"too many: {unknown or args}"
+            raise TypeError(f"the arguments do not fit {self._name}: {which}")
+        return {name: self._dump_argument(name, value) for name, value in given.items()}
+
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise TypeError if the arguments of a call do not fit."""
         try:

@@ -44,10 +44,11 @@ class Child(Public, Generic[R]):
     __slots__ = ("_run", "_task", "id", "name")
     _internal = frozenset({"load"})
 
-    def __init__(self, run: Any, task: Any, child_id: str) -> None:
+    def __init__(self, run: Any, task: Any, child_id: str, *, is_plain: bool = False) -> None:
+        """``is_plain``: the result stays plain data."""
         self.id, self.name = child_id, str(task.name)
         """The ID and the task of the job."""
-        self._run, self._task = run, task
+        self._run, self._task = run, None if is_plain else task
 
     def __repr__(self) -> str:
         return f"<Child {self.id} of {self.name}>"
@@ -64,7 +65,7 @@ class Child(Public, Generic[R]):
 
     def load(self, plain: Any) -> Any:
         """Return the result in plain data."""
-        return self._task.signature.load_result(plain)
+        return plain if self._task is None else self._task.signature.load_result(plain)
 
 
 def start_child(

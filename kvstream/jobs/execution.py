@@ -82,7 +82,7 @@ def job_of(jobs: AnyJobs, message: Message) -> Job | None:
     job: Job | None = None
     try:
         job = Job.of(message.fields, message.id, message.deliveries)
-        task = job.task = jobs.tasks.get(job.task_name)
+        task = job.task = jobs.find_task(job.task_name)
         if task is None:
             raise UnknownTask(f"this worker has no task {job.task_name[:_NAME_MAX]}")
         if job.attempt > task.max_deliveries:

@@ -12,6 +12,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    NamedTuple,
     ParamSpec,
     TypedDict,
     TypeVar,
@@ -45,7 +46,7 @@ ELSEWHERE = MappingProxyType(
         **dict.fromkeys(
             ("apply_async", "send_with_options", "schedule"), "with_options(delay=...).enqueue(...)"
         ),
-        **dict.fromkeys(("s", "si", "signature_of", "message"), "enqueue(...)"),
+        **dict.fromkeys(("signature_of", "message"), "enqueue(...)"),
     }
 )
 """What to call instead of methods of Celery, dramatiq, huey, taskiq and Procrastinate."""
@@ -79,7 +80,7 @@ class Task(Public, Generic[P, R_co]):
     _internal = frozenset(
         {
             *("call", "delay_s", "digest_of", "end", "limits", "load", "max_deliveries"),
-            *("new_job", "put_child", "signature"),
+            *("backoff", "new_job", "new_plain_job", "put_child", "signature"),
         }
     )
     _known_options, _noun = OPTIONS, "job"
@@ -112,6 +113,7 @@ class Task(Public, Generic[P, R_co]):
         self.default_priority = priority
         self.limits: dict[str, Any] = {}
         """Rules of its queue: rate, max_in_flight, dead_letter."""
+        self.backoff = backoff
         self._backoff = backoff_of(backoff)
         self.signature = Signature(function, self.name)
         self._options = self._known_options.difference(self.signature.by_name)
@@ -285,6 +287,17 @@ class Task(Public, Generic[P, R_co]):
         """Enqueue many calls as ``enqueue_many`` does, without blocking the event loop."""
         return await asyncio.to_thread(functools.partial(self.enqueue_many, calls, **options))
 
+    def s(self, *args: Any, **kwargs: Any) -> Call:
+        """Return a call for ``chain``, ``group`` and ``chord``.
+
+        In a chain it gets the result of the call before as its first argument.
+        """
+        return Call(self, args, kwargs, False)
+
+    def si(self, *args: Any, **kwargs: Any) -> Call:
+        """Return a call that gets no result of the one before."""
+        return Call(self, args, kwargs, True)
+
     # --- in a workflow --------------------------------------------------------------------------
 
     @overload
@@ -308,6 +321,10 @@ class Task(Public, Generic[P, R_co]):
         """Return the job of a call, before it is enqueued."""
         return self._job(args, kwargs, key)
 
+    def new_plain_job(self, named: Mapping[str, Any]) -> Job:
+        """Return the job of a call whose arguments are plain data."""
+        return self._new_job(pack([[], dict(named)], self.jobs.format), None, None)
+
     def digest_of(self, job: Job) -> str:
         """Return a digest of the arguments of a job."""
         return digest(self.signature.without_defaults(unpack(job.packed, job.form)))
@@ -325,20 +342,12 @@ class Task(Public, Generic[P, R_co]):
         key: str | None,
         job_id: str | None = None,
     ) -> Job:
-        now = self.jobs.now_ms()
-        form, signature = self.jobs.format, self.signature
-        packed = pack(signature.dump(args, kwargs), form)
-        job = Job(
-            job_id or new_id(now),
-            self.name,
-            packed,
-            form,
-            signature.version,
-            key,
-            {},
-            now,
-            task=self,
-        )
+        packed = pack(self.signature.dump(args, kwargs), self.jobs.format)
+        return self._new_job(packed, key, job_id)
+
+    def _new_job(self, packed: bytes, key: str | None, job_id: str | None) -> Job:
+        now, form, version = self.jobs.now_ms(), self.jobs.format, self.signature.version
+        job = Job(job_id or new_id(now), self.name, packed, form, version, key, {}, now, task=self)
         for middleware in self.jobs.middleware:
             middleware.enqueued(job)
         return job
@@ -393,6 +402,16 @@ class Task(Public, Generic[P, R_co]):
     def delay_s(self, failures: int) -> float:
         """Return the seconds before the next try of a job that has failed ``failures`` times."""
         return self._backoff.delay_ms(failures) / 1000
+
+
+class Call(NamedTuple):
+    """A call of a task, as a part of a canvas; ``Task.s`` makes it."""
+
+    task: Task[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    is_immutable: bool
+    """It gets no result of the call before."""
 
 
 class TaskWithOptions(Generic[P, R_co]):

@@ -39,6 +39,8 @@ from kvstream.queue import finish
 from kvstream.types.ids import MIN_ID, StreamID
 
 if TYPE_CHECKING:
+    from kvstream.stream import Stream
+
     pass
 
 P = ParamSpec("P")
@@ -93,7 +95,7 @@ class Update(NamedTuple):
 class Workflow(Task[P, R_co]):
     """A function of a ``Jobs`` that is made of steps; ``enqueue`` begins one."""
 
-    _internal = frozenset({"create", "end_failed", "limit_s", "version"})
+    _internal = frozenset({"create", "end_failed", "limit_s", "stream_of", "version"})
     _known_options, _noun = frozenset({"id", "delay", "at", "priority"}), "workflow"
 
     def __init__(
@@ -201,9 +203,7 @@ class Workflow(Task[P, R_co]):
         if log.state() is not None:
             return False
         at_ms = due_ms(options.get("delay"), options.get("at"), self.jobs.store)
-        stream = self.jobs.queue_of(self).stream_for(
-            options.get("priority") or self.default_priority
-        )
+        stream = self.stream_of(job, options.get("priority") or self.default_priority)
         state = State(
             *(QUEUED if at_ms is None else SCHEDULED, self.name, stream.key.decode()),
             at_ms=job.enqueued_ms,
@@ -218,6 +218,10 @@ class Workflow(Task[P, R_co]):
         log.wake(state, at_ms)
         log.write(state)
         return True
+
+    def stream_of(self, job: Job, priority: str | None) -> Stream[bytes]:
+        """Return the stream that the wakes of a workflow are put into."""
+        return self.jobs.queue_of(self).stream_for(priority)
 
     # --- running --------------------------------------------------------------------------------
 

@@ -519,10 +519,16 @@ class Run:
 
     def start(self, task: Any, options: Any, args: Any, kwargs: Any) -> Child[Any]:
         """Start a job as a child; return it."""
-        job = task.new_job(args, kwargs, options.get("key"))
+        return self._start(task, task.new_job(args, kwargs, options.get("key")), options, False)
+
+    def start_plain(self, task: Any, named: dict[str, Any]) -> Child[Any]:
+        """Start a job with plain arguments as a child whose result stays plain data."""
+        return self._start(task, task.new_plain_job(named), {}, True)
+
+    def _start(self, task: Any, job: Job, options: Any, is_plain: bool) -> Child[Any]:
         call = self.call(CHILD, task.name, task.digest_of(job))
         if call is not None:
-            return Child(self, task, call.child)
+            return Child(self, task, call.child, is_plain=is_plain)
         job.parent = self.log.id
         self.flush()
         fields = {"seq": str(self.seq), "name": task.name, "digest": task.digest_of(job)}
@@ -539,7 +545,7 @@ class Run:
             del self.history.calls[self.seq]
             self.seq -= 1
             raise
-        return Child(self, task, job.id)
+        return Child(self, task, job.id, is_plain=is_plain)
 
     def gather_one(self, child: Child[Any]) -> Any:
         """Wait for one child, and return its result."""
