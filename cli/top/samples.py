@@ -109,6 +109,25 @@ class ServerSample:
     command_rate: float
     in_rate: float
     out_rate: float
+    replication: ReplicationSample | None = None
+    """None for a server that nobody follows, and that follows none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationSample:
+    """What a server is to others, and how far they are apart."""
+
+    role: str
+    """``primary`` or ``replica``."""
+    state: str
+    """As INFO of kvstream says it; empty for a Redis."""
+    replicas: int
+    replicaof: str
+    """The primary of a replica, as HOST:PORT."""
+    link: str
+    """``up`` or ``down``; empty for a primary."""
+    lag_rows: int
+    lag_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,4 +467,23 @@ def server_sample_of(info: dict[str, Any]) -> ServerSample:
         command_rate=amount("instantaneous_ops_per_sec"),
         in_rate=amount("instantaneous_input_kbps") * 1024,
         out_rate=amount("instantaneous_output_kbps") * 1024,
+        replication=_replication_of(info, number, amount),
+    )
+
+
+def _replication_of(
+    info: dict[str, Any], number: Callable[[str], int], amount: Callable[[str], float]
+) -> ReplicationSample | None:
+    is_replica = info.get("role") == "slave"
+    if not (is_replica or number("connected_slaves")):
+        return None
+    source = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
+    return ReplicationSample(
+        role="replica" if is_replica else "primary",
+        state=printable(str(info.get("replication_state", ""))),
+        replicas=number("connected_slaves"),
+        replicaof=printable(source) if is_replica else "",
+        link=printable(str(info.get("master_link_status", "?"))) if is_replica else "",
+        lag_rows=number("replication_lag_rows"),
+        lag_s=amount("replication_lag_seconds"),
     )

@@ -25,7 +25,7 @@ from kvstream.cli.tables import (
     sheet,
     size,
 )
-from kvstream.cli.top.samples import Line, Sample, lines_of
+from kvstream.cli.top.samples import Line, ReplicationSample, Sample, lines_of
 from kvstream.cli.top.screen import HELP, Screen
 from kvstream.types.clock import now_ms
 
@@ -113,6 +113,7 @@ def head(sample: Sample, width: int | None = None) -> list[str]:
             f"{_rate(server.command_rate)} commands/s   "
             f"in {size(round(server.in_rate))}/s, out {size(round(server.out_rate))}/s   "
             f"memory {size(server.memory)}   {keys}",
+            *_replication_lines(server.replication),
         ]
     groups = [group for stream in sample.streams for group in stream.groups]
     oldest = max((group.oldest_ms or 0 for group in groups), default=0)
@@ -126,6 +127,21 @@ def head(sample: Sample, width: int | None = None) -> list[str]:
     )
     lines += _missing(sample)
     return lines if width is None else [part for line in lines for part in fold(line, width)]
+
+
+def _replication_lines(replication: ReplicationSample | None) -> list[str]:
+    """Return a line about the role of a server that has replicas, or is one."""
+    if replication is None:
+        return []
+    who = f"{replication.role}, {plural(replication.replicas, 'replica')}"
+    if replication.replicaof:
+        who = f"replica of {replication.replicaof}, link {replication.link}"
+    if replication.state not in ("", replication.role):
+        who += f", {replication.state}"
+    if replication.state:  # a Redis does not say it
+        lag = duration(round(replication.lag_s * 1000))
+        who += f"   {plural(replication.lag_rows, 'row')} behind, heard {lag} ago"
+    return [who]
 
 
 def _queues_text(sample: Sample) -> str:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from kvstream.engine import server_address
 from kvstream.engine.engine import Engine
 from kvstream.engine.following import Source
-from kvstream.errors import StoreError
+from kvstream.errors import InvalidArgument, StoreError
 from kvstream.logs import NOTICE, logging_to
 from kvstream.server import startup
 from kvstream.server.commands import TABLE
@@ -249,6 +249,10 @@ def run(
 
     ``opened`` returns the engine of the attempt that it is given, and may repeat it.
     """
+    if store.take_over and options.replicaof:
+        raise InvalidArgument(
+            "a replica takes the archive over when it is promoted: leave take-over or replicaof out"
+        )
     tls = startup.check(options)
     require_open_files(options.maxclients)  # the store takes a part of what is allowed
     gc.freeze()  # what is loaded now stays loaded

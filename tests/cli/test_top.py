@@ -330,6 +330,29 @@ def test_a_server_with_unusual_info_is_shown_as_far_as_possible() -> None:
         taken.server_sample_of({})
 
 
+def test_the_role_of_a_server_is_shown_if_it_has_replicas_or_is_one() -> None:
+    redis = {"redis_version": "7.0.15", "role": "master", "connected_slaves": "0"}
+    ours = {"kvstream_version": "1", "replication_lag_rows": "3", "replication_lag_seconds": "0.2"}
+    follows = {"role": "slave", "master_host": "h", "master_port": "1", "master_link_status": "up"}
+    for info, line in (
+        (redis, None),
+        ({**redis, "connected_slaves": "2"}, "primary, 2 replicas"),
+        (
+            {**ours, "role": "master", "connected_slaves": "1", "replication_state": "fenced"},
+            "primary, 1 replica, fenced   3 rows behind, heard 200 ms ago",
+        ),
+        (
+            {**ours, **follows, "replication_state": "replica"},
+            "replica of h:1, link up   3 rows behind, heard 200 ms ago",
+        ),
+    ):
+        server = taken.server_sample_of(info)
+        lines = view.head(Sample("h:1", 0.0, 0, server, []))
+        assert [each for each in lines if "primary" in each or "replica" in each] == (
+            [] if line is None else [line]
+        )
+
+
 def test_without_a_place_the_error_explains_how_to_name_one() -> None:
     assert "--url redis://HOST[:PORT]" in run("--once", code=2).stderr
 

@@ -52,6 +52,11 @@ def archive_of(node: Node) -> str:
     return node.information("persistence")["archive_state"]
 
 
+def test_a_replica_does_not_take_the_archive_over_when_it_starts(tmp_path: Path, url: str) -> None:
+    with pytest.raises(AssertionError, match="leave take-over or replicaof out"):
+        Node(tmp_path / "one", "--archive", url, "--take-over", "--replicaof", "127.0.0.1:1")
+
+
 def promote(node: Node) -> None:
     with node.asker() as asker:
         assert asker.ask("REPLICAOF NO ONE") == b"OK"

@@ -127,7 +127,10 @@ def test_writes_are_held_until_a_failover_is_given_up(pair: tuple[Node, Node]) -
     replica.process.send_signal(signal.SIGSTOP)
     with primary.asker() as asker, primary.asker() as other:
         assert asker.ask("SET a b") == b"OK"  # the replica has not this one
-        for begun, ended in (("FAILOVER", "FAILOVER ABORT"), ("FAILOVER TIMEOUT 300", "PING")):
+        for begun, ended in (
+            ("FAILOVER TIMEOUT 600000", "FAILOVER ABORT"),
+            ("FAILOVER TIMEOUT 300", "PING"),
+        ):
             assert asker.ask(begun) == b"OK"
             other.send("SET", "c", begun)
             assert asker.ask("GET a") == b"b"
@@ -185,7 +188,8 @@ def test_a_replica_that_runs_a_script_is_promoted_behind_it(pair: tuple[Node, No
         until(lambda: str(asker.ask("XLEN first")).startswith("BUSY"), "the script", 0.02)
         with primary.asker() as other:
             assert other.ask("FAILOVER") == b"OK"
-        until(lambda: role_of(primary) == "slave", "the call", 0.02)
+        begun = ("slave", "failover-in-progress")
+        until(lambda: (role_of(primary), state_of(primary)) == begun, "the call", 0.02)
         assert str(asker.ask("XLEN first")).startswith("BUSY")
         assert asker.ask("SCRIPT KILL") == b"OK"
         assert "Script killed" in running.read()

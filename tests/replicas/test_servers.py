@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
+import kvstream
 from kvstream.replicas.lost import lost_histories
 from kvstream.storage import replacement
 from tests.cli.program import Program, RemoteProgram
@@ -117,6 +118,28 @@ def test_roles_are_shown_as_in_redis(primary: Node, replica: Node) -> None:
     assert seen["master_link_status"] == "up"
     assert seen["master_replid"] == told["master_replid"]
     assert (seen["role"], seen["slave_priority"], seen["slave_read_only"]) == ("slave", "100", "1")
+
+
+def test_the_library_and_the_command_line_read_from_a_replica(
+    primary: Node, replica: Node, tmp_path: Path
+) -> None:
+    with kvstream.open(f"redis://127.0.0.1:{primary.port}") as store:
+        ids = store.stream("orders").add_many([{"n": n} for n in range(50)])
+        store.stream("orders").create_group("workers", start="0").consumer("ann").read(count=3)
+    wait_equal(primary, replica)
+    with kvstream.open(f"redis://127.0.0.1:{replica.port}") as store:
+        stream = store.stream("orders")
+        assert [entry.id for entry in stream.range()] == ids
+        assert [entry.id for entry in stream.read("0", count=2)] == ids[:2]
+        assert stream.groups()[0].pending == 3
+        assert stream.count() == 50
+        with pytest.raises(kvstream.KVStreamError, match="read only replica"):
+            stream.add({"n": 1})
+    program = RemoteProgram(tmp_path, f"redis://127.0.0.1:{replica.port}")
+    shown = program.one("top", "--once")["server"]["replication"]
+    assert (shown["role"], shown["link"]) == ("replica", "up")
+    assert shown["replicaof"] == f"127.0.0.1:{primary.port}"
+    assert "link up" in program("top", "--once").stdout
 
 
 def test_expired_keys_are_hidden_until_the_primary_deletes_them(

@@ -14,6 +14,7 @@ from kvstream.spark.options import Place
 from kvstream.spark.read.partitions import DataLoss, Piece, ReadSpec
 from kvstream.spark.read.servers import Server, ServerReader, client_of
 from kvstream.types.ids import MAX_ID, MIN_ID
+from tests.replicas.servers import Node, replica_of, wait_equal
 from tests.server.conftest import Served
 from tests.spark.conftest import ROOT, Read, entries_of, fill, order, rows_of
 
@@ -49,6 +50,22 @@ def test_a_server_returns_the_entries_of_its_store(read: Read, served: tuple[str
     assert rows_of(read(url=url, password=PASSWORD, stream="orders", **ranged)) == rows_of(
         read(path=path, stream="orders", **ranged)
     )
+
+
+def test_a_replica_is_read_as_its_primary(read: Read, tmp_path: Path) -> None:
+    primary = Node(tmp_path / "primary")
+    try:
+        for number in range(30):
+            primary.client().xadd("orders", {"n": number})
+        replica = replica_of(primary, tmp_path / "replica")
+        try:
+            wait_equal(primary, replica)
+            frame = read(url=f"redis://127.0.0.1:{replica.port}", stream="orders", partitions=2)
+            assert frame.count() == 30
+        finally:
+            replica.end()
+    finally:
+        primary.end()
 
 
 def test_no_plan_contains_the_password(

@@ -349,6 +349,8 @@ def _replication(server: Executor, txn: Txn) -> Fields:
         *_replicas(replication),
         ("master_failover_state", replication.failover.state),
         ("replication_state", replication.state),
+        ("replication_lag_rows", replication.lag_rows),
+        ("replication_lag_seconds", f"{replication.lag_s:.1f}"),
         ("master_replid", run_id() if history is None else history.branch.hex()),
         ("master_replid2", "0" * 40 if former is None else former.branch.hex()),
         ("master_repl_offset", replication.lsn),

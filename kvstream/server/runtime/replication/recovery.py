@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from kvstream.engine.following import Source
 from kvstream.errors import Corruption, KVStreamError
 from kvstream.layout.history import History, Place
+from kvstream.logs import Throttle
 from kvstream.replicas.connection import LinkOptions, ask_for_primary
 from kvstream.storage import files
 
@@ -74,18 +75,25 @@ class Notes:
     """Keeps the notes of one store."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._directory, self._failures = directory, Throttle()
         self.known = Known.read(directory)
 
     def keep(self, replicas: frozenset[Source], closed: bool = False) -> None:
-        """Note durably which replicas are known, if that has changed."""
-        if self.known == (before := Known(_boot(), closed, replicas)):
-            return
-        if not (replicas or self.known.replicas):
-            return  # it has never had any
-        self.known = before
-        named = {"boot": _boot(), "closed": closed, "known": sorted(replicas)}
-        files.write(self._directory / FILE_NAME, json.dumps(named).encode())
+        """Note durably which replicas are known, if that has changed.
+
+        If the disk does not take it, that is logged, and the next call tries again.
+        """
+        known = Known(_boot(), closed, replicas)
+        if known == self.known or not (replicas or self.known.replicas):
+            return  # nothing has changed, or it has never had any
+        named = {"boot": known.boot, "closed": closed, "known": sorted(replicas)}
+        try:
+            files.write(self._directory / FILE_NAME, json.dumps(named).encode())
+        except OSError as error:
+            text = "it is not noted which replicas have the log: %s"
+            self._failures.log(_log, logging.WARNING, text, error)
+        else:
+            self.known = known
 
 
 def is_ahead(place: Place, history: History, lsn: int) -> bool:
