@@ -150,7 +150,7 @@ def _workflows(jobs: StoredJobs) -> Iterator[dict[str, Any]]:
         workflow_id = key.decode("utf-8", "replace").removeprefix(prefix)
         try:
             state = WorkflowLog(jobs, workflow_id).state()
-        except (WrongType, ValueError):  # a key of another program
+        except (WrongType, ValueError, TypeError):  # a key of another program
             continue
         if state is None:
             continue

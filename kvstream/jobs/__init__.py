@@ -27,7 +27,7 @@ from kvstream.errors import (
     StepFailed,
 )
 from kvstream.jobs.application import Jobs
-from kvstream.jobs.canvas import chain, chord, each, group
+from kvstream.jobs.canvas import batch, chain, chord, each, group
 from kvstream.jobs.child import Child
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.job import GiveUp, Job, JobTimeout, Retry, current_job
@@ -35,7 +35,7 @@ from kvstream.jobs.middleware import Middleware, OpenTelemetryMiddleware, Promet
 from kvstream.jobs.schedules import Schedule
 from kvstream.jobs.task import Task
 from kvstream.jobs.worker import Worker
-from kvstream.jobs.workflow import Step, Update, Workflow, WorkflowHandle
+from kvstream.jobs.workflow import Counts, Step, Update, Workflow, WorkflowHandle
 from kvstream.jobs.workflows import (
     first_completed,
     gather,
@@ -53,6 +53,7 @@ from kvstream.jobs.workflows import (
 __all__ = [
     "Backoff",
     "Child",
+    "Counts",
     "GiveUp",
     "Job",
     "JobCancelled",
@@ -75,6 +76,7 @@ __all__ = [
     "Worker",
     "Workflow",
     "WorkflowHandle",
+    "batch",
     "chain",
     "chord",
     "current_job",

@@ -26,7 +26,7 @@ from kvstream.errors import (
 )
 from kvstream.jobs import schedules
 from kvstream.jobs.arguments import check_format, pack
-from kvstream.jobs.canvas import CANVAS, CHUNK, canvas_of, chunk_of
+from kvstream.jobs.canvas import CHUNK, canvas_of, chunk_of
 from kvstream.jobs.child import check_result, tell_of_result
 from kvstream.jobs.handle import DONE, JobHandle
 from kvstream.jobs.job import ID, Job, id_of, to_seconds
@@ -35,6 +35,7 @@ from kvstream.jobs.notes import NOTES
 from kvstream.jobs.schedules import SCHEDULED, Schedule
 from kvstream.jobs.task import Task
 from kvstream.jobs.workflow import (
+    CANVAS,
     EVENTS_MAX,
     WORKFLOW_TTL_S,
     Workflow,

@@ -5,6 +5,7 @@ has. So it is stored, survives kills and is shown like any workflow: its calls a
 
     call   := {"task": name, "args": {parameter: plain}, "into": parameter | null}
     node   := call | {"chain": [node]} | {"group": [node], "limit": n}
+              | {"batch": [node], "limit": n, "on_success": call, "on_complete": call}
               | {"each": name, "chunks": [[{parameter: plain}]], "limit": n}
 
 Results go on as plain data: what a task returns is what the next one gets as its first argument,
@@ -18,19 +19,27 @@ from itertools import chain as chained
 from typing import TYPE_CHECKING, Any
 
 from kvstream.engine.coerce import at_least_1
-from kvstream.errors import InvalidArgument, show
+from kvstream.errors import InvalidArgument, StepFailed, show
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.child import Child, running_workflow
+from kvstream.jobs.history import value_fields
 from kvstream.jobs.job import AnyJobs, Job
 from kvstream.jobs.task import Call, Task
-from kvstream.jobs.workflow import EVENTS_MAX, WORKFLOW_TTL_S, Workflow, WorkflowHandle
+from kvstream.jobs.workflow import (
+    CANVAS,
+    EVENTS_MAX,
+    TOTAL,
+    WORKFLOW_TTL_S,
+    Workflow,
+    WorkflowHandle,
+)
 from kvstream.surface import Public
 
 if TYPE_CHECKING:
     from kvstream.stream import Stream
 
-CANVAS, CHUNK = "kvstream.canvas", "kvstream.chunk:"
-"""The names of what is built in: the workflow, and the task that calls another one many times."""
+CHUNK = "kvstream.chunk:"
+"""The beginning of the name of a built-in task that calls another one many times."""
 
 
 class Canvas(Public):
@@ -154,6 +163,42 @@ class each(Canvas):
         return {"each": self._task.name, "chunks": chunks, "limit": self._limit}
 
 
+class batch(Canvas):
+    """Calls side by side that may fail; the result has their counts. ::
+
+    batch([mail.s(to) for to in users], on_complete=report.s()).enqueue().counts()
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[Call | Canvas],
+        *,
+        on_success: Call | None = None,
+        on_complete: Call | None = None,
+        limit: int | None = None,
+    ) -> None:
+        """``on_success`` gets the list of results if none has failed.
+
+        ``on_complete`` gets the counts once all have ended: ``{"total": 3, "done": 2, "failed":
+        1}``. ``limit``: at most so many run at a time.
+        """
+        super().__init__(nodes)
+        for call in (on_success, on_complete):
+            if call is not None and not isinstance(call, Call):
+                raise InvalidArgument(f"a callback is a call, as task.s(), not {show(call)}")
+        self._on_success, self._on_complete = on_success, on_complete
+        self._limit = None if limit is None else at_least_1(limit, "limit")
+
+    def to_plain(self, is_first: bool) -> dict[str, Any]:
+        callbacks = {"on_success": self._on_success, "on_complete": self._on_complete}
+        plain = {name: call and _plain(call, False) for name, call in callbacks.items()}
+        return {
+            "batch": [_plain(node, is_first) for node in self.nodes],
+            "limit": self._limit,
+            **plain,
+        }
+
+
 # --- the built-in workflow ----------------------------------------------------------------------
 
 
@@ -228,6 +273,8 @@ def _run(workflow: CanvasWorkflow, node: Mapping[str, Any], given: Sequence[Any]
     if "group" in node:
         children = (_start(workflow, run, part, given) for part in node["group"])
         return run.gather(children, node.get("limit"), False)
+    if "batch" in node:
+        return _run_batch(workflow, run, node, given)
     if "each" in node:
         task = workflow.jobs.find_task(f"{CHUNK}{node['each']}")
         if task is None:
@@ -235,6 +282,22 @@ def _run(workflow: CanvasWorkflow, node: Mapping[str, Any], given: Sequence[Any]
         jobs_of_chunks = (run.start_plain(task, {"calls": calls}) for calls in node["chunks"])
         return [*chained.from_iterable(run.gather(jobs_of_chunks, node.get("limit"), False))]
     return run.gather_one(_start(workflow, run, node, given))
+
+
+def _run_batch(
+    workflow: CanvasWorkflow, run: Any, node: Mapping[str, Any], given: Sequence[Any]
+) -> dict[str, int]:
+    """Run calls that may fail, then the callbacks; return the counts."""
+    run.publish(TOTAL, value_fields("value", len(node["batch"]), workflow.jobs.format))
+    children = (_start(workflow, run, part, given) for part in node["batch"])
+    results = run.gather(children, node.get("limit"), True)
+    failed = sum(isinstance(each, StepFailed) for each in results)
+    counts = {"total": len(results), "done": len(results) - failed, "failed": failed}
+    if node["on_success"] is not None and not failed:
+        run.gather_one(_start(workflow, run, node["on_success"], [results]))
+    if node["on_complete"] is not None:
+        run.gather_one(_start(workflow, run, node["on_complete"], [counts]))
+    return counts
 
 
 def _start(
@@ -256,5 +319,5 @@ def _start(
 
 def _first_task(node: Mapping[str, Any]) -> str:
     while "task" not in node and "each" not in node:
-        node = (node.get("chain") or node["group"])[0]
+        node = (node.get("chain") or node.get("batch") or node["group"])[0]
     return str(node.get("task") or node["each"])

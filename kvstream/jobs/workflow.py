@@ -54,6 +54,10 @@ LIVES_MAX = 5
 """A workflow whose workers die is given up after so many runs without progress."""
 ELSEWHERE_S = 5.0
 """Pause before another worker may take a workflow whose version this one does not know."""
+CANVAS = "kvstream.canvas"
+"""The name of the built-in workflow that runs canvases."""
+TOTAL = "total"
+"""What a batch publishes: the number of its children."""
 _ID_MAX = 1000
 """Characters of an ID."""
 _PAGE = 500
@@ -90,6 +94,18 @@ class Update(NamedTuple):
     name: str
     value: Any
     at: datetime
+
+
+class Counts(NamedTuple):
+    """The children of a workflow by their state."""
+
+    total: int
+    """Those started so far; of a batch, all of them."""
+    done: int
+    failed: int
+    cancelled: int
+    open: int
+    """Those that have not ended, or of a batch not begun."""
 
 
 class Workflow(Task[P, R_co]):
@@ -488,6 +504,20 @@ class WorkflowHandle(JobHandle[R]):
         kinds = (STEP, CHILD, events.PAUSE, events.WAIT)
         calls = [call for _, call in sorted(past.calls.items()) if call.kind in kinds]
         return [_shown(call, past) for call in calls]
+
+    def counts(self) -> Counts:
+        """Return how many children there are, and how many have ended how."""
+        self._state()
+        past = self._workflow_log.history()
+        children = [call.child for call in past.calls.values() if call.kind == CHILD]
+        ended = [
+            past.children[child].text("status") for child in children if child in past.children
+        ]
+        done, failed, cancelled = (ended.count(each) for each in (DONE, FAILED, CANCELLED))
+        total = len(children)
+        if TOTAL in past.published and self._state().task == CANVAS:
+            total = max(total, past.published[TOTAL].value("value"))
+        return Counts(total, done, failed, cancelled, total - len(ended))
 
     # --- signals and updates --------------------------------------------------------------------
 

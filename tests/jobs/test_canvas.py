@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvstream import InvalidArgument, JobFailed, Jobs
-from kvstream.jobs import chain, chord, each, group
+from kvstream.jobs import batch, chain, chord, each, group
 from kvstream.jobs.testing import Testing
 from tests.jobs.conftest import Working
 from tests.patience import PATIENCE_S
@@ -85,6 +85,27 @@ def test_each_calls_a_task_for_many_items_in_few_jobs(sums: Sums, testing: Testi
     found = chain(each(sums.add, [1, 2]), sums.total.s()).enqueue()
     assert found.result() == 5
     assert each(sums.total, [[1, 2], [3]], chunk=1, limit=1).enqueue().result() == [3, 3]
+
+
+def test_a_batch_counts_and_calls_back(sums: Sums, testing: Testing) -> None:
+    reports = list[Any]()
+
+    @sums.jobs.task
+    def report(what: Any) -> None:
+        reports.append(what)
+
+    calls = [sums.add.s(1), sums.fails.s(7), sums.add.s(2)]
+    done, total = report.s(), sums.total.s()
+    handle = batch(calls, on_success=total, on_complete=done, limit=2).enqueue()
+    assert handle.counts() == (3, 2, 0, 0, 1)
+    testing.turn(5)
+    assert handle.result() == {"total": 3, "done": 2, "failed": 1}
+    assert reports == [{"total": 3, "done": 2, "failed": 1}]
+    assert handle.counts() == (4, 3, 1, 0, 0)  # the callback is a child, too
+    batch([sums.add.s(1), sums.add.s(2)], on_success=done).enqueue()
+    assert reports[1:] == [[2, 3]]
+    with pytest.raises(InvalidArgument, match="a callback is a call"):
+        batch(calls, on_success=report)  # type: ignore[arg-type]
 
 
 def test_a_failure_says_which_task(sums: Sums, testing: Testing) -> None:
