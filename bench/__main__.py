@@ -13,9 +13,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench.archive import ARCHIVE_LIMITS
 from bench.calls import calls
 from bench.commands import COMMAND_NAMES, MIXED_ROWS, command_rows
+from bench.copies.archive import ARCHIVE_LIMITS
+from bench.copies.replicas import REPLICA_LIMITS
 from bench.jobs import run_jobs
 from bench.library import LIBRARY_ROWS, run_library
 from bench.library_limits import LIBRARY_LIMITS, tasks_beside_redis
@@ -49,6 +50,7 @@ LIMITS = {
     "async-tasks": ("tasks of an event loop", tasks_beside_redis),
     **SPARK_LIMITS,
     **ARCHIVE_LIMITS,
+    **REPLICA_LIMITS,
 }
 COMMAND_GROUPS: dict[str, Sequence[ServerRow]] = {
     "commands": command_rows(),
@@ -78,6 +80,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "bounds": (*SERVER_LIMITS, "open-loop", "wakeups", "publish-latency", "nats"),
     "loads": (*(row.key for row in MIGRATION_ROWS), *SPARK_KEYS, *SPARK_LIMITS),
     "archive": tuple(ARCHIVE_LIMITS),
+    "replicas": tuple(REPLICA_LIMITS),
 }
 """Parts of the rows, each with a place of its own in docs/benchmarks.md."""
 QUICK_ROWS = tuple(row for row in ROWS if not row.startswith("spark"))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import archive
-from bench.archive import places, restore_time
+from bench.copies import archive
+from bench.copies.archive import places, restore_time
 from bench.load import WrongReply
 from bench.machine import seaweed
 from bench.workload import QUICK

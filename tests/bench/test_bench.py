@@ -53,6 +53,7 @@ CLAIMED = {
     *("bulk", "head", "open", "memory", "gaps", "pending", "serve-memory", "serve-del"),
     *("serve-info", "open-loop-20k", "wakeup", "fan-out", "embedded-streams", "embedded-threads"),
     *("embedded-add", "embedded-read-ack", "embedded-queue", "embedded-job"),
+    *("replica-serve-16", "replica-serve-1", "replica-lag", "replica-wait"),
     *("archive-add-folder", "archive-serve-folder", "archive-restore-folder"),
 }
 """Claims that each of the functions must have made."""

@@ -4,7 +4,7 @@ Each store is in a process of its own, so its processor time is that of its arch
 none, one a folder, one a bucket of SeaweedFS on this machine, if that is installed. They take
 turns, round by round. A round ends when all that it wrote is in the archive. ::
 
-    python -m bench.archive DIRECTORY [INTERVAL_S URL]     adds as many entries as each line says
+    python -m bench.copies.archive DIRECTORY [INTERVAL_S URL]     adds as many as each line says
 """
 
 import os
@@ -67,7 +67,7 @@ def places(folder: Path) -> Iterator[dict[str, str]]:
         server.kill()
 
 
-def _compare(sides: dict[str, Side], count: int, rounds: int) -> dict[str, list[float]]:
+def compare(sides: dict[str, Side], count: int, rounds: int) -> dict[str, list[float]]:
     """Return the processor seconds of the rounds of each side."""
     used: dict[str, list[float]] = {name: [] for name in sides}
     for side in sides.values():  # warms up
@@ -125,7 +125,7 @@ def _wait_until_archived(is_archived: Callable[[], bool]) -> None:
 @contextmanager
 def _writer(directory: Path, interval_s: float, url: str) -> Iterator[Side]:
     """Run a process that adds entries one by one."""
-    command = [sys.executable, "-m", "bench.archive", str(directory), str(interval_s), url]
+    command = [sys.executable, "-m", "bench.copies.archive", str(directory), str(interval_s), url]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
         assert child.stdin is not None
@@ -152,7 +152,7 @@ def add_cost(folder: Path, sizes: Sizes) -> list[Limit]:
             name: stack.enter_context(_writer(folder / "archive-add" / name, interval_s, url))
             for name, url in urls.items()
         }
-        used = _compare(sides, count, sizes.archive_rounds)
+        used = compare(sides, count, sizes.archive_rounds)
     return sorted(_costs("archive-add", "add one by one", used, count), key=lambda row: row.key)
 
 
@@ -184,7 +184,7 @@ def serve_cost(folder: Path, sizes: Sizes) -> list[Limit]:
             place = folder / "archive-serve" / name
             client = stack.enter_context(kvstream_server(place, "everysec", *options))
             sides[name] = partial(_serve, client, interval_s)
-        used = _compare(sides, count, sizes.archive_rounds)
+        used = compare(sides, count, sizes.archive_rounds)
     return sorted(_costs("archive-serve", "XADD, -P 16", used, count), key=lambda row: row.key)
 
 

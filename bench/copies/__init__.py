@@ -1,0 +1,1 @@
+"""What the copies of a store cost: its archive and its replicas."""
