@@ -1,7 +1,7 @@
 """``jobs`` and ``work``: the jobs of an application, read from its store, and its workers."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -40,7 +40,10 @@ name_option = click.option(
     "--name", default="jobs", help="The name of the Jobs, with which its streams begin."
 )
 job_argument = click.argument("job_id", metavar="ID")
-jobs_argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+jobs_argument = click.argument("job_ids", metavar="[ID...]", nargs=-1)
+task_option = click.option("--task", help="All of this task.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only say which they are.")
+_ENDED = ("done", "failed", "cancelled")
 
 
 @click.group(epilog=example("kvstream jobs ls --status failed"))
@@ -147,47 +150,123 @@ def _show(out: Output, values: Mapping[str, Any]) -> None:
     out.record(shown, {"enqueued": time_of, "due": time_of})
 
 
-@jobs.command(epilog=example("kvstream jobs cancel 018bcfe5-6800-7000-8000-000000000001"))
+@jobs.command(
+    epilog=example(
+        "kvstream jobs cancel 018bcfe5-6800-7000-8000-000000000001",
+        "kvstream jobs cancel --task mail --status scheduled --dry-run",
+    )
+)
 @jobs_argument
+@task_option
+@click.option(
+    "--status",
+    type=click.Choice([each for each in STATUSES if each not in _ENDED]),
+    help="All of this status.",
+)
+@dry_run_option
 @name_option
 @output_options
-def cancel(session: Session, out: Output, /, job_ids: tuple[str, ...], name: str) -> None:
-    """Cancel jobs that have not ended.
+def cancel(
+    session: Session,
+    out: Output,
+    /,
+    job_ids: tuple[str, ...],
+    task: str | None,
+    status: str | None,
+    dry_run: bool,
+    name: str,
+) -> None:
+    """Cancel jobs that have not ended: by their IDs, or all of a task or status.
 
-    A job that runs loses its lease; its result is refused. The exit code is 1 if one of them had
-    ended.
+    A job that runs loses its lease; its result is refused. The exit code is 1 if one that was named
+    had ended.
+    """
+    from kvstream.cli.queues.stored_jobs import StoredJobs
+
+    is_wanted = {status} if status else set(STATUSES).difference(_ENDED)
+    with session.writing() as store:
+        stored = StoredJobs(store, name)
+        wanted = _selected(stored, job_ids, task, is_wanted, bool(task or status))
+        done = wanted if dry_run else [each for each in wanted if stored.existing(each).cancel()]
+    verb = "would be cancelled" if dry_run else "cancelled"
+    _tell(out, wanted, done, verb, "had ended", by_id=bool(job_ids))
+
+
+@jobs.command(
+    epilog=example(
+        "kvstream jobs retry 018bcfe5-6800-7000-8000-000000000001",
+        "kvstream jobs retry --task mail --failed-with ConnectionError",
+    )
+)
+@jobs_argument
+@task_option
+@click.option("--failed-with", metavar="TEXT", help="All whose error has this text.")
+@dry_run_option
+@name_option
+@output_options
+def retry(
+    session: Session,
+    out: Output,
+    /,
+    job_ids: tuple[str, ...],
+    task: str | None,
+    failed_with: str | None,
+    dry_run: bool,
+    name: str,
+) -> None:
+    """Move failed jobs back to their queues: by their IDs, or all of a task or error.
+
+    Each is tried as often as a new one; a workflow goes on at the step that failed. The exit code
+    is 1 if one that was named has not failed.
     """
     from kvstream.cli.queues.stored_jobs import StoredJobs
 
     with session.writing() as store:
         stored = StoredJobs(store, name)
-        done = [job_id for job_id in job_ids if stored.existing(job_id).cancel()]
-    _tell(out, job_ids, done, "cancelled", "had ended")
+        is_by_filter = bool(task or failed_with)
+        wanted = _selected(stored, job_ids, task, {"failed"}, is_by_filter, failed_with or "")
+        done = wanted if dry_run else [each for each in wanted if stored.existing(each).retry()]
+    verb = "would be queued again" if dry_run else "queued again"
+    _tell(out, wanted, done, verb, "has not failed", by_id=bool(job_ids))
 
 
-@jobs.command(epilog=example("kvstream jobs retry 018bcfe5-6800-7000-8000-000000000001"))
-@jobs_argument
-@name_option
-@output_options
-def retry(session: Session, out: Output, /, job_ids: tuple[str, ...], name: str) -> None:
-    """Move failed jobs from the dead letters back to their queues.
+def _selected(
+    stored: Any,
+    job_ids: Sequence[str],
+    task: str | None,
+    statuses: Container[str],
+    is_by_filter: bool,
+    error: str = "",
+) -> list[str]:
+    """Return the jobs that are named, or those that a filter selects."""
+    from kvstream.cli.queues.stored_jobs import jobs_of
 
-    Each is tried as often as a new one. The exit code is 1 if one of them has not failed.
-    """
-    from kvstream.cli.queues.stored_jobs import StoredJobs
-
-    with session.writing() as store:
-        stored = StoredJobs(store, name)
-        done = [job_id for job_id in job_ids if stored.existing(job_id).retry()]
-    _tell(out, job_ids, done, "queued again", "has not failed")
+    if bool(job_ids) == is_by_filter:
+        raise click.UsageError("give the IDs of jobs, or options that select them")
+    if job_ids:
+        return list(job_ids)
+    return [
+        row["id"]
+        for row in jobs_of(stored)
+        if task in (None, row["task"])
+        and row["status"] in statuses
+        and error in (row["error"] or "")
+    ]
 
 
 def _tell(
-    out: Output, wanted: Sequence[str], done: Sequence[str], verb: str, otherwise: str
+    out: Output,
+    wanted: Sequence[str],
+    done: Sequence[str],
+    verb: str,
+    otherwise: str,
+    *,
+    by_id: bool,
 ) -> None:
-    texts = [f"{each} {verb if each in done else otherwise}" for each in wanted]
-    out.result("\n".join(texts), done=list(done))
-    fail_unless(len(done) == len(wanted))
+    known = set(done)
+    texts = [f"{each} {verb if each in known else otherwise}" for each in wanted]
+    out.result("\n".join(texts) if texts else "no such jobs", done=list(done))
+    fail_unless(not by_id or len(done) == len(wanted))
 
 
 def _unused_options(ctx: click.Context, target: str) -> tuple[str, ...]:

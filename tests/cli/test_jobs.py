@@ -89,6 +89,22 @@ def test_jobs_retry_queues_a_failed_one_again(with_jobs: Program, job_ids: dict[
     with_jobs("jobs", "retry", job_ids["queued"], code=1)
 
 
+def test_jobs_are_cancelled_and_retried_by_a_filter(
+    with_jobs: Program, job_ids: dict[str, str]
+) -> None:
+    dry = with_jobs.lines("jobs", "cancel", "--task", "send", "--dry-run")
+    assert {line.split()[0] for line in dry} == {job_ids["queued"], job_ids["scheduled"]}
+    assert all(line.endswith("would be cancelled") for line in dry)
+    lines = with_jobs.lines("jobs", "cancel", "--status", "scheduled")
+    assert lines == [f"{job_ids['scheduled']} cancelled"]
+    assert with_jobs.lines("jobs", "cancel", "--task", "none") == ["no such jobs"]
+    assert with_jobs.lines("jobs", "retry", "--failed-with", "KeyError") == ["no such jobs"]
+    lines = with_jobs.lines("jobs", "retry", "--failed-with", "no such user", "--task", "send")
+    assert lines == [f"{job_ids['failed']} queued again"]
+    with_jobs("jobs", "cancel", code=2)
+    with_jobs("jobs", "retry", job_ids["failed"], "--task", "send", code=2)
+
+
 def test_a_job_that_was_redriven_with_others_is_listed_once(
     with_jobs: Program, job_ids: dict[str, str]
 ) -> None:
