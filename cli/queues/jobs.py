@@ -176,10 +176,10 @@ def cancel(
     dry_run: bool,
     name: str,
 ) -> None:
-    """Cancel jobs that have not ended: by their IDs, or all of a task or status.
+    """Cancel jobs that have not ended.
 
-    A job that runs loses its lease; its result is refused. The exit code is 1 if one that was named
-    had ended.
+    They are named by their IDs, or are all of a task or status. A job that runs loses its lease;
+    its result is refused. The exit code is 1 if one that was named had ended.
     """
     from kvstream.cli.queues.stored_jobs import StoredJobs
 
@@ -214,10 +214,11 @@ def retry(
     dry_run: bool,
     name: str,
 ) -> None:
-    """Move failed jobs back to their queues: by their IDs, or all of a task or error.
+    """Move failed jobs back to their queues.
 
-    Each is tried as often as a new one; a workflow goes on at the step that failed. The exit code
-    is 1 if one that was named has not failed.
+    They are named by their IDs, or are all of a task or error. Each is tried as often as a new one;
+    a workflow goes on at the step that failed. The exit code is 1 if one that was named has not
+    failed.
     """
     from kvstream.cli.queues.stored_jobs import StoredJobs
 

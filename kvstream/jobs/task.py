@@ -80,7 +80,7 @@ class Task(Public, Generic[P, R_co]):
     _internal = frozenset(
         {
             *("call", "delay_s", "digest_of", "end", "limits", "load", "max_deliveries"),
-            *("backoff", "new_job", "new_plain_job", "put_child", "signature"),
+            *("backoff", "merge_options", "new_job", "new_plain_job", "put_child", "signature"),
         }
     )
     _known_options, _noun = OPTIONS, "job"
@@ -171,7 +171,7 @@ class Task(Public, Generic[P, R_co]):
             send_mail.with_options(delay=60).enqueue("a@b.c")
         """
         given = {name: kwargs.pop(name) for name in self._options.intersection(kwargs)}
-        return self._enqueue(self._merge_options(_NONE, given) if given else _NONE, args, kwargs)
+        return self._enqueue(self.merge_options(_NONE, given) if given else _NONE, args, kwargs)
 
     def with_options(self, **options: Unpack[Options]) -> TaskWithOptions[P, R_co]:
         """Return the task with options for jobs that are enqueued through it.
@@ -183,9 +183,9 @@ class Task(Public, Generic[P, R_co]):
         the first, "replace", "debounce", or "after" (once more, after the first).
         ``priority``: one of those of the Jobs. ``ttl``: not after so many seconds.
         """
-        return TaskWithOptions(self, self._merge_options(_NONE, options))
+        return TaskWithOptions(self, self.merge_options(_NONE, options))
 
-    def _merge_options(self, options: Options, given: Mapping[str, Any]) -> Options:
+    def merge_options(self, options: Options, given: Mapping[str, Any]) -> Options:
         """Return options, updated by those given; raise InvalidArgument for a wrong template."""
         for name in given.keys() - self._known_options:
             near = nearest(name, self._known_options)
@@ -199,7 +199,7 @@ class Task(Public, Generic[P, R_co]):
     def _enqueue(
         self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> JobHandle[Any]:
-        job = self._job(args, kwargs, options.get("key"))
+        job = self.new_job(args, kwargs, options.get("key"))
         unique = self._unique_name(options.get("unique"), args, kwargs, job)
         priority = options.get("priority") or self.default_priority
         of_message = {name: value for name, value in options.items() if name in _OF_MESSAGE}
@@ -265,7 +265,7 @@ class Task(Public, Generic[P, R_co]):
                     f"a call is a tuple or list of arguments, or a mapping, not {show(call)}"
                 )
             args, kwargs = ((), call) if isinstance(call, Mapping) else (tuple(call), {})
-            jobs.append(self._job(args, kwargs, key))
+            jobs.append(self.new_job(args, kwargs, key))
             names.append(self._unique_name(None, args, kwargs, jobs[-1]))
         priority = priority or self.default_priority
         return self._put_many(jobs, names, priority=priority, delay=delay, at=at, ttl=ttl)
@@ -317,10 +317,6 @@ class Task(Public, Generic[P, R_co]):
         """
         return start_child(self, _NONE, args, kwargs).result()
 
-    def new_job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: str | None) -> Job:
-        """Return the job of a call, before it is enqueued."""
-        return self._job(args, kwargs, key)
-
     def new_plain_job(self, named: Mapping[str, Any]) -> Job:
         """Return the job of a call whose arguments are plain data."""
         return self._new_job(pack([[], dict(named)], self.jobs.format), None, None)
@@ -335,13 +331,14 @@ class Task(Public, Generic[P, R_co]):
         priority = options.get("priority") or self.default_priority
         self.jobs.queue_of(self).put(job.fields(), priority=priority, **when)
 
-    def _job(
+    def new_job(
         self,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         key: str | None,
         job_id: str | None = None,
     ) -> Job:
+        """Return the job of a call, before it is enqueued."""
         packed = pack(self.signature.dump(args, kwargs), self.jobs.format)
         return self._new_job(packed, key, job_id)
 
@@ -435,7 +432,7 @@ class TaskWithOptions(Generic[P, R_co]):
 
         ``delay`` and ``at`` take each other's place. See ``Task.with_options``.
         """
-        return TaskWithOptions(self._task, self._task._merge_options(self._options, options))
+        return TaskWithOptions(self._task, self._task.merge_options(self._options, options))
 
     @overload
     def enqueue(

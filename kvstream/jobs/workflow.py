@@ -182,7 +182,7 @@ class Workflow(Task[P, R_co]):
         ``id``: a second one with that ID is the first, until its result is no longer kept.
         ``delay`` or ``at``: it begins then. ``priority``: that of all its runs.
         """
-        return WorkflowWithOptions(self, self._merge_options({}, options))
+        return WorkflowWithOptions(self, self.merge_options({}, options))
 
     def handle(self, workflow_id: str) -> WorkflowHandle[Any]:
         """Return the handle of a workflow by its ID, which need not exist."""
@@ -191,7 +191,7 @@ class Workflow(Task[P, R_co]):
     def _enqueue(
         self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> WorkflowHandle[Any]:
-        job = self._job(args, kwargs, None, _check_id(options.get("id")))
+        job = self.new_job(args, kwargs, None, _check_id(options.get("id")))
         self._create_all([job], options)
         return WorkflowHandle(self.jobs, job.id, self)
 
@@ -456,6 +456,11 @@ class WorkflowHandle(JobHandle[R]):
     """A workflow that was enqueued; ``await`` it for its result in asyncio."""
 
     __slots__ = ()
+
+    def __init__(self, jobs: AnyJobs, workflow_id: str, task: Any = None) -> None:
+        """``task``: what loads the result by its type hint."""
+        super().__init__(jobs, workflow_id, task)
+        self._jobs = jobs
 
     def __repr__(self) -> str:
         return f"<WorkflowHandle {self.id}>"
