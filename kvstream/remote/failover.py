@@ -7,7 +7,8 @@ says what each Sentinel has said; a later call asks again.
 
 To be replaced shows in many ways: a lost connection, no reply in time, ``READONLY``, ``LOADING``,
 ``MASTERDOWN``, ``UNBLOCKED``, and ``NOREPLICAS`` of a primary that cannot hear its replicas. If it
-has done a write that no replica confirms, the write is repeated with another primary alone.
+has done a write that no replica confirms, the write is repeated with another primary, or with the
+same once replicas confirm a later write of it: their log has the one before, too.
 """
 
 import os
@@ -20,12 +21,16 @@ from kvstream.errors import (
     AccessDenied,
     InvalidArgument,
     KVStreamError,
+    RequestError,
     ServerLoading,
     ServerUnavailable,
     StoreClosed,
     StoreError,
 )
+from kvstream.layout.keys import qualified
+from kvstream.layout.values import encode_flat
 from kvstream.meta.idempotency import Request
+from kvstream.operations import append
 from kvstream.operations.append import Idempotency
 from kvstream.remote.connection import CONNECT_S as FIRST_S
 from kvstream.remote.connection import REPLY_S as LONGEST_S
@@ -61,6 +66,7 @@ REPLY_S = 10.0
 """Timeout of a reply: a machine that has lost its power ends no connection."""
 PAUSE_S, PAUSE_MAX_S = 0.05, 0.5
 """The first and the longest pause between two rounds of questions."""
+NOTHING_BYTES = 64
 RECALLS_S = 10.0
 """Clocks of servers differ by less."""
 
@@ -215,6 +221,16 @@ class FailoverEngine(RepeatingEngine):
     def _late(self, last: StoreError) -> str:
         return f"no primary of {self.place} has done the call within {self._wait_s:g} s: {last}"
 
+    def _confirm(self, engine: RemoteEngine) -> None:
+        """Write nothing but the number of a request: its reply waits for the replicas, too."""
+        value, names = encode_flat([b"", b""], NOTHING_BYTES)
+        with self._request() as request:
+            name = qualified(self.db, b"kvstream:confirm:" + request.client)  # there is none
+            try:
+                engine.run(append.add, name, value, names, None, None, True, request)
+            except RequestError as error:  # such as NOPERM
+                raise NotConfirmed(f"replicas cannot be asked: {error}") from None
+
     def _once(
         self, engine: RemoteEngine, request: Request, eid: AddID
     ) -> Idempotency | Request | None:
@@ -235,7 +251,7 @@ class FailoverEngine(RepeatingEngine):
             connection.greet()
             return connection
 
-        found: Connection = self._repeat(greeted)
+        found: Connection = self._repeat(greeted, again=True)
         return found
 
     def is_open_here(self) -> bool:
@@ -244,7 +260,7 @@ class FailoverEngine(RepeatingEngine):
 
     def now_ms(self) -> int:
         """Return the time of the primary."""
-        now: int = self._repeat(lambda engine: engine.clock.now_ms())
+        now: int = self._repeat(lambda engine: engine.clock.now_ms(), again=True)
         return now
 
     def save(self) -> None:

@@ -182,6 +182,10 @@ class RepeatingEngine:
         """Return connections to the present server."""
         raise NotImplementedError
 
+    def _confirm(self, engine: Any) -> None:
+        """Return once replicas confirm a write of a server, and so all before; else raise."""
+        raise NotImplementedError
+
     def _late(self, last: StoreError) -> str:
         """Return what to say of a call that no server has done in time, and its ``last`` error."""
         raise NotImplementedError
@@ -222,7 +226,8 @@ class RepeatingEngine:
             try:
                 engine = self._get_engine(deadline, ends)
                 if engine.place == alone:
-                    raise ConnectionLost(f"{alone} is still the primary")
+                    self._attempt(self._confirm, engine)
+                    alone = None
                 return self._attempt(call, engine)
             except self.in_doubt as error:
                 if not again:
@@ -317,12 +322,18 @@ class RepeatingEngine:
 
         if once is not None:
             return add(None)
+        with self._request() as request:
+            return add(request)
+
+    @contextmanager
+    def _request(self) -> Iterator[Request]:
+        """Number a request of a client that has no other under way."""
         try:
             adder = self._adders.pop()
         except IndexError:
             adder = _Adder()
         try:
-            return add(adder.next())
+            yield adder.next()
         finally:
             self._adders.append(adder)
 
@@ -465,7 +476,7 @@ class RepeatingEngine:
         """Send the writes of this thread as one MULTI when the block ends."""
         if self._local.server is not None:
             raise InvalidArgument("a transaction is open in this thread already")
-        self._repeat(lambda engine: engine.clock.now_ms())  # the server is there
+        self._repeat(lambda engine: engine.clock.now_ms(), again=True)  # the server is there
         server = self._local.server = self._server()
         try:
             with server.transaction():
@@ -524,7 +535,7 @@ class RepeatingEngine:
                 source = None
                 raise
 
-        while (found := self._repeat(following)) is not None:
+        while (found := self._repeat(following, again=True)) is not None:
             seen.add(key_of(found))
             yield found
 
@@ -533,7 +544,7 @@ class RepeatingEngine:
 
     def statistics(self) -> dict[str, Any]:
         """Return the sections of INFO, as of a server."""
-        return self._repeat(lambda engine: self._server().statistics())
+        return self._repeat(lambda engine: self._server().statistics(), again=True)
 
     def compact(self) -> None:
         self._repeat(lambda engine: engine.compact(), again=True)
