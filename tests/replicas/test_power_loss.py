@@ -81,6 +81,7 @@ def test_a_primary_that_lost_rows_leaves_them_to_its_replica(nodes: list[Node]) 
     with replica.asker() as asker:
         assert asker.ask("REPLICAOF NO ONE") == b"OK"
     until(lambda: state_of(primary) == "replica", "that it follows", 0.02)
+    assert Known.read(primary.directory).replicas == set()
     wait_linked(primary)
     wait_equal(primary, replica)
     assert primary.client().xlen("orders") == 2

@@ -207,6 +207,11 @@ class Replication:
         }
         self._notes.keep(frozenset(self._last_online))
 
+    def _forget_known(self) -> None:
+        """Forget who has followed: another server is the primary now, or was until now."""
+        self._last_online = {}
+        self._notes.keep(frozenset())
+
     @property
     def _validity_s(self) -> float:
         return self.setting("replica-validity") or inf
@@ -310,6 +315,8 @@ class Replication:
         If it ``hands_over`` this server becomes the primary first. Raises ReplicationRefused in a
         replica of another server or history.
         """
+        if not self._loop.suspends_turns:
+            raise ReplicationRefused("replicas need a server")
         if self.source is not None:
             self._refuse_follower(place, hands_over)
             _log.log(NOTICE, "%s hands over: it was the primary", client.address)
@@ -392,6 +399,7 @@ class Replication:
             self.waits.restart()
             self._recovery = None
             self._stop_asking()
+            self._forget_known()
             self.refresh()
 
     def _go_on(self) -> None:
