@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kvstream import Store
+from kvstream import Store, restore
 from kvstream.engine.following import Source
-from kvstream.errors import InvalidArgument, LostWrites, ReplicaReadOnly
+from kvstream.errors import LostWrites, ReplicaReadOnly
 from kvstream.replicas.sending import locate
 from kvstream.storage.changes import log_numbers
 from tests.archive.test_moments import Load
@@ -110,12 +110,19 @@ def test_the_role_is_kept_until_it_is_promoted(pair: tuple[Store, Store]) -> Non
     again.close()
 
 
-def test_a_replica_has_no_archive(tmp_path: Path) -> None:
-    with (
-        Store.open(tmp_path / "one", archive=f"file://{tmp_path}/bucket") as store,
-        pytest.raises(InvalidArgument, match="archive"),
-    ):
-        store.engine.following.follow(Source("primary.example", 1))
+def test_the_archive_of_a_replica_sleeps_until_it_is_promoted(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "one", archive=f"file://{tmp_path}/bucket") as store:
+        archiving, following = store.engine.archiving, store.engine.following
+        following.follow(Source("primary.example", 1))
+        assert archiving.status() is None
+        with pytest.raises(ReplicaReadOnly):
+            store.stream("first").add({"n": 1})
+        following.promote()
+        store.stream("first").add({"n": 1})
+        until(lambda: (found := archiving.status()) and found.snapshot_ms, "the snapshot")
+    restore(f"file://{tmp_path}/bucket", tmp_path / "two")
+    with Store.open(tmp_path / "two") as restored:
+        assert len(restored.stream("first")) == 1
 
 
 def test_a_new_epoch_of_the_primary_is_one_of_the_replica(pair: tuple[Store, Store]) -> None:

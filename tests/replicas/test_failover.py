@@ -146,6 +146,21 @@ def test_writes_are_held_until_a_failover_is_given_up(pair: tuple[Node, Node]) -
             assert role_of(primary) == "master"
 
 
+def test_a_write_that_waits_for_replicas_when_the_role_is_lost_is_an_error(
+    pair: tuple[Node, Node],
+) -> None:
+    primary, replica = pair
+    with primary.asker() as asker:
+        lasting = "replica-acks 1 replica-lease-ms 600000 replica-ack-timeout 600000"
+        assert asker.ask(f"CONFIG SET {lasting}") == b"OK"
+        until(lambda: asker.ask("SET a b") == b"OK", "writes", 0.02)
+        replica.process.send_signal(signal.SIGSTOP)
+        asker.send("SET", "a", "c")
+        asker.send("REPLICAOF", *place_of(replica).split())
+        assert asker.read().startswith("NOREPLICAS The write was done here")
+        assert asker.read() == b"OK"
+
+
 def test_a_forced_failover_keeps_what_the_replica_lacks(pair: tuple[Node, Node]) -> None:
     primary, replica = pair
     wait_equal(primary, replica)

@@ -314,8 +314,15 @@ class Acks(Protocol):
         """Return whether replies to a commit wait for replicas."""
         ...
 
-    def release_by(self, release: Callable[[KVStreamError | None], None]) -> None:
-        """Call ``release`` when replies wait no more, with an error if that took too long."""
+    def release_by(
+        self,
+        release: Callable[[KVStreamError | None], None],
+        fail: Callable[[KVStreamError], None],
+    ) -> None:
+        """Call ``release`` when replies wait no more, with an error if that took too long.
+
+        ``fail`` ends all waits, whatever they are for.
+        """
         ...
 
 
@@ -331,7 +338,7 @@ class ReplyQueue:
         acks: Acks,
     ) -> None:
         self._committer, self._acks = committer, acks
-        acks.release_by(self.release_acknowledged)
+        acks.release_by(self.release_acknowledged, self._fail_all)
         self._server = server
         self._streaming = streaming
         self._pubsub = pubsub
@@ -385,6 +392,11 @@ class ReplyQueue:
         if self._committer.delays(last):
             last = self._committer.durable_sequence
         self._drain(last, error)
+
+    def _fail_all(self, error: KVStreamError) -> None:
+        """Answer all that waits with an error."""
+        if self._waiting:
+            self._drain(self._waiting[-1][0], error)
 
     def ask(self) -> None:
         """Send the waiting replies after the next fsync."""

@@ -32,12 +32,20 @@ class ReplicaAcks:
         self.reached = 0
         """The sequence number up to which all have the writes."""
         self._release: Callable[[KVStreamError | None], None] = lambda error: None
+        self._fail: Callable[[KVStreamError], None] = lambda error: None
         self._unconfirmed: deque[tuple[int, float]] = deque()
         """The last sequence number of each turn that waits, and when it was committed."""
 
-    def release_by(self, release: Callable[[KVStreamError | None], None]) -> None:
-        """Call ``release`` when replies wait no more, with an error if that took too long."""
-        self._release = release
+    def release_by(
+        self,
+        release: Callable[[KVStreamError | None], None],
+        fail: Callable[[KVStreamError], None],
+    ) -> None:
+        """Call ``release`` when replies wait no more, with an error if that took too long.
+
+        ``fail`` ends all waits, whatever they are for.
+        """
+        self._release, self._fail = release, fail
 
     def delays(self, sequence: int) -> bool:
         """Return whether replies to a commit wait for replicas."""
@@ -79,9 +87,12 @@ class ReplicaAcks:
     def restart(self, is_safe: bool) -> None:
         """Count anew: the role has changed, and sequence numbers with it.
 
-        Writes that wait are acknowledged only if it is sure that the new primary has them.
+        Writes that wait, also for the disk or the archive, are acknowledged only if it ``is_safe``:
+        the new primary is known to have them.
         """
         self.reached = 0
-        error = NoAcks() if self._unconfirmed and not is_safe else None
         self._unconfirmed.clear()
-        self._release(error)
+        if is_safe:
+            self._release(None)
+        else:
+            self._fail(NoAcks())

@@ -395,7 +395,7 @@ class Replication:
             self.refresh()
         if self.follower is not before:
             self._dispatcher.note_failure(None)  # the next turn looks anew
-            self.acks.restart(self.failover.keeps_all)
+            self.acks.restart(self.follower is None or self.failover.keeps_all)
             self.waits.restart()
             self._recovery = None
             self._stop_asking()
