@@ -1,5 +1,6 @@
 """A primary and replicas as processes, and what tests compare."""
 
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -33,6 +34,12 @@ class Node(ServerProcess):
         """Start it again, once it has ended."""
         return Node(self.directory, port=self.port)
 
+    def freeze(self) -> None:
+        """Stop it by SIGSTOP; return once no thread of it runs any more."""
+        self.process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        until(lambda: {_state(task) for task in tasks.iterdir()} == {"T"}, "that it stands")
+
     def replication(self) -> dict[str, str]:
         """Return the section Replication of INFO."""
         return self.information("replication")
@@ -48,6 +55,10 @@ class Node(ServerProcess):
     def copies(self) -> int:
         """Return how many copies it has given."""
         return int(self.information("stats")["sync_full"])
+
+
+def _state(task: Path) -> str:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def replica_of(primary: ServerProcess, directory: Path, *arguments: str) -> Node:

@@ -124,7 +124,7 @@ def test_a_replica_takes_over_without_a_loss_or_a_copy(pair: tuple[Node, Node]) 
 
 def test_writes_are_held_until_a_failover_is_given_up(pair: tuple[Node, Node]) -> None:
     primary, replica = pair
-    replica.process.send_signal(signal.SIGSTOP)
+    replica.freeze()
     with primary.asker() as asker, primary.asker() as other:
         assert asker.ask("SET a b") == b"OK"  # the replica has not this one
         for begun, ended in (
@@ -154,7 +154,7 @@ def test_a_write_that_waits_for_replicas_when_the_role_is_lost_is_an_error(
         lasting = "replica-acks 1 replica-lease-ms 600000 replica-ack-timeout 600000"
         assert asker.ask(f"CONFIG SET {lasting}") == b"OK"
         until(lambda: asker.ask("SET a b") == b"OK", "writes", 0.02)
-        replica.process.send_signal(signal.SIGSTOP)
+        replica.freeze()
         asker.send("SET", "a", "c")
         asker.send("REPLICAOF", *place_of(replica).split())
         assert asker.read().startswith("NOREPLICAS The write was done here")
@@ -164,7 +164,7 @@ def test_a_write_that_waits_for_replicas_when_the_role_is_lost_is_an_error(
 def test_a_forced_failover_keeps_what_the_replica_lacks(pair: tuple[Node, Node]) -> None:
     primary, replica = pair
     wait_equal(primary, replica)
-    replica.process.send_signal(signal.SIGSTOP)
+    replica.freeze()
     with primary.asker() as asker:
         for n in range(5):  # more than the sockets take
             primary.client().set(f"large-{n}", b"x" * (6 << 20))
@@ -181,7 +181,7 @@ def test_a_forced_failover_keeps_what_the_replica_lacks(pair: tuple[Node, Node])
 
 def test_a_primary_goes_on_if_the_replica_is_gone(pair: tuple[Node, Node]) -> None:
     primary, replica = pair
-    replica.process.send_signal(signal.SIGSTOP)
+    replica.freeze()
     with primary.asker() as asker, primary.asker() as other:
         assert asker.ask("SET a b") == b"OK"
         assert asker.ask(f"FAILOVER TO {place_of(replica)} FORCE TIMEOUT 600") == b"OK"

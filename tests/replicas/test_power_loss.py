@@ -7,6 +7,7 @@ another time: that is what a power loss leaves.
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from kvstream.engine.following import Source
 from kvstream.layout.history import BRANCH_BYTES, History, Place
 from kvstream.server.runtime.replication.recovery import FILE_NAME, Known, Recovery, is_ahead
 from tests.patience import until
+from tests.replicas.sentinels import TOLD_S, Sentinels, sentinel_program
 from tests.replicas.servers import (
     Node,
     refuse_differences,
@@ -91,11 +93,34 @@ def test_a_primary_that_lost_rows_leaves_them_to_its_replica(nodes: list[Node]) 
     refuse_differences(primary.directory, replica.directory)
 
 
+@pytest.mark.timeout(2 * TOLD_S)
+def test_sentinel_promotes_the_replica_that_has_more(nodes: list[Node], tmp_path: Path) -> None:
+    primary, replica = nodes
+    sentinels = Sentinels(sentinel_program(), tmp_path, primary.port, down_ms=4000)
+    try:
+        sentinels.wait_known(1)
+        primary.client().xadd("orders", {"n": 3})
+        wait_equal(primary, replica)
+        lose_power(primary, cut=1)
+        primary = again(nodes, primary)
+        assert state_of(primary) != "primary"
+        deadline = time.monotonic() + TOLD_S
+        while state_of(primary) != "replica":
+            assert time.monotonic() < deadline, "no Sentinel has promoted the replica"
+            time.sleep(0.1)
+        wait_linked(primary)
+        wait_equal(primary, replica)
+    finally:
+        sentinels.stop()
+    assert primary.client().xlen("orders") == 3
+    assert replica.copies() == 0
+
+
 def test_a_primary_that_lost_nothing_goes_on_when_its_replica_has_said_so(
     nodes: list[Node],
 ) -> None:
     primary, replica = nodes
-    replica.process.send_signal(signal.SIGSTOP)
+    replica.freeze()
     lose_power(primary)
     primary = again(nodes, primary)
     with primary.asker() as asker:

@@ -169,7 +169,7 @@ def test_replicas_are_waited_for(primary: Node, replica: Node) -> None:
     pipeline.xadd("orders", {"n": 1})
     pipeline.wait(1, 60_000)
     assert pipeline.execute()[1] == 1
-    replica.process.send_signal(signal.SIGSTOP)
+    replica.freeze()
     writer.xadd("orders", {"n": 1})
     assert writer.wait(1, 50) == 0
     replica.process.send_signal(signal.SIGCONT)
@@ -192,7 +192,7 @@ def test_writes_are_refused_without_enough_replicas(primary: Node, replica: Node
     with primary.asker() as asker:
         assert asker.ask("CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 1") == b"OK"
         until(lambda: not isinstance(asker.ask("SET a b"), Failure), "writes", 0.02)
-        replica.process.send_signal(signal.SIGSTOP)
+        replica.freeze()
         error = "NOREPLICAS Not enough good replicas to write."
         until(lambda: asker.ask("XADD orders * n 1") == error, "the refusal", 0.05)
         assert asker.ask("XLEN first") == 1
@@ -207,7 +207,7 @@ def test_a_stopped_primary_acknowledges_nothing_after_it_was_replaced(
         assert asker.ask("CONFIG SET min-replicas-to-write 1 replica-lease-ms 300") == b"OK"
         until(lambda: not isinstance(asker.ask("SET a b"), Failure), "writes", 0.02)
         wait_equal(primary, replica)
-        primary.process.send_signal(signal.SIGSTOP)
+        primary.freeze()
         for each in (asker, other):
             for _ in range(50):
                 each.send("XADD", "orders", "*", "n", "1")
@@ -241,7 +241,7 @@ def test_a_write_that_no_replica_confirms_is_an_error(primary: Node, replica: No
     with primary.asker() as asker:
         assert asker.ask(f"CONFIG SET replica-acks 1 {PATIENT}") == b"OK"
         until(lambda: not isinstance(asker.ask("SET a b"), Failure), "writes", 0.02)
-        replica.process.send_signal(signal.SIGSTOP)
+        replica.freeze()
         try:
             assert asker.ask("CONFIG SET replica-ack-timeout 300") == b"OK"
             assert asker.ask("XADD late 1-1 n 1").startswith("NOREPLICAS The write was done here")
@@ -427,7 +427,7 @@ def test_another_replica_follows_the_promoted_one_without_a_copy(
     nodes.append(third)
     writing = Writing(primary.port)
     time.sleep(0.5)
-    third.process.send_signal(signal.SIGSTOP)
+    third.freeze()
     time.sleep(0.5)
     writing.stop()
     wait_equal(primary, replica)
