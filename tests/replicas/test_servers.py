@@ -15,6 +15,7 @@ import pytest
 import redis
 
 import kvstream
+from kvstream import Store
 from kvstream.replicas.lost import lost_histories
 from kvstream.storage import replacement
 from tests.cli.program import Program, RemoteProgram
@@ -418,6 +419,24 @@ def test_a_primary_that_wrote_nothing_since_returns_without_a_copy(
     former.stop()
     replica.stop()
     refuse_differences(former.directory, replica.directory)
+
+
+def test_a_backup_of_a_replica_is_a_store_of_its_own(
+    nodes: list[Node], primary: Node, tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved"
+    replica = replica_of(primary, tmp_path / "replica", "--checkpoint-dir", str(saved))
+    nodes.append(replica)
+    primary.client().xadd("orders", {"n": 1}, id="1-1")
+    wait_equal(primary, replica)
+    assert replica.client().bgsave()
+    until(lambda: replica.information("persistence")["rdb_bgsave_in_progress"] == "0", "the save")
+    assert replica.information("persistence")["rdb_last_bgsave_status"] == "ok"
+    [checkpoint] = saved.iterdir()
+    with Store.open(checkpoint) as store:
+        assert [str(entry.id) for entry in store.stream("orders")] == ["1-1"]
+        store.stream("orders").add({"n": 2})
+        assert store.check() == []
 
 
 def test_another_replica_follows_the_promoted_one_without_a_copy(
