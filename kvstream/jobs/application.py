@@ -29,7 +29,7 @@ from kvstream.jobs.arguments import check_format, pack
 from kvstream.jobs.canvas import CHUNK, canvas_of, chunk_of
 from kvstream.jobs.child import check_result, tell_of_result
 from kvstream.jobs.handle import DONE, JobHandle
-from kvstream.jobs.job import ID, Job, id_of, to_seconds
+from kvstream.jobs.job import ID, Job, id_of, may_be_of_job, to_seconds
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.notes import NOTES
 from kvstream.jobs.schedules import SCHEDULED, Schedule
@@ -633,11 +633,12 @@ class Jobs(Public):
     def handle(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of a job by its ID, which need not exist.
 
-        That of a workflow is a WorkflowHandle.
+        That of a workflow is a WorkflowHandle, and so is that of an ID that only a workflow has.
         """
         if self._has_workflows and is_workflow(self, str(job_id)):
             return WorkflowHandle(self, str(job_id))
-        return JobHandle(self, str(job_id))
+        is_of_job = not self._has_workflows or may_be_of_job(str(job_id))
+        return (JobHandle if is_of_job else WorkflowHandle)(self, str(job_id))
 
     @property
     def _has_workflows(self) -> bool:

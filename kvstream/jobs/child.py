@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 RESULT_MAX = 16 << 20
 """Most bytes of a result that a history keeps."""
-NO_CHILD_OPTIONS = ("unique", "window", "on_conflict", "ttl")
+NO_CHILD_OPTIONS = ("unique", "window", "on_conflict", "ttl", "id")
 running: ContextVar[Any] = ContextVar("kvstream-workflow")
 """The run of the workflow whose function this thread or asyncio task executes."""
 

@@ -128,10 +128,14 @@ class History:
     end: Event | None = None
     count: int = 0
     """Events so far."""
+    progress: int = 0
+    """Events of the workflow's own calls so far."""
     read_to: StreamID = MIN_ID
     """The last event that was read from the stream."""
     begun_ms: int = 0
     """When it began, or was last retried by hand."""
+    ends_before_failing: int | None = None
+    """Ends of children before the function has failed; None if it has not."""
     _taken: dict[int, StreamID] = field(default_factory=dict)
     """The signals that waits have received, by the seq of the wait."""
 
@@ -164,6 +168,7 @@ class History:
         """Take one event."""
         self.count += 1
         kind, seq = event.kind, event.number("seq")
+        self.progress += seq > 0
         if kind in _CALLS and seq:
             self._take_call(event, seq)
         if kind == BEGUN:
@@ -174,6 +179,8 @@ class History:
             self.signals.setdefault(event.text("name"), []).append(event)
         elif kind == ENDED:
             self.children.setdefault(event.text("child"), event)
+        elif kind == FAILING:
+            self.ends_before_failing = len(self.children)
         elif kind == PATCHED:
             self.patches.add(event.text("name"))
         elif kind == PUBLISHED:
@@ -215,6 +222,8 @@ class History:
         self.calls = {seq: call for seq, call in self.calls.items() if seq < to}
         self._taken = {seq: taken for seq, taken in self._taken.items() if seq < to}
         self.end, self.begun_ms = None, now_ms
+        if not any(call.kind == FAILING for call in self.calls.values()):
+            self.ends_before_failing = None
 
     # --- questions ------------------------------------------------------------------------------
 

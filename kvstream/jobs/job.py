@@ -180,6 +180,14 @@ def creation_ms(job_id: str) -> int:
         raise InvalidArgument(f"{show(job_id)} is not the ID of a job") from None
 
 
+def may_be_of_job(job_id: str) -> bool:
+    """Return whether a job may have an ID; if not, it is that of a workflow."""
+    try:
+        return creation_ms(job_id) >= 0
+    except InvalidArgument:
+        return False
+
+
 @dataclass(eq=False)
 class Job(Public):
     """One call of a task. A task gets it by ``current_job()``, middleware as an argument."""

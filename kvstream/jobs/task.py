@@ -80,7 +80,8 @@ class Task(Public, Generic[P, R_co]):
     _internal = frozenset(
         {
             *("call", "delay_s", "digest_of", "end", "limits", "load", "max_deliveries"),
-            *("backoff", "merge_options", "new_job", "new_plain_job", "put_child", "signature"),
+            *("backoff", "merge_options", "new_job", "new_packed_job", "pack_call", "pack_plain"),
+            *("put_child", "signature"),
         }
     )
     _known_options, _noun = OPTIONS, "job"
@@ -317,13 +318,21 @@ class Task(Public, Generic[P, R_co]):
         """
         return start_child(self, _NONE, args, kwargs).result()
 
-    def new_plain_job(self, named: Mapping[str, Any]) -> Job:
-        """Return the job of a call whose arguments are plain data."""
-        return self._new_job(pack([[], dict(named)], self.jobs.format), None, None)
+    def pack_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """Return the arguments of a call as a message has them."""
+        return pack(self.signature.dump(args, kwargs), self.jobs.format)
 
-    def digest_of(self, job: Job) -> str:
-        """Return a digest of the arguments of a job."""
-        return digest(self.signature.without_defaults(unpack(job.packed, job.form)))
+    def pack_plain(self, named: Mapping[str, Any]) -> bytes:
+        """Return arguments that are plain data as a message has them."""
+        return pack([[], dict(named)], self.jobs.format)
+
+    def digest_of(self, packed: bytes) -> str:
+        """Return a digest of packed arguments."""
+        return digest(self.signature.without_defaults(unpack(packed, self.jobs.format)))
+
+    def new_packed_job(self, packed: bytes, key: str | None) -> Job:
+        """Return the job of a call whose arguments are packed, before it is enqueued."""
+        return self._new_job(packed, key, None)
 
     def put_child(self, job: Job, options: Mapping[str, Any]) -> None:
         """Put a child of a workflow into the queue, in the open transaction."""

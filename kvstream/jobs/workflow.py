@@ -20,7 +20,6 @@ from kvstream.errors import (
     JobUnknown,
     KVStreamError,
     LeaseLost,
-    NonDeterministic,
     StepFailed,
     describe,
     show,
@@ -315,8 +314,10 @@ class Workflow(Task[P, R_co]):
             message.nack_with(delay_ms=round(ELSEWHERE_S * 1000), untried=True)
             return None
         if state.status == RUNNING:
-            state.lives = state.lives + 1 if state.progress == past.count else 1
-            state.progress = past.count
+            has_gone_on = state.progress != past.progress
+            state.lives = 1 if has_gone_on else state.lives + (job.attempt > state.attempt)
+            state.progress = past.progress
+        state.attempt = job.attempt
         state.rest()
         state.status = RUNNING
         log.write(state)
@@ -336,11 +337,8 @@ class Workflow(Task[P, R_co]):
         try:
             result = super().call(job)
             _refuse_end(run)
-        except NonDeterministic:
-            raise
         except Exception as error:
-            if run.ended is not None:
-                raise run.ended from None
+            _refuse_undoing(run)
             if run.undoes:
                 run.begin_undoing(error)
                 for spec in reversed(run.undoes):
@@ -354,11 +352,8 @@ class Workflow(Task[P, R_co]):
         try:
             result = await super().call(job)
             _refuse_end(run)
-        except NonDeterministic:
-            raise
         except Exception as error:
-            if run.ended is not None:
-                raise run.ended from None
+            _refuse_undoing(run)
             if run.undoes:
                 run.begin_undoing(error)
                 for spec in reversed(run.undoes):
@@ -399,6 +394,14 @@ def _refuse_end(run: Run) -> None:
     if run.ended is not None:
         raise run.ended
     run.refuse_rest()
+
+
+def _refuse_undoing(run: Run) -> None:
+    """Raise if the run has ended without an outcome, or does not fit its history."""
+    if run.ended is not None:
+        raise run.ended from None
+    if run.wrong is not None:
+        raise run.wrong from None
 
 
 def _end_unbegun(log: WorkflowLog, job: Job, outcome: Fields) -> None:
@@ -646,7 +649,7 @@ class WorkflowHandle(JobHandle[R]):
                     f"the workflow {self.id} has no step {show(from_step)}: it has "
                     f"{', '.join(dict.fromkeys(past.step_names())) or 'none'}"
                 )
-            state.status, state.generation = QUEUED, state.generation + 1
+            state.status, state.generation, state.lives = QUEUED, state.generation + 1, 0
             log.add(events.RETRIED, to=str(to))
             log.wake(state)
             log.write(state)

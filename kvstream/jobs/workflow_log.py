@@ -65,7 +65,9 @@ class State:
     lives: int = 0
     """Runs that have ended without a word since the last progress."""
     progress: int = 0
-    """Events of the history when a run was cut short."""
+    """``History.progress`` when a run was cut short."""
+    attempt: int = 0
+    """The delivery of the wake with which the last run has begun."""
 
     @property
     def has_ended(self) -> bool:

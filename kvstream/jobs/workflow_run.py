@@ -26,6 +26,7 @@ from kvstream.errors import (
     RequestError,
     StepFailed,
     describe,
+    show,
 )
 from kvstream.jobs import history as events
 from kvstream.jobs.child import Child, tell_parent
@@ -78,6 +79,8 @@ class Run:
         self.ended: RunEnded | None = None
         self.attempt: Attempt | None = None
         """The step that runs now."""
+        self.wrong: NonDeterministic | None = None
+        """The code does not fit the history, whatever it makes of the exception."""
         self.failed: Event | None = None
         """The event that says how the function has failed."""
         self._busy = self._line = ""
@@ -140,31 +143,45 @@ class Run:
 
         Raises NonDeterministic if the history has another call in its place.
         """
+        if self.wrong is not None:
+            raise self.wrong
         seq = self.seq + 1
         call = self.history.calls.get(seq)
         if call is None:
             self._refuse_more()
             self.seq = seq
             return None
-        if call.kind == events.FAILING and not self.undoing:
-            assert call.event is not None
-            self.failed = call.event
-            raise JobError(call.event.text("error"))
+        self.fail_again(call)
         if (call.kind, call.name) != (kind, name):
             found = Call(kind, name).shown
-            raise NonDeterministic(
+            raise self._refuse(
                 f"call {seq} of {self.workflow.name} is {found} at {self.line}, but the history "
                 f"has {call.shown} there: the code has changed, or depends on what is not "
                 "recorded; see patched()"
             )
         if digest and call.digest and digest != call.digest:
-            raise NonDeterministic(
+            raise self._refuse(
                 f"call {seq} of {self.workflow.name}, {call.shown} at {self.line}, has other "
                 "arguments than in the history: take the time and random numbers from now(), "
                 "uuid4() and random(), or see patched()"
             )
         self.seq = seq
         return call
+
+    def fail_again(self, call: Call | None) -> None:
+        """Raise what the function has failed with, if ``call`` is its failure."""
+        if call is not None and call.kind == events.FAILING and not self.undoing:
+            assert call.event is not None
+            self.failed = call.event
+            raise JobError(call.event.text("error"))
+
+    def _fail_here_again(self) -> None:
+        """Raise what the function has failed with, if it did so within the call that goes on."""
+        self.fail_again(self.history.calls.get(self.seq + 1))
+
+    def _refuse(self, text: str) -> NonDeterministic:
+        self.wrong = NonDeterministic(text)
+        return self.wrong
 
     def _refuse_more(self) -> None:
         """Raise if the workflow may make no more calls."""
@@ -271,6 +288,7 @@ class Run:
         ``names`` are signals, ``left`` is a number of children, ``raises``: the first that fails
         wakes, too.
         """
+        self._fail_here_again()
         self.refuse_late()
         times = [at for at in (until_ms, self.deadline_ms) if at is not None]
         state = replace(
@@ -318,6 +336,7 @@ class Run:
             call = self.history.calls[self.seq]
         until_ms = call.until_ms
         while call.status == OPEN:
+            self._fail_here_again()
             if (signal := self.history.next_signal(name)) is not None:
                 self.note(events.RECEIVED, seq=str(self.seq), signal=str(signal.id))
             elif until_ms is not None and self.now_ms() >= until_ms:
@@ -418,7 +437,9 @@ class Run:
             return call
         tries = 0 if call is None else call.tries
         if call is not None and call.until_ms is not None:
+            self._fail_here_again()
             self._wait_to_retry(spec, call.until_ms)
+            self.refuse_late()
         self.flush()
         return self._new_try(spec, tries + 1)
 
@@ -434,7 +455,8 @@ class Run:
         if attempt.settled:  # by its transaction
             return self.history.calls[attempt.seq]
         if attempt.is_late:  # the whole workflow is: a replay finds no step here
-            self.seq -= 1
+            if attempt.seq not in self.history.calls:
+                self.seq -= 1
             raise JobTimeout(
                 f"{self.workflow.name} has taken more than {self.workflow.limit_s:g} s"
             ) from error
@@ -490,7 +512,7 @@ class Run:
         try:
             return spec.load_result(call.event.value("result"))
         except Exception as error:
-            raise NonDeterministic(
+            raise self._refuse(
                 f"the result of {call.name} in the history cannot be read by its type hint at "
                 f"{self.line}: {describe(error)}"
             ) from error
@@ -519,19 +541,25 @@ class Run:
 
     def start(self, task: Any, options: Any, args: Any, kwargs: Any) -> Child[Any]:
         """Start a job as a child; return it."""
-        return self._start(task, task.new_job(args, kwargs, options.get("key")), options, False)
+        return self._start(task, task.pack_call(args, kwargs), options, False)
 
     def start_plain(self, task: Any, named: dict[str, Any]) -> Child[Any]:
         """Start a job with plain arguments as a child whose result stays plain data."""
-        return self._start(task, task.new_plain_job(named), {}, True)
+        return self._start(task, task.pack_plain(named), {}, True)
 
-    def _start(self, task: Any, job: Job, options: Any, is_plain: bool) -> Child[Any]:
-        call = self.call(CHILD, task.name, task.digest_of(job))
+    def _start(self, task: Any, packed: bytes, options: Any, is_plain: bool) -> Child[Any]:
+        digest = task.digest_of(packed)
+        call = self.call(CHILD, task.name, digest)
         if call is not None:
             return Child(self, task, call.child, is_plain=is_plain)
+        try:
+            job: Job = task.new_packed_job(packed, options.get("key"))
+        except Exception:  # a middleware has refused it
+            self.seq -= 1
+            raise
         job.parent = self.log.id
         self.flush()
-        fields = {"seq": str(self.seq), "name": task.name, "digest": task.digest_of(job)}
+        fields = {"seq": str(self.seq), "name": task.name, "digest": digest}
         self.note(CHILD, **fields, child=job.id)
 
         def put() -> None:
@@ -556,14 +584,14 @@ class Run:
 
         Their ends are taken in the order of the history, so that each run starts them in one order.
         """
-        coming, started, open_ids = iter(children), dict[str, Child[Any]](), set[str]()
+        coming, started, open_ids = iter(children), list[Child[Any]](), set[str]()
         ends, seen, more = self._ends(), set[str](), True
         while True:
             while more and (limit is None or len(open_ids) < limit):
                 child = next(coming, None)
                 more = child is not None
                 if child is not None:
-                    started[child.id] = child
+                    started.append(_check_child(child))
                     open_ids.update({child.id} - seen)
             if not open_ids:
                 break
@@ -577,12 +605,14 @@ class Run:
             if child_id in open_ids:
                 open_ids.discard(child_id)
                 if not collect and end.text("status") != DONE:
-                    raise _step_failed(started[child_id].name, end)
-        return [self._result_of(child, collect) for child in started.values()]
+                    name = next(child.name for child in started if child.id == child_id)
+                    raise _step_failed(name, end)
+        return [self._result_of(child, collect) for child in started]
 
     def _ends(self) -> list[tuple[str, Event]]:
         """Return the ends of all children so far, in the order of the history."""
-        return list(self.history.children.items())
+        ends = list(self.history.children.items())
+        return ends if self.undoing else ends[: self.history.ends_before_failing]
 
     def _result_of(self, child: Child[Any], collect: bool) -> Any:
         end = self.history.children[child.id]
@@ -595,9 +625,9 @@ class Run:
 
     def first_completed(self, children: list[Child[Any]]) -> Child[Any]:
         """Wait for the first of some children to end; return it."""
-        by_id = {child.id: child for child in children}
+        by_id = {_check_child(child).id: child for child in children}
         while True:
-            for child_id in self.history.children:
+            for child_id, _ in self._ends():
                 if child_id in by_id:
                     return by_id[child_id]
             self.wait(f"the first of {len(by_id)} children", left=1)
@@ -619,7 +649,10 @@ class Run:
 
     def refuse_rest(self) -> None:
         """Raise NonDeterministic if the function has returned before the end of its history."""
+        if self.wrong is not None:
+            raise self.wrong
         rest = self.history.calls.get(self.seq + 1)
+        self.fail_again(rest)
         if rest is not None:
             raise NonDeterministic(
                 f"{self.workflow.name} has returned after {self.seq} calls, but the history has "
@@ -650,6 +683,12 @@ def end_workflow(
             told = events.packed_fields("result", packed, log.jobs.format)
         tell_parent(log.jobs, state.parent, log.id, status, told)
     log.end(state, status, outcome)
+
+
+def _check_child(child: Any) -> Child[Any]:
+    if not isinstance(child, Child):
+        raise InvalidArgument(f"{show(child)} is no child: start tasks with task.start()")
+    return child
 
 
 def _step_failed(name: str, event: Event) -> StepFailed:

@@ -12,9 +12,12 @@ import pytest
 
 from kvstream import InvalidArgument, JobFailed, Jobs, JobUnknown
 from kvstream.jobs import (
+    Job,
+    Middleware,
     NonDeterministic,
     StepFailed,
     current_job,
+    first_completed,
     gather,
     now,
     on_failure,
@@ -24,6 +27,7 @@ from kvstream.jobs import (
     step,
     wait_for,
 )
+from kvstream.jobs.job import RunEnded
 from kvstream.jobs.testing import Testing
 from tests.crash.rounds import rounds
 
@@ -538,3 +542,220 @@ def test_a_step_failed_says_which(jobs: Jobs, testing: Testing) -> None:
         return []
 
     assert runs.enqueue().result() == ["breaks", "ValueError: x", "breaks: ValueError: x"]
+
+
+# --- failures that are replayed -----------------------------------------------------------------
+
+
+class Late:
+    """A workflow of six seconds, whose undo step needs a second try."""
+
+    def __init__(self, jobs: Jobs, call: Callable[[], object]) -> None:
+        self.did: list[str] = []
+
+        def undo() -> None:
+            self.did.append("undo")
+            if self.did.count("undo") == 1:
+                raise ValueError("not yet")
+
+        @jobs.workflow(timeout=6)
+        def late() -> object:
+            on_failure.with_options(retries=2, backoff=10)(undo)
+            return call()
+
+        self.late = late
+
+
+def test_a_signal_after_the_timeout_does_not_change_how_a_workflow_failed(
+    jobs: Jobs, testing: Testing
+) -> None:
+    made = Late(jobs, lambda: wait_for("paid"))
+    handle = made.late.enqueue()
+    testing.turn(7)
+    assert handle.waits_for == "retry of undo:undo"
+    handle.send("paid", 1)
+    testing.turn(60)
+    assert made.did == ["undo", "undo"]
+    assert (handle.status, "more than 6 s" in (handle.error or "")) == ("failed", True)
+
+
+@pytest.mark.parametrize("waits", [gather, first_completed])
+def test_children_that_end_after_the_timeout_do_not_change_how_a_workflow_failed(
+    jobs: Jobs, testing: Testing, waits: Callable[..., Any]
+) -> None:
+    @jobs.task
+    def child() -> int:
+        return 1
+
+    made = Late(jobs, lambda: str(waits([child.with_options(delay=8).start()])))
+    handle = made.late.enqueue()
+    testing.turn(60)
+    assert made.did == ["undo", "undo"]
+    assert "more than 6 s" in (handle.error or "")
+
+
+def test_a_step_that_was_tried_is_not_run_again_when_its_workflow_is_undone(
+    jobs: Jobs, testing: Testing
+) -> None:
+    def fails() -> None:
+        made.did.append("step")
+        raise ValueError("no")
+
+    made = Late(jobs, lambda: step.with_options(retries=3, backoff=8)(fails))
+    handle = made.late.enqueue()
+    testing.turn(60)
+    assert made.did == ["step", "undo", "undo"]
+    assert "more than 6 s" in (handle.error or "")
+
+
+def test_a_second_try_that_outlives_its_workflow_is_undone(jobs: Jobs, testing: Testing) -> None:
+    goes = threading.Event()
+
+    def hangs() -> None:
+        made.did.append("step")
+        if made.did.count("step") == 1:
+            raise ValueError("no")
+        goes.wait()
+
+    made = Late(jobs, lambda: step.with_options(retries=3, backoff=5.9)(hangs))
+    handle = made.late.enqueue()
+    try:
+        testing.turn(60)
+    finally:
+        goes.set()
+    assert made.did == ["step", "step", "undo", "undo"]
+    assert "more than 6 s" in (handle.error or "")
+
+
+def test_code_that_swallows_nondeterministic_fails_all_the_same(
+    jobs: Jobs, testing: Testing
+) -> None:
+    is_new = False
+
+    @jobs.workflow
+    def changed() -> None:
+        if is_new:
+            with suppress(Exception):
+                step(two)
+        step(one)
+        pause(5)
+
+    handle = changed.enqueue()
+    is_new = True
+    testing.turn(5)
+    assert handle.status == "failed"
+    assert "call 1 of changed is two" in (handle.error or "")
+
+
+def test_a_retry_of_a_workflow_that_was_given_up_runs_it(jobs: Jobs, testing: Testing) -> None:
+    kills = True
+
+    def act() -> int:
+        if kills:
+            mortal.left = 0
+            raise Killed
+        return 5
+
+    @jobs.workflow
+    def runs() -> int:
+        return step(act)
+
+    mortal = Mortal(testing)
+    with testing.held():
+        handle = runs.enqueue()
+    for _ in range(10):
+        mortal.run(None)
+        testing.clock.advance(LEASE_S * 1000)
+    assert handle.status == "failed"
+    kills = False
+    assert handle.retry()
+    assert handle.result() == 5
+
+
+def test_a_step_that_publishes_and_kills_its_workers_is_given_up(
+    jobs: Jobs, testing: Testing
+) -> None:
+    def kills() -> None:
+        publish("at", 1)
+        mortal.left = 0
+        raise Killed
+
+    @jobs.workflow
+    def runs() -> None:
+        step(kills)
+
+    mortal = Mortal(testing)
+    with testing.held():
+        handle = runs.enqueue()
+    for _ in range(10):
+        mortal.run(None)
+        testing.clock.advance(LEASE_S * 1000)
+    assert "it has killed its workers 5 times" in (handle.error or "")
+
+
+def test_a_workflow_that_workers_give_back_goes_on(jobs: Jobs, testing: Testing) -> None:
+    @jobs.workflow
+    def runs() -> int:
+        if len(testing.ran) <= 10:
+            raise RunEnded("lost", "the worker stops")  # so the message is given back
+        return 5
+
+    handle = runs.enqueue()
+    assert handle.result() == 5
+
+
+def test_middleware_sees_a_child_enqueued_once(testing: Testing, jobs: Jobs) -> None:
+    seen: list[str] = []
+
+    class Sees(Middleware):
+        def enqueued(self, job: Job) -> None:
+            seen.append(job.task_name)
+
+    @jobs.task
+    def child() -> int:
+        return 1
+
+    @jobs.workflow
+    def parent() -> list[int]:
+        again = child.start()
+        pause(1)
+        pause(1)
+        return list(gather([again, again]))
+
+    jobs.middleware = (Sees(),)
+    handle = parent.enqueue()
+    testing.turn(2)
+    assert (handle.result(), seen) == ([1, 1], ["parent", "child"])
+
+
+def test_what_is_no_child_is_refused(jobs: Jobs, testing: Testing) -> None:
+    @jobs.workflow
+    def child() -> None: ...
+
+    @jobs.workflow
+    def gathers(waits: str) -> None:
+        (gather if waits == "all" else first_completed)([1])  # type: ignore[list-item]
+
+    @jobs.workflow
+    def names() -> None:
+        child.with_options(id="mine").start()
+
+    for waits in ("all", "first"):
+        assert "1 is no child" in (gathers.enqueue(waits).error or "")
+    assert "a child has no id" in (names.enqueue().error or "")
+
+
+def test_a_handle_of_jobs_is_that_of_a_workflow_which_need_not_exist(
+    jobs: Jobs, testing: Testing
+) -> None:
+    @jobs.workflow
+    def waits() -> Any:
+        return wait_for("go")
+
+    handle: Any = jobs.handle("waits:7")
+    assert handle.status == "unknown"
+    with pytest.raises(JobUnknown):
+        handle.send("go")
+    waits.with_options(id="waits:7").enqueue()
+    assert handle.send("go", 5)
+    assert handle.result() == 5
