@@ -6,8 +6,8 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping
-from contextvars import copy_context
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,10 @@ from kvstream.jobs.execution import own_process
 from kvstream.jobs.job import GiveUp, JobTimeout, Retry, to_seconds
 from kvstream.jobs.task import Task, backoff_of
 from kvstream.meta.policy import GroupPolicy
+from kvstream.storage.contexts import contextmanager
 
+_SETTLING_S = 0.5
+"""Seconds between two looks at a step that was late, and in its transaction."""
 _CANCEL_S = 5.0
 """Seconds that a cancelled async step has to end."""
 
@@ -125,6 +128,10 @@ def _signature(function: Any) -> Signature:
         return Signature(function)
 
 
+attempt_here: ContextVar[Attempt | None] = ContextVar("kvstream-step", default=None)
+"""The try that this thread or asyncio task runs; its time may be over."""
+
+
 class Attempt:
     """One try of a step."""
 
@@ -150,9 +157,12 @@ class Attempt:
     def settle(self) -> None:
         """Begin the end of the step by a transaction; LeaseLost if its time is over."""
         with self._lock:
-            if self._abandoned:
-                raise LeaseLost(f"the step {self.spec.name} has run for too long")
+            self.refuse_late()
             self._settling = True
+
+    def unsettle(self) -> None:
+        """The transaction was undone: the step goes on within its time."""
+        self._settling = False
 
     def has_settled(self) -> None:
         """The commit of the transaction is done."""
@@ -182,16 +192,32 @@ class Attempt:
             target=copy_context().run, args=(call,), name="kvstream-step", daemon=True
         )
         thread.start()
-        if not self._over.wait(self._limit_s) and self._abandon():
-            raise self._timeout()
-        self._over.wait()
+        left_s: float | None = self._limit_s
+        while not self._over.wait(left_s):
+            if self._abandon():
+                raise self._timeout()
+            left_s = _SETTLING_S
         has_returned, found = outcome[0]
         if has_returned:
             return found
         raise found
 
+    @contextmanager
+    def _is_here(self) -> Iterator[None]:
+        token = attempt_here.set(self)
+        try:
+            with own_process():
+                yield
+        finally:
+            attempt_here.reset(token)
+
+    def refuse_late(self) -> None:
+        """Raise LeaseLost if its time is over: what it does now is in vain."""
+        if self._abandoned:
+            raise LeaseLost(f"the step {self.spec.name} has run for too long")
+
     def _call(self) -> Any:
-        with own_process():
+        with self._is_here():
             return self.spec.function(*self.spec.args, **self.spec.kwargs)
 
     def _abandon(self) -> bool:
@@ -203,11 +229,16 @@ class Attempt:
     async def arun(self) -> Any:
         """Call the function, a coroutine function or one that runs in a thread."""
         if not self.spec.is_async:
-            return await asyncio.to_thread(self.run)
+            try:
+                return await asyncio.to_thread(self.run)
+            except asyncio.CancelledError:
+                self._abandon()
+                raise
         task = asyncio.ensure_future(self._acall())
         try:
             await asyncio.wait({task}, timeout=self._limit_s)
         except asyncio.CancelledError:
+            self._abandon()
             task.cancel()
             await asyncio.wait({task}, timeout=_CANCEL_S)
             raise
@@ -222,5 +253,5 @@ class Attempt:
         return task.result()
 
     async def _acall(self) -> Any:
-        with own_process():
+        with self._is_here():
             return await self.spec.function(*self.spec.args, **self.spec.kwargs)

@@ -25,6 +25,7 @@ from kvstream.errors import (
     NonDeterministic,
     RequestError,
     StepFailed,
+    UnknownOutcome,
     describe,
     show,
 )
@@ -33,7 +34,7 @@ from kvstream.jobs.child import Child, tell_parent
 from kvstream.jobs.history import CHILD, DONE, FAILED, OPEN, STEP, Call, Event, Fields
 from kvstream.jobs.job import Job, JobTimeout, RunEnded
 from kvstream.jobs.job_log import Failure
-from kvstream.jobs.step import Attempt, Spec
+from kvstream.jobs.step import Attempt, Spec, attempt_here
 from kvstream.jobs.workflow_log import RUNNING, WAITING, State, WorkflowLog
 from kvstream.queue import finish
 from kvstream.storage.contexts import contextmanager
@@ -77,13 +78,13 @@ class Run:
         self.undoes: list[Spec] = []
         self.undoing = False
         self.ended: RunEnded | None = None
-        self.attempt: Attempt | None = None
-        """The step that runs now."""
         self.wrong: NonDeterministic | None = None
         """The code does not fit the history, whatever it makes of the exception."""
         self.failed: Event | None = None
         """The event that says how the function has failed."""
         self._busy = self._line = ""
+        self._cut = ""
+        """The call whose await was cancelled: whether it was depends on the clock."""
         self._old = set[str]()
         """Patches that this workflow goes without."""
         self._unwritten: list[tuple[str, Fields]] = []
@@ -123,9 +124,10 @@ class Run:
         """Raise for a call that no replay could find: within a step, or after the end."""
         if self.ended is not None:
             raise self.ended
-        if self.attempt is not None:
+        attempt = attempt_here.get()
+        if attempt is not None:
             raise InvalidArgument(
-                f"{what} is called within the step {self.attempt.spec.name}: a step is a plain "
+                f"{what} is called within the step {attempt.spec.name}: a step is a plain "
                 "function; the workflow itself calls its steps"
             )
 
@@ -145,6 +147,11 @@ class Run:
         """
         if self.wrong is not None:
             raise self.wrong
+        if self._cut and not self.undoing:
+            raise InvalidArgument(
+                f"{self._cut} was cancelled while it was awaited, which no replay would repeat: "
+                "use the timeout of step.with_options(), wait_for() or the workflow"
+            )
         seq = self.seq + 1
         call = self.history.calls.get(seq)
         if call is None:
@@ -211,7 +218,7 @@ class Run:
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
         with self.busy(getattr(function, "__name__", "this")):
-            return await asyncio.to_thread(function, *args)
+            return await _to_end(function, *args)
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
@@ -221,9 +228,14 @@ class Run:
                 f"{what} is called while {self._busy} is awaited: await one after the other, and "
                 "give what runs side by side to gather() as children"
             )
-        self._busy = what
+        self._busy, before = what, self.seq
         try:
             yield
+        except asyncio.CancelledError:
+            self._cut = what
+            if self.seq not in self.history.calls:
+                self.seq = before
+            raise
         finally:
             self._busy = ""
 
@@ -379,7 +391,9 @@ class Run:
 
     def publish(self, name: str, fields: Fields) -> None:
         """Publish a value: once, or with each try of the step that does so."""
-        if self.attempt is not None:
+        attempt = attempt_here.get()
+        if attempt is not None:
+            attempt.refuse_late()
             self.log.commit(lambda: self.log.add(events.PUBLISHED, name=name, **fields))
             return
         if self.call(events.PUBLISHED, name) is None:
@@ -391,41 +405,31 @@ class Run:
         """Run a step, or return what it has returned before."""
         found = self.begin_step(spec)
         while isinstance(found, Attempt):
-            self.attempt = found
             try:
                 result = found.run()
             except RunEnded:
                 raise
             except BaseException as error:
-                self.attempt = None
                 found = self.end_failed_try(found, error)
             else:
-                self.attempt = None
                 found = self.end_step(found, result)
-            finally:
-                self.attempt = None
         return self.outcome(found, spec)
 
     async def astep(self, spec: Spec) -> Any:
         """Run a step of an async workflow."""
         with self.busy(spec.name):
-            found = await asyncio.to_thread(self.begin_step, spec)
+            found = await _to_end(self.begin_step, spec)
             while isinstance(found, Attempt):
-                self.attempt = found
                 try:
                     result = await found.arun()
                 except RunEnded:
                     raise
                 except BaseException as error:
-                    self.attempt = None
                     if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                         raise
-                    found = await asyncio.to_thread(self.end_failed_try, found, error)
+                    found = await _to_end(self.end_failed_try, found, error)
                 else:
-                    self.attempt = None
-                    found = await asyncio.to_thread(self.end_step, found, result)
-                finally:
-                    self.attempt = None
+                    found = await _to_end(self.end_step, found, result)
             return self.outcome(found, spec)
 
     def begin_step(self, spec: Spec) -> Attempt | Call:
@@ -520,19 +524,30 @@ class Run:
     @contextmanager
     def transaction(self) -> Iterator[Store]:
         """Run the block and the end of the step that runs now as one commit."""
-        attempt, job = self.attempt, self.job
+        attempt, job = attempt_here.get(), self.job
         if attempt is None:
             raise InvalidArgument("job.transaction() of a workflow is for the code of a step")
+        attempt.refuse_late()
         job.result = None
-        with self.log.store.transaction():
-            self._guarded(lambda: None)
-            yield self.log.store
-            form = self.log.jobs.format
-            packed = attempt.spec.pack_result(job.result, form)
-            fields = self._fields_of(attempt) | {"status": DONE}
-            result = events.packed_fields("result", packed, form)
-            attempt.settle()
-            self.log.add(STEP, **fields, **result)
+        try:
+            with self.log.store.transaction():
+                self._guarded(lambda: None)
+                yield self.log.store
+                form = self.log.jobs.format
+                packed = attempt.spec.pack_result(job.result, form)
+                fields = self._fields_of(attempt) | {"status": DONE}
+                result = events.packed_fields("result", packed, form)
+                attempt.settle()
+                self.log.add(STEP, **fields, **result)
+        except RunEnded as ended:
+            self.ended = ended
+            self._drop_wake()
+            raise
+        except UnknownOutcome as error:  # it may be done: another run sees whether it is
+            raise self._end("lost", describe(error)) from error
+        except BaseException:
+            attempt.unsettle()
+            raise
         attempt.has_settled()
         self.note(STEP, **fields, **result)
         self._unwritten.pop()
@@ -705,6 +720,18 @@ def line_of_caller() -> str:
     while frame.f_back is not None and frame.f_globals.get("__package__") == _PACKAGE:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+async def _to_end(function: Callable[..., T], *args: Any) -> T:
+    """Run a function in a thread, and wait for its end even if the task is cancelled."""
+    work = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait({work})
+        if not work.cancelled() and isinstance(work.exception(), RunEnded):
+            return work.result()
+        raise
 
 
 def _is_cancelled() -> bool:

@@ -1,0 +1,162 @@
+"""Steps that outlive their time, are cancelled, or do not know whether they were written."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from kvstream import Jobs, LeaseLost
+from kvstream.errors import UnknownOutcome
+from kvstream.jobs import StepFailed, current_job, on_failure, publish, step
+from kvstream.jobs.testing import Testing
+from tests.patience import PATIENCE_S
+
+
+@pytest.fixture
+def jobs() -> Jobs:
+    return Jobs("nowhere")
+
+
+@pytest.fixture
+def testing(jobs: Jobs) -> Iterator[Testing]:
+    with jobs.test() as made:
+        yield made
+        assert jobs.store.check() == []
+
+
+def test_a_step_whose_time_is_over_does_nothing_in_the_name_of_the_next(
+    jobs: Jobs, testing: Testing
+) -> None:
+    is_next, tried = threading.Event(), threading.Event()
+    refused: list[str] = []
+
+    def book() -> None:
+        with current_job().transaction() as store:
+            store.stream("booked").add({"n": 1})
+            current_job().result = "of the late step"
+
+    def late() -> None:
+        is_next.wait(PATIENCE_S)
+        for act in (lambda: publish("at", 1), book, lambda: step(str)):
+            try:
+                act()
+            except Exception as error:
+                refused.append(type(error).__name__)
+        tried.set()
+
+    def next_one() -> str:
+        is_next.set()
+        tried.wait(PATIENCE_S)
+        return "of the next step"
+
+    @jobs.workflow
+    def runs() -> str:
+        with suppress(StepFailed):
+            step.with_options(timeout=0.05)(late)
+        return step(next_one)
+
+    handle = runs.enqueue()
+    assert handle.result() == "of the next step"
+    assert refused == ["LeaseLost", "LeaseLost", "InvalidArgument"]
+    assert (len(jobs.store.stream("booked")), handle.published()) == (0, {})
+
+
+def test_a_step_whose_transaction_was_undone_has_its_timeout_all_the_same(
+    jobs: Jobs, testing: Testing
+) -> None:
+    goes = threading.Event()
+
+    def hangs() -> None:
+        with suppress(ValueError), current_job().transaction():
+            time.sleep(0.2)  # it is late within the transaction
+            raise ValueError("undone")
+        goes.wait(PATIENCE_S)
+
+    @jobs.workflow
+    def runs() -> None:
+        step.with_options(timeout=0.1)(hangs)
+
+    handle = runs.enqueue()
+    goes.set()
+    assert "has run for more than 0.1 s" in (handle.error or "")
+
+
+def test_a_step_runs_again_if_it_is_unknown_whether_its_transaction_was_done(
+    jobs: Jobs, testing: Testing
+) -> None:
+    runs_of_step: list[int] = []
+    engine: Any = jobs.store.engine
+    commit = engine._commit
+
+    def fail(txn: Any) -> int:
+        engine._commit = commit
+        raise UnknownOutcome("the reply did not come")
+
+    def book() -> int:
+        runs_of_step.append(1)
+        with current_job().transaction() as store:
+            store.stream("booked").add({"n": 1})
+            current_job().result = len(runs_of_step)
+            if len(runs_of_step) == 1:
+                engine._commit = fail
+        return len(runs_of_step)
+
+    @jobs.workflow
+    def runs() -> Any:
+        return step(book)
+
+    handle = runs.enqueue()
+    testing.turn(60)
+    assert handle.result() == 2
+    assert len(jobs.store.stream("booked")) == 1
+    assert [each.status for each in handle.steps()] == ["done"]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("swallows", [True, False])
+def test_a_timeout_of_asyncio_around_a_step_fails_the_workflow_in_each_run(
+    jobs: Jobs, testing: Testing, is_async: bool, swallows: bool
+) -> None:
+    did: list[str] = []
+    goes = threading.Event()
+
+    def slow() -> None:
+        did.append("slow")
+        goes.wait(PATIENCE_S)
+        with suppress(LeaseLost), current_job().transaction() as store:
+            store.stream("booked").add({"n": 1})
+
+    async def slow_async() -> None:
+        did.append("slow")
+        await asyncio.sleep(PATIENCE_S)
+
+    def undo() -> None:
+        did.append("undo")
+        goes.set()
+        if did.count("undo") == 1:
+            raise ValueError("not yet")
+
+    acts: Any = slow_async if is_async else slow
+    notes: Any = did.append
+
+    @jobs.workflow
+    async def runs() -> None:
+        on_failure.with_options(retries=1, backoff=5)(undo)
+        try:
+            async with asyncio.timeout(0.1):
+                await step(acts)
+        except TimeoutError:
+            if not swallows:
+                raise
+        await step(notes, "never")
+
+    handle = runs.enqueue()
+    testing.turn(60)
+    assert did == ["slow", "undo", "undo"]
+    wanted = "was cancelled while it was awaited" if swallows else "TimeoutError"
+    assert wanted in (handle.error or "")
+    assert len(jobs.store.stream("booked")) == 0
