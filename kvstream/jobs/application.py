@@ -27,7 +27,7 @@ from kvstream.errors import (
 from kvstream.jobs import schedules
 from kvstream.jobs.arguments import check_format, pack
 from kvstream.jobs.canvas import CHUNK, canvas_of, chunk_of
-from kvstream.jobs.child import check_result, tell_of_result
+from kvstream.jobs.child import check_result, nudge_parent, parent_to_nudge, tell_of_result
 from kvstream.jobs.handle import DONE, JobHandle
 from kvstream.jobs.job import ID, Job, id_of, may_be_of_job, to_seconds
 from kvstream.jobs.middleware import Middleware
@@ -670,12 +670,16 @@ class Jobs(Public):
         """End a job with its result, in one commit with the writes of the block."""
         assert job.message is not None
         job.ending = True
+        is_told = job.parent is not None and self.store.own_engine is not None
+        parent = None if job.parent is None or is_told else parent_to_nudge(self, job)
         try:
             with job.message.transaction() as store:
                 yield store
                 self._end([(job, self._outcome(job))])
-                if job.parent is not None:
+                if is_told:
                     tell_of_result(self, job)
+                else:
+                    nudge_parent(self, job, parent)
         except BaseException:
             job.ending = False
             raise

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from kvstream.errors import InvalidArgument
 from kvstream.jobs.history import DONE, ENDED, Fields
-from kvstream.jobs.workflow_log import WAITING, WorkflowLog
+from kvstream.jobs.workflow_log import NUDGE, WAITING, State, WorkflowLog
 from kvstream.surface import Public
 
 if TYPE_CHECKING:
@@ -99,6 +100,11 @@ def tell_parent(
     if state is None or state.has_ended:
         return
     log.add(ENDED, child=child_id, status=status, **outcome)
+    _count_end(log, state, status)
+
+
+def _count_end(log: WorkflowLog, state: State, status: str) -> None:
+    """Wake a parent, if it has waited for the end of a child that has this status."""
     if state.status != WAITING or not state.left:
         return
     state.left -= 1
@@ -111,7 +117,39 @@ def tell_parent(
 def tell_of_result(jobs: AnyJobs, job: Job) -> None:
     """Tell the parent of a job that is done its result, in the open transaction."""
     assert job.parent is not None
+    tell_parent(jobs, job.parent, job.id, DONE, _outcome_of(jobs, job))
+
+
+def _outcome_of(jobs: AnyJobs, job: Job) -> Fields:
     outcome: Fields = {"result": job.result_packed}
-    if jobs.format != "json":
-        outcome["format"] = jobs.format
-    tell_parent(jobs, job.parent, job.id, DONE, outcome)
+    return outcome if jobs.format == "json" else {**outcome, "format": jobs.format}
+
+
+def parent_to_nudge(jobs: AnyJobs, job: Job) -> State | None:
+    """Return the state of the parent of a job, to be read before the job's transaction.
+
+    None if the parent has ended.
+    """
+    assert job.parent is not None
+    state = WorkflowLog(jobs, job.parent).state()
+    return None if state is None or state.has_ended else state
+
+
+def nudge_parent(jobs: AnyJobs, job: Job, state: State | None) -> None:
+    """Tell the parent of a job its result, in a transaction on a server that reads nothing of it.
+
+    What a transaction has read may not change until its end, and the ends of other children change
+    the state of the parent. So a message, the *nudge*, lets a worker count the end.
+    """
+    if state is not None and job.parent is not None:
+        log = WorkflowLog(jobs, job.parent)
+        log.add(ENDED, child=job.id, status=DONE, **_outcome_of(jobs, job))
+        log.wake(replace(state, generation=NUDGE))
+
+
+def take_nudge(jobs: AnyJobs, job: Job) -> None:
+    """Count the end of a child of which a nudge tells, in the open transaction."""
+    log = WorkflowLog(jobs, job.id)
+    state = log.state()
+    if state is not None:
+        _count_end(log, state, DONE)

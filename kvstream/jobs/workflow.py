@@ -7,10 +7,10 @@ and ``workflow_log`` keeps them in the store.
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, Unpack, cast, overload
 
 from kvstream.engine.coerce import at_least_1
@@ -26,13 +26,21 @@ from kvstream.errors import (
 )
 from kvstream.jobs import history as events
 from kvstream.jobs.arguments import codec_of, pack, unpack
-from kvstream.jobs.child import check_result, running
+from kvstream.jobs.child import check_result, running, take_nudge
 from kvstream.jobs.handle import LOOK_S, RETRY, JobHandle
 from kvstream.jobs.history import CANCELLED, CHILD, DONE, FAILED, OPEN, STEP, Call, Event, Fields
 from kvstream.jobs.job import AnyJobs, Job, Refused, RunEnded, to_seconds
 from kvstream.jobs.job_log import Failure, logger_of
 from kvstream.jobs.task import Options, Task, TaskWithOptions
-from kvstream.jobs.workflow_log import QUEUED, RUNNING, SCHEDULED, WAITING, State, WorkflowLog
+from kvstream.jobs.workflow_log import (
+    NUDGE,
+    QUEUED,
+    RUNNING,
+    SCHEDULED,
+    WAITING,
+    State,
+    WorkflowLog,
+)
 from kvstream.jobs.workflow_run import Run, end_workflow
 from kvstream.queue import finish
 from kvstream.types.ids import MIN_ID, StreamID
@@ -247,7 +255,9 @@ class Workflow(Task[P, R_co]):
         """
         log = WorkflowLog(self.jobs, job.id)
         if job.generation is None:
-            self._begin_scheduled(job, log)
+            self._take(job, log, partial(self.create, job, {}), "its schedule has begun it")
+        if job.generation == NUDGE:
+            self._take(job, log, partial(take_nudge, self.jobs, job), "a child of it has ended")
         try:
             past, state = log.history(), log.state()
             if state is not None and state.status == CANCELLED:
@@ -265,21 +275,22 @@ class Workflow(Task[P, R_co]):
             raise Refused(f"it has killed its workers {LIVES_MAX} times after {at}")
         job.run = Run(self, job, log, begun, past)
 
-    def _begin_scheduled(self, job: Job, log: WorkflowLog) -> None:
-        """Begin the workflow of a message that a schedule has put; always raises RunEnded."""
+    @staticmethod
+    def _take(job: Job, log: WorkflowLog, act: Callable[[], object], why: str) -> None:
+        """Do what a message asks for that runs nothing; always raises RunEnded."""
         message = job.message
         assert message is not None
 
-        def begin() -> None:
+        def take() -> None:
             message.guard()
-            self.create(job, {})
+            act()
             finish([message])
 
         try:
-            log.commit(begin)
+            log.commit(take)
         except KVStreamError as error:
             raise RunEnded("lost", describe(error)) from error
-        raise RunEnded("stale", "its schedule has begun it")
+        raise RunEnded("stale", why)
 
     def _unknown(self, job: Job, past: events.History) -> str:
         """Load the arguments; return why this worker cannot run the workflow, if so."""
@@ -564,7 +575,7 @@ class WorkflowHandle(JobHandle[R]):
 
     async def asend(self, name: str, value: Any = None) -> bool:
         """Send a signal as ``send`` does, without blocking the event loop."""
-        return await asyncio.to_thread(functools.partial(self.send, name, value))
+        return await asyncio.to_thread(partial(self.send, name, value))
 
     def published(self) -> dict[str, Any]:
         """Return the last value of each name that the workflow has published."""

@@ -28,6 +28,8 @@ T = TypeVar("T")
 SCHEDULED, QUEUED, RUNNING, WAITING = "scheduled", "queued", "running", "waiting"
 WORKFLOW, HISTORY = "workflow", "history"
 """Parts of the keys of states and histories."""
+NUDGE = 10**18
+"""The generation of a message which tells a workflow that a child has ended."""
 NO_ARGUMENTS = b"[[],{}]"
 """A wake has no arguments: the history has them."""
 _TRIES = 50

@@ -129,6 +129,35 @@ def test_two_workers_share_the_children_of_many_workflows(
     assert len(first.jobs.store.stream("booked")) == 6
 
 
+@pytest.mark.parametrize("place", ["server"], indirect=True)
+def test_children_whose_transactions_overlap_all_tell_their_parent(
+    make_jobs: Callable[..., Jobs], working: Start
+) -> None:
+    jobs, runs = make_jobs(), list[int]()
+    begun = threading.Barrier(4)
+
+    @jobs.task
+    def book(n: int) -> int:
+        runs.append(n)
+        with current_job().transaction() as store:
+            store.stream("booked").add({"n": n})
+            current_job().result = n
+            begun.wait(PATIENCE_S)
+        return n
+
+    @jobs.workflow
+    def books() -> list[int]:
+        return list(gather(book.start(n) for n in range(4)))
+
+    worker = working(jobs, concurrency=5)
+    handle = books.enqueue()
+    assert handle.result(PATIENCE_S) == [0, 1, 2, 3]
+    until(lambda: len(jobs.store.stream("jobs")) == 0)
+    worker.stop()
+    assert sorted(runs) == [0, 1, 2, 3]
+    assert len(jobs.store.stream("booked")) == 4
+
+
 def test_a_workflow_that_fails_is_undone_and_retried(orders: Orders, working: Start) -> None:
     worker = working(orders.jobs)
     handle = orders.breaks.enqueue()
