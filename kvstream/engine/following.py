@@ -126,16 +126,23 @@ class Following:
         return True
 
     def promote(self) -> None:
-        """Become a primary, by the first row of an epoch, durably; the link is closed already."""
+        """Become a primary, by the first row of an epoch, durably; the link is closed already.
+
+        The store is a replica as before if an error is raised, as on a full disk.
+        """
         engine = self._engine
         if read_history(engine.database) is not None:
             self.begin_epoch()
             engine.committer.sync()
-        with engine.hold():
-            engine.database.write_guard.follow(None)
-            self._forget()
-            staged_loads.recover(engine.run, read_only=False)
-        write_role(engine.database.own_path, None)
+        try:
+            with engine.hold():
+                engine.database.write_guard.follow(None)
+                self._forget()
+                staged_loads.recover(engine.run, read_only=False)
+            write_role(engine.database.own_path, None)
+        except BaseException:
+            self._rest(True)
+            raise
         self.source, self.is_set = None, True
         self._rest(False)
         engine.archiving.take()

@@ -307,6 +307,8 @@ class ReplyStreaming:
 class Acks(Protocol):
     """What replicas have acknowledged, if replies wait for that."""
 
+    wanted: int
+    """How many must have a write before it is acknowledged; 0: none."""
     reached: int
     """The sequence number up to which they have."""
 
@@ -363,6 +365,10 @@ class ReplyQueue:
 
     def send(self, sequence: int, replies: list[PendingReplies]) -> None:
         """Write replies once that sequence number is durable, after those of earlier turns."""
+        if self._waiting and self._acks.wanted:
+            replies = self._send_free(replies)
+            if not replies:
+                return
         closing = closing_clients(replies)
         if not self._waiting and not (sequence and self._delays(sequence)):
             return self._write(replies, closing)
@@ -378,6 +384,30 @@ class ReplyQueue:
         else:
             self.ask()
 
+    def _send_free(self, replies: list[PendingReplies]) -> list[PendingReplies]:
+        """Send what depends on no data to clients that wait for nothing; return the others.
+
+        Those are the replies by which a replica introduces itself: if they waited for replicas, it
+        could not come back.
+        """
+        if not any(type(each) is PendingReply and not each.depends for each in replies):
+            return replies
+        held = {each.client for _, waiting, _, _ in self._waiting for each in waiting}
+        free, others = list[PendingReplies](), list[PendingReplies]()
+        for each in replies:
+            client = each.client
+            is_free = type(each) is PendingReply and not (each.depends or each.head)
+            if is_free and client not in held and client.subscriptions is None:
+                free.append(each)
+            else:
+                held.add(client)
+                others.append(each)
+        write_replies(free, self._begin_pages, LONG)
+        for client in closing_clients(free):
+            if client.state is not ClientState.STREAMED:
+                client.close()
+        return others
+
     def _delays(self, sequence: int) -> bool:
         """Return whether replies wait for an fsync, or for replicas."""
         return self._committer.delays(sequence) or self._acks.delays(sequence)
@@ -389,7 +419,7 @@ class ReplyQueue:
         last = self._waiting[-1][0]
         if error is None and self._acks.delays(last):
             last = self._acks.reached
-        if self._committer.delays(last):
+        if error is None and self._committer.delays(last):
             last = self._committer.durable_sequence
         self._drain(last, error)
 

@@ -31,6 +31,9 @@ class ReplicaAcks:
         """How many replicas must have a write before it is acknowledged; 0: none."""
         self.reached = 0
         """The sequence number up to which all have the writes."""
+        self._given_up = 0
+        """The one up to which clients were told that replicas did not confirm: reads of those
+        writes wait no more."""
         self._release: Callable[[KVStreamError | None], None] = lambda error: None
         self._fail: Callable[[KVStreamError], None] = lambda error: None
         self._unconfirmed: deque[tuple[int, float]] = deque()
@@ -49,11 +52,12 @@ class ReplicaAcks:
 
     def delays(self, sequence: int) -> bool:
         """Return whether replies to a commit wait for replicas."""
-        return self.wanted > 0 and sequence > self.reached
+        return self.wanted > 0 and sequence > self.reached and sequence > self._given_up
 
     def note(self, sequence: int) -> bool:
         """Note the last commit of a turn; return whether replicas are to be asked for it."""
-        if sequence <= max(self.reached, self._unconfirmed[-1][0] if self._unconfirmed else 0):
+        last = self._unconfirmed[-1][0] if self._unconfirmed else self._given_up
+        if sequence <= max(self.reached, last):
             return False
         self._unconfirmed.append((sequence, monotonic()))
         return True
@@ -69,6 +73,7 @@ class ReplicaAcks:
     def give_up(self, timeout_s: float) -> None:
         """Answer all writes that wait with NOREPLICAS, if one of them has waited for so long."""
         if self._unconfirmed and monotonic() - self._unconfirmed[0][1] >= timeout_s:
+            self._given_up = self._unconfirmed[-1][0]
             self._unconfirmed.clear()
             self._release(NoAcks())
 
@@ -90,7 +95,7 @@ class ReplicaAcks:
         Writes that wait, also for the disk or the archive, are acknowledged only if it ``is_safe``:
         the new primary is known to have them.
         """
-        self.reached = 0
+        self.reached = self._given_up = 0
         self._unconfirmed.clear()
         if is_safe:
             self._release(None)

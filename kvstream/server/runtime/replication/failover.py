@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from kvstream.engine.engine import Engine
 from kvstream.engine.following import Source
-from kvstream.errors import RequestError
+from kvstream.errors import KVStreamError, RequestError
 from kvstream.logs import NOTICE
 from kvstream.server.runtime.blocked_clients import Pause
 from kvstream.server.runtime.replication.replicas import LinkState, Replica, Replicas
@@ -153,7 +153,12 @@ class Failover:
 
     def _hand_over(self, target: Source, sequence: int | None) -> None:
         """Follow the replica, unless a row was written behind ``sequence``."""
-        if self._role.hand_over(target, sequence):
+        try:
+            follows = self._role.hand_over(target, sequence)
+        except (KVStreamError, OSError) as error:
+            self._end(f"aborted: the role cannot be changed: {error}")
+            return
+        if follows:
             _log.log(NOTICE, "hands over to %s", _name(target))
             self.state, self._called_at = FailoverState.HANDING, monotonic()
             self._has_all = sequence is not None

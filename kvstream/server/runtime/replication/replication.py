@@ -73,7 +73,7 @@ class Replication:
         """A client has begun to wait in this turn."""
         self._arrived: list[tuple[Client, Place]] = []
         """Those that asked for the log in this turn, with their positions."""
-        self._watches_acks = self._watches_failover = False
+        self._watches_acks = self._watches_failover = self._changes_role = False
         self.history: History | None = None
         self._notes = Notes(self._engine.database.own_path)
         self._recovery: Recovery | None = None
@@ -300,6 +300,8 @@ class Replication:
 
     def _note_replicas(self) -> None:
         """Note that a replica has come or gone."""
+        if self._changes_role:  # what waits for them is answered behind that
+            return
         self.is_busy = True
         self.refresh()
         self._note_known()
@@ -366,7 +368,9 @@ class Replication:
         for client, place in self._arrived:
             if client.id not in self._server.clients:
                 continue
-            if self._hear(client, place):
+            if self.source is not None:  # or its promotion has failed
+                self.replicas.turn_away(client, "this server is a replica")
+            elif self._hear(client, place):
                 self.replicas.attach(client, place)
             else:
                 self.replicas.turn_away(client, SUSPECT.text)
@@ -385,11 +389,15 @@ class Replication:
 
     def _change_role(self) -> None:
         before = self.follower
-        if self.role.is_due:
-            self.role.take()
-        if self.failover.is_under_way:
-            self.failover.step()
-            self._watch_failover()
+        self._changes_role = True
+        try:
+            if self.role.is_due:
+                self.role.take()
+            if self.failover.is_under_way:
+                self.failover.step()
+                self._watch_failover()
+        finally:
+            self._changes_role = False
         if self._takes_back:
             self._takes_back = False
             self.refresh()

@@ -87,7 +87,10 @@ class Role:
         self._wanted = (source,)
 
     def take(self) -> bool:
-        """Take the role that was asked for; return false if it is the present one."""
+        """Take the role that was asked for; return false if it is the present one.
+
+        If that fails, as on a full disk, the role stays what it is.
+        """
         assert self._wanted is not None
         (wanted,), self._wanted = self._wanted, None
         if wanted == self._engine.following.source:
@@ -99,6 +102,9 @@ class Role:
                 self._follow(wanted)
         except (KVStreamError, OSError) as error:
             _log.error("the role cannot be changed: %s", error)
+            present = self._engine.following.source
+            if present is not None and self.follower is None:
+                self._start_follower(present)
         return True
 
     def hand_over(self, source: Source, last: int | None) -> bool:
