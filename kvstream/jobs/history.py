@@ -32,6 +32,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from kvstream.errors import InvalidArgument, show
 from kvstream.jobs.arguments import pack, unpack
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.records import Entry
@@ -76,6 +77,17 @@ class Event(NamedTuple):
         return unpack(self.fields[name], self.text("format") or "json")
 
 
+def check_name(name: Any, of: str) -> str:
+    """Return the name of a signal, step and so on; InvalidArgument if no event can have it."""
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument(f"the name of {of} is a text, not {show(name)}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"the name of {of} is not valid Unicode: {error}") from None
+    return name
+
+
 def packed_fields(name: str, packed: bytes, form: str) -> Fields:
     """Return the fields of an event that has a packed value."""
     return {name: packed} if form == "json" else {name: packed, "format": form}
@@ -118,8 +130,8 @@ class History:
 
     begun: Event | None = None
     calls: dict[int, Call] = field(default_factory=dict)
-    signals: dict[str, list[Event]] = field(default_factory=dict)
-    """Signals by their names, in order."""
+    signals: dict[str, dict[StreamID, Event]] = field(default_factory=dict)
+    """The signals that no wait has received, by their names, in order."""
     children: dict[str, Event] = field(default_factory=dict)
     """The ends of children by their IDs, in order."""
     patches: set[str] = field(default_factory=set)
@@ -136,7 +148,7 @@ class History:
     """When it began, or was last retried by hand."""
     ends_before_failing: int | None = None
     """Ends of children before the function has failed; None if it has not."""
-    _taken: dict[int, StreamID] = field(default_factory=dict)
+    _taken: dict[int, Event] = field(default_factory=dict)
     """The signals that waits have received, by the seq of the wait."""
 
     @property
@@ -176,7 +188,7 @@ class History:
         elif kind == RECEIVED:
             self._receive(event, seq)
         elif kind == SIGNAL:
-            self.signals.setdefault(event.text("name"), []).append(event)
+            self.signals.setdefault(event.text("name"), {})[event.id] = event
         elif kind == ENDED:
             self.children.setdefault(event.text("child"), event)
         elif kind == FAILING:
@@ -212,15 +224,16 @@ class History:
         if "signal" not in event.fields:
             call.status = FAILED
             return
-        taken = StreamID.parse(event.text("signal"))
-        self._taken[seq] = taken
-        call.status = DONE
-        call.event = next(each for each in self.signals[call.name] if each.id == taken)
+        taken = self.signals[call.name].pop(StreamID.parse(event.text("signal")))
+        call.status, call.event, self._taken[seq] = DONE, taken, taken
 
     def _forget(self, to: int, now_ms: int) -> None:
         """Forget the calls from a seq on, and how the workflow ended."""
         self.calls = {seq: call for seq, call in self.calls.items() if seq < to}
-        self._taken = {seq: taken for seq, taken in self._taken.items() if seq < to}
+        for seq in [seq for seq in self._taken if seq >= to]:
+            signal = self._taken.pop(seq)
+            waiting = {**self.signals[signal.text("name")], signal.id: signal}
+            self.signals[signal.text("name")] = dict(sorted(waiting.items()))
         self.end, self.begun_ms = None, now_ms
         if not any(call.kind == FAILING for call in self.calls.values()):
             self.ends_before_failing = None
@@ -229,8 +242,7 @@ class History:
 
     def next_signal(self, name: str) -> Event | None:
         """Return the first signal of a name that no wait has received."""
-        taken = set(self._taken.values())
-        return next((each for each in self.signals.get(name, ()) if each.id not in taken), None)
+        return next(iter(self.signals.get(name, {}).values()), None)
 
     def open_children(self) -> list[str]:
         """Return the IDs of the children that have been started and not ended."""

@@ -16,6 +16,7 @@ from kvstream.errors import InvalidArgument, LeaseLost, show
 from kvstream.jobs.arguments import Signature, digest, function_of, pack
 from kvstream.jobs.child import check_result
 from kvstream.jobs.execution import own_process
+from kvstream.jobs.history import check_name
 from kvstream.jobs.job import GiveUp, JobTimeout, Retry, to_seconds
 from kvstream.jobs.task import Task, backoff_of
 from kvstream.meta.policy import GroupPolicy
@@ -46,8 +47,8 @@ class StepOptions:
         timeout_s = None if timeout is None else to_seconds(timeout, "timeout")
         if timeout_s is not None and timeout_s <= 0:
             raise InvalidArgument(f"timeout must be above 0, not {timeout_s:g}")
-        if not isinstance(name, str):
-            raise InvalidArgument(f"the name of a step is a text, not {show(name)}")
+        if name != "":
+            check_name(name, "a step")
         return cls(retries, backoff_of(backoff), timeout_s, name)
 
 

@@ -547,8 +547,7 @@ class WorkflowHandle(JobHandle[R]):
         order. ``value`` is plain data. Raises JobUnknown if there is no such workflow. In a
         transaction it is part of that.
         """
-        if not isinstance(name, str) or not name:
-            raise InvalidArgument(f"the name of a signal is a text, not {show(name)}")
+        events.check_name(name, "a signal")
         form = self._jobs.format
         fields = events.value_fields("value", codec_of(Any).dump(value), form)
         log = self._workflow_log

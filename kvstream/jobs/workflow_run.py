@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from time import sleep
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kvstream.errors import (
@@ -24,6 +25,7 @@ from kvstream.errors import (
     LeaseLost,
     NonDeterministic,
     RequestError,
+    ServerUnavailable,
     StepFailed,
     UnknownOutcome,
     describe,
@@ -31,6 +33,7 @@ from kvstream.errors import (
 )
 from kvstream.jobs import history as events
 from kvstream.jobs.child import Child, tell_parent
+from kvstream.jobs.handle import AWAY_S
 from kvstream.jobs.history import CHILD, DONE, FAILED, OPEN, STEP, Call, Event, Fields
 from kvstream.jobs.job import Job, JobTimeout, RunEnded
 from kvstream.jobs.job_log import Failure
@@ -39,6 +42,7 @@ from kvstream.jobs.workflow_log import RUNNING, WAITING, State, WorkflowLog
 from kvstream.queue import finish
 from kvstream.storage.contexts import contextmanager
 from kvstream.store import Store
+from kvstream.types.clock import monotonic
 from kvstream.types.ids import StreamID
 
 if TYPE_CHECKING:
@@ -244,7 +248,7 @@ class Run:
     def commit(self, block: Callable[[], T]) -> T:
         """Run a block with the new events as one commit; end the run if it may not go on."""
         try:
-            done = self.log.commit(lambda: self._guarded(block))
+            done = self._commit(lambda: self._guarded(block))
         except RunEnded as ended:
             self.ended = ended
             if ended.outcome == "ended":
@@ -260,6 +264,17 @@ class Run:
             raise self._end("lost", describe(error)) from error
         self._unwritten.clear()
         return done
+
+    def _commit(self, block: Callable[[], T]) -> T:
+        """Run a block as one commit; wait for a server that is away, for as long as a lease."""
+        until = monotonic() + self.log.jobs.lease_s
+        while True:
+            try:
+                return self.log.commit(block)
+            except ServerUnavailable:
+                if monotonic() >= until or _has_loop():
+                    raise
+            sleep(AWAY_S)
 
     def _guarded(self, block: Callable[[], T]) -> T:
         assert self.job.message is not None
@@ -720,6 +735,15 @@ def line_of_caller() -> str:
     while frame.f_back is not None and frame.f_globals.get("__package__") == _PACKAGE:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _has_loop() -> bool:
+    """Return whether an event loop runs in this thread, which must not block."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _to_end(function: Callable[..., T], *args: Any) -> T:

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from kvstream.engine.coerce import at_least_1
 from kvstream.engine.queue_arguments import span_ms
-from kvstream.errors import InvalidArgument, show
+from kvstream.errors import InvalidArgument
 from kvstream.jobs import history as events
 from kvstream.jobs.arguments import codec_of
 from kvstream.jobs.child import Child, running, running_workflow
@@ -160,8 +160,7 @@ def wait_for(name: str, *, timeout: float | timedelta | None = None) -> Any:
     if it was sent before the wait.
     """
     run = _run("wait_for()")
-    if not isinstance(name, str) or not name:
-        raise InvalidArgument(f"the name of a signal is a text, not {show(name)}")
+    events.check_name(name, "a signal")
     return run.do(run.wait_for, name, None if timeout is None else span_ms(timeout, "timeout"))
 
 
@@ -214,8 +213,7 @@ def patched(name: str) -> bool:
         if patched("check-address"):
             step(check_address, order)
     """
-    if not isinstance(name, str) or not name:
-        raise InvalidArgument(f"the name of a patch is a text, not {show(name)}")
+    events.check_name(name, "a patch")
     found: bool = _run("patched()").patched(name)
     return found
 
@@ -228,7 +226,6 @@ def publish(name: str, value: Any = None) -> None:
     run = running.get(None)
     if run is None:
         raise LookupError("publish() is for the function of a workflow, and its steps")
-    if not isinstance(name, str) or not name:
-        raise InvalidArgument(f"the name of what is published is a text, not {show(name)}")
+    events.check_name(name, "what is published")
     form = run.log.jobs.format
     run.publish(name, events.value_fields("value", codec_of(Any).dump(value), form))

@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 
-from kvstream import Jobs, LeaseLost
-from kvstream.errors import UnknownOutcome
-from kvstream.jobs import StepFailed, current_job, on_failure, publish, step
+from kvstream import InvalidArgument, Jobs, LeaseLost
+from kvstream.errors import ServerUnavailable, UnknownOutcome
+from kvstream.jobs import (
+    StepFailed,
+    current_job,
+    on_failure,
+    patched,
+    publish,
+    step,
+    wait_for,
+)
 from kvstream.jobs.testing import Testing
 from tests.patience import PATIENCE_S
 
@@ -160,3 +168,86 @@ def test_a_timeout_of_asyncio_around_a_step_fails_the_workflow_in_each_run(
     wanted = "was cancelled while it was awaited" if swallows else "TimeoutError"
     assert wanted in (handle.error or "")
     assert len(jobs.store.stream("booked")) == 0
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_step_that_ends_while_the_server_is_away_is_recorded_when_it_is_back(
+    jobs: Jobs, testing: Testing, is_async: bool
+) -> None:
+    did: list[int] = []
+    engine: Any = jobs.store.engine
+    commit, away = engine._commit, [1, 2]
+
+    def fail(txn: Any) -> int:
+        if away:
+            away.pop()
+            raise ServerUnavailable("it restarts")
+        return int(commit(txn))
+
+    def act() -> int:
+        did.append(1)
+        engine._commit = fail
+        return 5
+
+    @jobs.workflow
+    def runs() -> int:
+        return step(act)
+
+    acts: Any = act
+
+    @jobs.workflow
+    async def runs_async() -> int:
+        return int(await step(acts))
+
+    handle = (runs_async if is_async else runs).enqueue()
+    assert (handle.result(), did, away) == (5, [1], [])
+
+
+@pytest.mark.parametrize("what", ["step", "wait", "patch", "publish", "signal"])
+def test_names_that_no_event_can_have_are_refused_before_anything_is_done(
+    jobs: Jobs, testing: Testing, what: str
+) -> None:
+    did: list[int] = []
+
+    @jobs.workflow
+    def runs() -> None:
+        name = "\ud800"
+        if what == "step":
+            step.with_options(name=name)(did.append, 1)
+        elif what == "patch":
+            patched(name)
+        elif what == "publish":
+            publish(name)
+        wait_for("go" if what == "signal" else name)
+
+    handle = runs.enqueue()
+    if what == "signal":
+        with pytest.raises(InvalidArgument, match="not valid Unicode"):
+            handle.send("\ud800")
+    else:
+        assert "InvalidArgument: the name of" in (handle.error or "")
+    assert did == []
+
+
+def test_a_retry_waits_for_the_same_signals_again_in_order(jobs: Jobs, testing: Testing) -> None:
+    is_broken = True
+
+    def book(n: int) -> int:
+        if n == 2 and is_broken:
+            raise ValueError("no")
+        return n
+
+    @jobs.workflow
+    def runs() -> list[int]:
+        found = [wait_for("go"), step.with_options(name="first")(book, 1), wait_for("go")]
+        return [*found, step(book, 2), wait_for("go")]
+
+    with testing.held():
+        handle = runs.enqueue()
+        for n in (10, 20, 30):
+            handle.send("go", n)
+    testing.run()
+    assert handle.status == "failed"
+    is_broken = False
+    assert handle.retry("first")
+    assert handle.result() == [10, 1, 20, 2, 30]
