@@ -27,7 +27,13 @@ from kvstream.errors import (
 from kvstream.jobs import schedules
 from kvstream.jobs.arguments import check_format, pack
 from kvstream.jobs.canvas import CHUNK, canvas_of, chunk_of
-from kvstream.jobs.child import check_result, nudge_parent, parent_to_nudge, tell_of_result
+from kvstream.jobs.child import (
+    LARGE_RESULT,
+    check_result,
+    nudge_parent,
+    parent_to_nudge,
+    tell_of_result,
+)
 from kvstream.jobs.handle import DONE, JobHandle
 from kvstream.jobs.job import ID, Job, id_of, may_be_of_job, to_seconds
 from kvstream.jobs.middleware import Middleware
@@ -68,8 +74,6 @@ DEFAULT = "default"
 PRIORITIES = ("high", "normal", "low")
 RESULT_TTL_S = 3600.0
 UNKNOWN_GRACE_S = 30.0
-LARGE_RESULT = 1_000_000
-"""Bytes of a result above which a server may refuse it (stream-entry-max-bytes)."""
 LEASE_S, LEASE_S_MIN = 30.0, 0.2
 """The lease of a job, unless a task has a shorter timeout. Workers extend it while they live."""
 _RESERVED = frozenset({"dead", "result", HISTORY, NOTES, SCHEDULED, WORKFLOW, *PRIORITIES})

@@ -187,16 +187,21 @@ class WorkflowLog:
         if state.ticket:
             self.store.stream(state.queue).cancel(state.ticket)
 
-    def end(self, state: State, status: str, outcome: Fields) -> None:
+    def record(self, state: State, status: str, outcome: Fields) -> None:
+        """Write the outcome, for those who wait for it."""
+        fields = {"task": state.task, **outcome}
+        self.jobs.record(self.id, status.encode(), state.ttl_ms / 1000, fields)
+
+    def end(self, state: State, status: str, outcome: Fields, is_recorded: bool) -> None:
         """Write the end of the workflow, and let everything of it expire."""
         self._cancel_timer(state)
         self.add(status, **{name: value for name, value in outcome.items() if name in _SHOWN})
         state.rest()
         state.status, state.generation = status, state.generation + 1
         self.write(state)
-        ttl_s = state.ttl_ms / 1000
-        self.jobs.record(self.id, status.encode(), ttl_s, {"task": state.task, **outcome})
-        self.expire(ttl_s)
+        if not is_recorded:
+            self.record(state, status, outcome)
+        self.expire(state.ttl_ms / 1000)
 
     def expire(self, seconds: float) -> None:
         """Let history and state expire."""

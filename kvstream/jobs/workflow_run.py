@@ -32,7 +32,7 @@ from kvstream.errors import (
     show,
 )
 from kvstream.jobs import history as events
-from kvstream.jobs.child import Child, tell_parent
+from kvstream.jobs.child import LARGE_RESULT, Child, tell_parent
 from kvstream.jobs.handle import AWAY_S
 from kvstream.jobs.history import CHILD, DONE, FAILED, OPEN, STEP, Call, Event, Fields
 from kvstream.jobs.job import Job, JobTimeout, RunEnded
@@ -693,18 +693,32 @@ class Run:
         """End the workflow, in one commit with the acknowledgement of its wake."""
         assert self.job.message is not None
         message = self.job.message
-        state = replace(self.state)
+        is_large = len(packed) > LARGE_RESULT and self.log.store.own_engine is None
+        if is_large:  # a server that refuses it would do the rest of the last commit
+
+            def record() -> None:
+                self.log.add_all(self._unwritten)
+                self.log.record(self.state, status, outcome)
+
+            self.commit(record)
 
         def end() -> None:
             self.log.add_all(self._unwritten)
-            end_workflow(self.log, state, status, outcome, packed)
+            state = replace(self.state)
+            end_workflow(self.log, state, status, outcome, packed, is_recorded=is_large)
             finish([message])
 
         self.commit(end)
 
 
 def end_workflow(
-    log: WorkflowLog, state: State, status: str, outcome: Fields, packed: bytes = b""
+    log: WorkflowLog,
+    state: State,
+    status: str,
+    outcome: Fields,
+    packed: bytes = b"",
+    *,
+    is_recorded: bool = False,
 ) -> None:
     """Write the end of a workflow, and tell its parent, in the open transaction."""
     if state.parent:
@@ -712,7 +726,7 @@ def end_workflow(
         if status == DONE:
             told = events.packed_fields("result", packed, log.jobs.format)
         tell_parent(log.jobs, state.parent, log.id, status, told)
-    log.end(state, status, outcome)
+    log.end(state, status, outcome, is_recorded)
 
 
 def _check_child(child: Any) -> Child[Any]:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 
 from kvstream import JobCancelled, JobFailed, Jobs, JobUnknown
 from kvstream.jobs import (
@@ -156,6 +157,32 @@ def test_children_whose_transactions_overlap_all_tell_their_parent(
     worker.stop()
     assert sorted(runs) == [0, 1, 2, 3]
     assert len(jobs.store.stream("booked")) == 4
+
+
+@pytest.mark.parametrize("place", ["server"], indirect=True)
+def test_a_result_that_a_server_refuses_fails_its_workflow_and_tells_the_parent(
+    place: tuple[str, dict[str, Any]], jobs: Jobs, working: Start
+) -> None:
+    @jobs.workflow
+    def makes(size: int) -> str:
+        return "x" * size
+
+    @jobs.workflow
+    def parent(size: int) -> int:
+        return len(makes.run(size))
+
+    with redis.Redis.from_url(place[0]) as client:
+        before = client.config_get("stream-entry-max-bytes")
+        client.config_set("stream-entry-max-bytes", "1mb")
+        try:
+            handles = [parent.enqueue(1_000_100), parent.enqueue(2_000_000)]
+            worker = working(jobs)
+            assert handles[0].result(PATIENCE_S) == 1_000_100
+            with pytest.raises(JobFailed, match="larger than the stream-entry-max-bytes"):
+                handles[1].result(PATIENCE_S)
+            worker.stop()
+        finally:
+            client.config_set(*before.popitem())
 
 
 def test_a_workflow_that_fails_is_undone_and_retried(orders: Orders, working: Start) -> None:
