@@ -42,6 +42,7 @@ OURS = {
     *(b"locale-collate", b"lookahead", b"max-new-connections-per-cycle"),
     *(b"max-new-tls-connections-per-cycle", b"replica-full-sync-buffer-limit"),
     *(b"replica-acks", b"replica-ack-timeout", b"replica-acks-degrade", b"replica-lease-ms"),
+    *(b"replica-recovery-timeout", b"replica-validity"),
     *(b"slowlog-entry-max-argc", b"slowlog-entry-max-string-len"),
 }
 """Settings that the redis-server of the tests lacks, or does not show."""
