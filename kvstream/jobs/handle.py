@@ -32,7 +32,7 @@ from kvstream.errors import (
 )
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.child import tell_parent
-from kvstream.jobs.job import PARENT, AnyJobs, creation_ms, has_id, to_seconds
+from kvstream.jobs.job import GENERATION, PARENT, AnyJobs, creation_ms, has_id, to_seconds
 from kvstream.jobs.notes import LogLine, Progress, lines_of, progress_of
 from kvstream.operations.ack import acknowledge
 from kvstream.types.clock import call_later, monotonic
@@ -375,6 +375,7 @@ class JobHandle(Generic[R]):
         if delayed is not None:
             stream, ticket = delayed
             (message,) = stream.delayed(ticket, 1) or (None,)
+            self._refuse_workflow({} if message is None else message.fields)
             if stream.cancel(ticket):
                 with part_done(f"the job {self.id} is cancelled"):
                     self._jobs.record(self.id, CANCELLED, self._ttl)
@@ -391,6 +392,7 @@ class JobHandle(Generic[R]):
                     entry = stream.get(entry_id)
                     if entry is None:
                         return False
+                    self._refuse_workflow(entry.fields)
                     self._tell_parent(entry.fields)
                     group = self._jobs.group.encode()  # no worker may have made it yet
                     self._jobs.store.run(acknowledge, stream.key, group, [entry_id])
@@ -400,6 +402,14 @@ class JobHandle(Generic[R]):
             except Conflict:
                 continue
         raise InvalidArgument(f"the job {self.id} changes all the time")
+
+    def _refuse_workflow(self, fields: Mapping[bytes, bytes]) -> None:
+        """Raise for a wake, without which its workflow would wait for ever."""
+        if GENERATION in fields:
+            raise InvalidArgument(
+                f"the job {self.id} is a workflow, and this program has none: cancel it by a Jobs "
+                "that has it, or by kvstream jobs cancel"
+            )
 
     def _tell_parent(self, fields: Mapping[bytes, bytes]) -> None:
         """Tell the workflow that has started the job that it was cancelled."""

@@ -127,6 +127,10 @@ def _signature(function: Any) -> Signature:
         return _signature_of(function)
     except TypeError:  # it is unhashable
         return Signature(function)
+    except ValueError:
+        raise InvalidArgument(
+            f"Python knows no signature of {show(function)}: call it in a function of your own"
+        ) from None
 
 
 attempt_here: ContextVar[Attempt | None] = ContextVar("kvstream-step", default=None)

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -251,3 +252,31 @@ def test_a_retry_waits_for_the_same_signals_again_in_order(jobs: Jobs, testing: 
     is_broken = False
     assert handle.retry("first")
     assert handle.result() == [10, 1, 20, 2, 30]
+
+
+def test_a_function_without_a_signature_is_refused(jobs: Jobs, testing: Testing) -> None:
+    @jobs.workflow
+    def runs() -> Any:
+        return step(max, 3, 4)
+
+    assert "InvalidArgument: Python knows no signature of" in (runs.enqueue().error or "")
+
+
+@pytest.mark.parametrize("delay", [None, 5])
+def test_a_program_without_workflows_takes_no_wake_of_one(
+    tmp_path: Path, delay: int | None
+) -> None:
+    with Jobs(tmp_path, shared=False) as has:
+
+        @has.workflow
+        def runs() -> None: ...
+
+        handle = runs.with_options(delay=delay).enqueue()
+    with Jobs(tmp_path, shared=False) as other:
+        other.task(name="plain")(lambda: None)
+        with pytest.raises(InvalidArgument, match="is a workflow"):
+            other.handle(handle.id).cancel()
+    with has:
+        assert handle.status == ("queued" if delay is None else "scheduled")
+        assert handle.cancel()
+        assert has.store.check() == []
