@@ -132,6 +132,8 @@ _BY_CODE: dict[str, type[KVStreamError]] = {
     "MISCONF": ServerUnavailable,
     "BUSY": ServerUnavailable,
     "NOREPLICAS": NotPrimary,
+    "READONLY": NotPrimary,
+    "MASTERDOWN": NotPrimary,
 }
 """Errors by the first word of a reply; any other word than ERR is a RequestError."""
 
@@ -157,6 +159,8 @@ _OF_REDIS: tuple[tuple[str, type[KVStreamError]], ...] = (
 
 _DONE_ALONE = "The write was done here"
 """NOREPLICAS of kvstream for a write that replicas did not confirm."""
+_EXEC_REFUSED = "Transaction discarded because of: "
+"""EXECABORT for an EXEC that the server refuses, before the code of the reason."""
 _ROLE_CHANGED = "instance state changed"
 """UNBLOCKED for reads that a change of role ends."""
 
@@ -259,6 +263,7 @@ def _refusal(error: "redis.ResponseError", message: str) -> KVStreamError:
     )
     if isinstance(error, unavailable):
         return ServerUnavailable(message)
+    message = message.removeprefix(_EXEC_REFUSED)
     code, _, rest = message.partition(" ")
     kind = _BY_CODE.get(code)
     if kind is NotPrimary and rest.startswith(_DONE_ALONE):

@@ -293,12 +293,12 @@ def find_replica(sentinels: Sentinels) -> str | None:
     found = Asker(sentinels).replicas()
     for address in sample(found, len(found)):
         url = sentinels.server(*address)
-        with suppress(ServerUnavailable), closing(Connection(connect(url, CONNECT_S))) as server:
+        server = Connection(connect(url, CONNECT_S))
+        with suppress(ServerUnavailable), translate_errors(), closing(server):
             link = server.take()
             server.give_back(link)
-            with translate_errors():
-                if role_of(link) == "slave":
-                    return url
+            if role_of(link) == "slave":
+                return url
     return None
 
 

@@ -53,8 +53,8 @@ class Connection:
 
     def shut(self) -> None:
         """End what is under way; any thread may call it."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # SSLSocket's own method would break the other thread's read
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close it."""

@@ -1,10 +1,13 @@
 """URLs that name Sentinels, in all their spellings."""
 
+import socket
+
 import pytest
 
 from kvstream.errors import InvalidArgument
-from kvstream.remote.failover import FailoverEngine
+from kvstream.remote.failover import FailoverEngine, find_replica
 from kvstream.types.urls import sentinels_of
+from tests.remote.scripted import Scripted
 
 
 @pytest.mark.parametrize(
@@ -68,3 +71,23 @@ def test_what_is_no_such_url_is_refused(url: str) -> None:
 @pytest.mark.parametrize("place", ["redis://a", "/srv/a", "redis+sentinels://a/m"])
 def test_other_places_have_no_sentinels(place: str) -> None:
     assert sentinels_of(place) is None
+
+
+def test_a_replica_that_has_just_died_is_passed_over() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        dead = int(free.getsockname()[1])
+    told = [b"ip", b"127.0.0.1", b"port", b"%d" % dead, b"flags", b"slave"]
+    told += [b"master-link-status", b"ok"]
+    row = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in told)
+
+    def answer(words: list[bytes]) -> bytes:
+        return b"*1\r\n*%d\r\n%b" % (len(told), row) if b"REPLICAS" in words else b"-ERR no\r\n"
+
+    sentinel = Scripted(answer)
+    try:
+        found = sentinels_of(f"redis+sentinel://127.0.0.1:{sentinel.port}/orders")
+        assert found is not None
+        assert find_replica(found) is None
+        assert b"SENTINEL" in sentinel.asked
+    finally:
+        sentinel.close()

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
+from kvstream.remote.connection import NotPrimary, error_of
 from tests.patience import until
 from tests.replicas.servers import Node, refuse_differences, replica_of, wait_equal
 from tests.server.asking import Failure
@@ -50,6 +52,19 @@ def test_a_write_in_the_turn_of_a_role_change_is_not_acknowledged(
         asker.send_bytes(b"XADD late 1-1 n 1\r\nREPLICAOF 127.0.0.1 %d\r\n" % replica.port)
         assert asker.read().startswith(DONE_HERE)
         assert asker.read() == b"OK"
+
+
+def test_an_exec_behind_a_role_change_names_the_role(pair: tuple[Node, Node]) -> None:
+    primary, replica = pair
+    with primary.asker() as asker, primary.asker() as other:
+        assert asker.ask("MULTI") == b"OK"
+        assert asker.ask("SET a c") == b"QUEUED"
+        assert other.ask(f"REPLICAOF 127.0.0.1 {replica.port}") == b"OK"
+        until(lambda: primary.replication()["role"] == "slave", "the role", 0.02)
+        refusal = asker.ask("EXEC")
+    code, _, text = refusal.partition(" ")
+    assert code == "EXECABORT"
+    assert isinstance(error_of(redis.exceptions.ExecAbortError(text)), NotPrimary)
 
 
 @pytest.mark.parametrize("durability", ["always"])
