@@ -146,7 +146,7 @@ async def run_async(jobs: AnyJobs, job: Job) -> bool:
         job.returned = monotonic()
     except RunEnded as ended:
         job.returned = monotonic()
-        for middleware in _who_see(jobs, ended):
+        for middleware in _who_see(jobs, job):
             with suppress(Exception):
                 await _await_middleware(middleware.waits(job))
         end_without_outcome(job, ended)
@@ -219,7 +219,7 @@ def run_sync(jobs: AnyJobs, job: Job, wait: Wait) -> bool:
             job.returned = monotonic()
         except RunEnded as ended:
             job.returned = monotonic()
-            for middleware in _who_see(jobs, ended):
+            for middleware in _who_see(jobs, job):
                 with suppress(Exception):
                     _wait_for_middleware(middleware.waits(job), wait)
             end_without_outcome(job, ended)
@@ -236,9 +236,9 @@ def run_sync(jobs: AnyJobs, job: Job, wait: Wait) -> bool:
         current.reset(token)
 
 
-def _who_see(jobs: AnyJobs, ended: RunEnded) -> Sequence[Any]:
+def _who_see(jobs: AnyJobs, job: Job) -> Sequence[Any]:
     """Return the middleware that has seen the begin of a run which ends without an outcome."""
-    return () if ended.outcome == "stale" else tuple(reversed(jobs.middleware))
+    return () if job.run is None else tuple(reversed(jobs.middleware))
 
 
 def end_without_outcome(job: Job, ended: RunEnded) -> None:

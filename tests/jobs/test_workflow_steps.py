@@ -13,6 +13,8 @@ import pytest
 from kvstream import InvalidArgument, Jobs, LeaseLost
 from kvstream.errors import ServerUnavailable, UnknownOutcome
 from kvstream.jobs import (
+    Job,
+    Middleware,
     StepFailed,
     current_job,
     on_failure,
@@ -280,3 +282,35 @@ def test_a_program_without_workflows_takes_no_wake_of_one(
         assert handle.status == ("queued" if delay is None else "scheduled")
         assert handle.cancel()
         assert has.store.check() == []
+
+
+def test_middleware_sees_no_end_of_a_run_that_could_not_begin(jobs: Jobs, testing: Testing) -> None:
+    seen: list[str] = []
+
+    class Sees(Middleware):
+        def before(self, job: Job) -> None:
+            seen.append("before")
+
+        def waits(self, job: Job) -> None:
+            seen.append("waits")
+
+    engine: Any = jobs.store.engine
+    commit = engine._commit
+
+    def fail(txn: Any) -> int:
+        with suppress(LookupError):
+            current_job()  # it is the commit that begins the run
+            engine._commit = commit
+            raise ServerUnavailable("it restarts")
+        return int(commit(txn))
+
+    @jobs.workflow
+    def runs() -> int:
+        return 5
+
+    jobs.middleware = (Sees(),)
+    with testing.held():
+        handle = runs.enqueue()
+    engine._commit = fail
+    testing.run()
+    assert (handle.result(), seen, len(testing.ran)) == (5, ["before"], 2)
