@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from kvstream.cli.json_values import dumps, jsonable
 from kvstream.cli.queues.delayed import read_delayed
 from kvstream.cli.tables import printable
@@ -21,6 +19,7 @@ from kvstream.jobs.arguments import unpack
 from kvstream.jobs.handle import RETRY, JobHandle, state_of
 from kvstream.jobs.job import Job, Refused, creation_ms
 from kvstream.jobs.notes import NOTES
+from kvstream.jobs.workflow import WorkflowHandle, is_workflow
 from kvstream.jobs.workflow_log import HISTORY, WORKFLOW, WorkflowLog
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.queue import Queue
@@ -61,17 +60,17 @@ class StoredJobs(Jobs):
         streams = {queue.dead_stream().key: queue.dead_stream() for queue in self.queues()}
         return list(streams.values())
 
-    @property
-    def _has_workflows(self) -> bool:
-        return True
+    def handle(self, job_id: str) -> JobHandle[Any]:
+        """Return the handle of a job or workflow, which need not exist."""
+        return (WorkflowHandle if is_workflow(self, job_id) else JobHandle)(self, job_id)
 
     def existing(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of a job; RequestError if nothing is known of it."""
+        handle = self.handle(job_id)
         try:
-            handle = self.handle(job_id)
             status = handle.status
-        except InvalidArgument as error:
-            raise click.UsageError(str(error)) from None
+        except InvalidArgument:  # only a workflow can have had such an ID
+            status = "unknown"
         if status == "unknown":
             raise RequestError(
                 f"no job {job_id} of {printable(self.name)!r} is known: it ended longer ago than "

@@ -293,6 +293,9 @@ cdef class XaddBatch:
     def memory(self):
         return len(self.replies) + sum([len(row) for row, _ in self.entries])
 
+    def depends_on_store(self):
+        return True
+
     def fail(self, error):
         self.replies = error.encoded(self.client.protocol) * len(self.entries)
 

@@ -22,7 +22,9 @@ def test_a_repeated_read_has_the_deliveries_of_its_entries(
         engine: Any = store._engine
         wanted: list[tuple[bytes, StreamID | None]] = [(queue._plain, None)]
         attempt = GroupRead(b"workers", b"ann", wanted, 2, False, 30_000, lambda: None)
-        ((_, entries),) = engine._find_deliveries(engine._current, attempt, begun, set())
+        with engine._reading(attempt) as (consumer, seen):
+            found = engine._find_deliveries(engine._current, attempt, begun, consumer, seen)
+        ((_, entries),) = found
         assert [(entry.id, entry.deliveries + 1) for entry in entries] == read
         assert [deliveries for _, deliveries in read] == [2, 1]
 

@@ -54,6 +54,19 @@ def test_a_write_in_the_turn_of_a_role_change_is_not_acknowledged(
         assert asker.read() == b"OK"
 
 
+def test_a_ping_does_not_wait_for_the_writes_of_others(pair: tuple[Node, Node]) -> None:
+    primary, replica = pair
+    with primary.asker() as writer, primary.asker() as other:
+        replica.process.send_signal(signal.SIGSTOP)
+        writer.send_bytes(b"XADD late 1-1 n 1\r\nPING\r\n")
+        until(lambda: "cmdstat_xadd" in primary.information("commandstats"), "the write")
+        for words, reply in (("PING", b"PONG"), ("ECHO a", b"a")):
+            assert other.ask(words) == reply
+        assert b"role:master" in other.ask("INFO replication")
+        replica.process.send_signal(signal.SIGCONT)
+        assert [writer.read(), writer.read()] == [b"1-1", b"PONG"]
+
+
 def test_an_exec_behind_a_role_change_names_the_role(pair: tuple[Node, Node]) -> None:
     primary, replica = pair
     with primary.asker() as asker, primary.asker() as other:

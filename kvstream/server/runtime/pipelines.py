@@ -9,7 +9,7 @@ reply yet.
 If the turn fails, each request of a pipeline runs again in a turn of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -80,13 +80,20 @@ class Pipeline(Answered):
     def fail(self, error: ErrorReply) -> None:
         """Replace the replies that depend on the store by the error of the fsync."""
         for at, argv in enumerate(self.requests):
-            depends = argv[0].decode().lower() not in WITHOUT_KEYS
-            if depends and not isinstance(self.replies[at], ErrorReply):
+            if _depends(argv) and not isinstance(self.replies[at], ErrorReply):
                 self.replies[at] = error
+
+    def depends_on_store(self) -> bool:
+        """Return whether a reply depends on the keys of the store."""
+        return any(map(_depends, self.requests))
 
     def memory(self) -> int:
         """Return the bytes that the replies take while they wait."""
         return sum(map(memory_of, self.replies))
+
+
+def _depends(argv: Sequence[bytes]) -> bool:
+    return argv[0].decode().lower() not in WITHOUT_KEYS
 
 
 class Pipelines:

@@ -68,6 +68,10 @@ class Message:
         """Return the bytes that the message takes while it waits."""
         return sum([len(data) for data, _ in self.parts])
 
+    def depends_on_store(self) -> bool:
+        """Return true: its turn may have written."""
+        return True
+
     def fail(self, error: object) -> None:
         """Drop the message: its turn is not durable."""
         self.parts = []

@@ -175,6 +175,10 @@ class PendingReply:
         """Return the bytes that the reply takes while it waits."""
         return memory_of(self.reply)
 
+    def depends_on_store(self) -> bool:
+        """Return whether the reply, or one that is sent with it, depends on the store."""
+        return self.depends or bool(self.head)
+
     def fail(self, error: ErrorReply) -> None:
         """Replace a reply that depends on the store by the error of the fsync."""
         if self.depends and not isinstance(self.reply, Blocked | ErrorReply):
@@ -387,21 +391,20 @@ class ReplyQueue:
     def _send_free(self, replies: list[PendingReplies]) -> list[PendingReplies]:
         """Send what depends on no data to clients that wait for nothing; return the others.
 
-        Those are the replies by which a replica introduces itself: if they waited for replicas, it
-        could not come back.
+        Among those are the replies by which a replica introduces itself: if they waited for
+        replicas, it could not come back. A Sentinel takes a PING that waits for a dead server.
         """
-        if not any(type(each) is PendingReply and not each.depends for each in replies):
+        if all(each.depends_on_store() for each in replies):
             return replies
         held = {each.client for _, waiting, _, _ in self._waiting for each in waiting}
         free, others = list[PendingReplies](), list[PendingReplies]()
         for each in replies:
             client = each.client
-            is_free = type(each) is PendingReply and not (each.depends or each.head)
-            if is_free and client not in held and client.subscriptions is None:
-                free.append(each)
-            else:
+            if each.depends_on_store() or client in held or client.subscriptions is not None:
                 held.add(client)
                 others.append(each)
+            else:
+                free.append(each)
         write_replies(free, self._begin_pages, LONG)
         for client in closing_clients(free):
             if client.state is not ClientState.STREAMED:

@@ -76,6 +76,10 @@ class PythonXaddBatch:
         """Return the bytes that the replies and the entries take while they wait."""
         return len(self.replies) + sum(len(row) for row, _ in self.entries)
 
+    def depends_on_store(self) -> bool:
+        """Return true: entries were added."""
+        return True
+
     def fail(self, error: ErrorReply) -> None:
         """Answer every request with an error."""
         self.replies = error.encoded(self.client.protocol) * len(self.entries)
