@@ -99,7 +99,7 @@ class Following:
             self._rest(True)
 
     def _rest(self, rests: bool) -> None:
-        """Refuse the writes of others, and let no thread of the store change it, or end that."""
+        """Refuse the writes of others, and pause the threads that change the store, or end both."""
         engine = self._engine
         engine.database.write_guard.follow(ReplicaReadOnly() if rests else None)
         self.work(not rests)
@@ -178,7 +178,7 @@ class Following:
             engine.database.is_followed = is_followed  # if it is served
 
     def rest(self) -> None:
-        """Write what was deferred, and let no thread of the store change it: it will be closed.
+        """Write what was deferred, and pause the threads that change the store: it will be closed.
 
         What is written from now on would be in this store alone.
         """
@@ -187,7 +187,7 @@ class Following:
         engine.run(Txn.write_seen)
 
     def work(self, works: bool) -> None:
-        """Let the threads of the store change it, or rest: only while it is no replica."""
+        """Resume or pause the threads that change the store; they pause while it is a replica."""
         engine = self._engine
         engine.expiry.follows = engine.timers.follows = not works
         if works:

@@ -1,4 +1,4 @@
-"""The children of a workflow: jobs that it starts, and whose ends it is told.
+"""The children of a workflow: jobs that it starts, and whose ends its history has.
 
 A child is a job like any other, and its message names its parent. The commit that ends it, in
 whatever way, adds that to the history of the parent and wakes the parent if it waits for no other

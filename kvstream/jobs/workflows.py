@@ -13,7 +13,7 @@ import random as _random
 import uuid as _uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from kvstream.engine.coerce import at_least_1
 from kvstream.engine.queue_arguments import span_ms
@@ -21,7 +21,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.jobs import history as events
 from kvstream.jobs.arguments import codec_of
 from kvstream.jobs.child import Child, running, running_workflow
-from kvstream.jobs.step import StepOptions, spec_of
+from kvstream.jobs.step import Spec, StepOptions, spec_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,8 +45,8 @@ def __dir__() -> list[str]:
     return __all__
 
 
-class Steps:
-    """``step``, with the options of the steps that are run through it."""
+class _WithOptions:
+    """What runs functions as steps, with the options of these steps."""
 
     __slots__ = ("_options",)
 
@@ -60,8 +60,8 @@ class Steps:
         backoff: Any = None,
         timeout: float | timedelta | None = None,
         name: str = "",
-    ) -> Steps:
-        """Return ``step`` with options.
+    ) -> Self:
+        """Return it with options for the steps that are run through it.
 
         ``retries``: how often it is tried again after an exception, after the delays of
         ``backoff``: seconds, a list of seconds, or Backoff; meanwhile the workflow waits as in
@@ -70,7 +70,13 @@ class Steps:
 
             step.with_options(retries=3, timeout=10)(charge, order)
         """
-        return Steps(StepOptions.of(retries, backoff, timeout, name))
+        return type(self)(StepOptions.of(retries, backoff, timeout, name))
+
+
+class Steps(_WithOptions):
+    """``step``, with the options of the steps that are run through it."""
+
+    __slots__ = ()
 
     @overload
     def __call__(
@@ -92,31 +98,14 @@ class Steps:
         if run.workflow.is_async:
             run.note_line()
             return run.astep(spec)
-        if spec.is_async:
-            raise InvalidArgument(
-                f"{spec.name} is async: make the workflow {run.workflow.name} async, too"
-            )
+        _refuse_async(run, spec)
         return run.step(spec)
 
 
-class Undoes:
+class Undoes(_WithOptions):
     """``on_failure``, with the options of the steps that undo others."""
 
-    __slots__ = ("_options",)
-
-    def __init__(self, options: StepOptions | None = None) -> None:
-        self._options = StepOptions.of() if options is None else options
-
-    def with_options(
-        self,
-        *,
-        retries: int = 0,
-        backoff: Any = None,
-        timeout: float | timedelta | None = None,
-        name: str = "",
-    ) -> Undoes:
-        """Return ``on_failure`` with the options of a step."""
-        return Undoes(StepOptions.of(retries, backoff, timeout, name))
+    __slots__ = ()
 
     def __call__(self, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Run a function as a step if the workflow fails later: the last of them first.
@@ -129,11 +118,15 @@ class Undoes:
         """
         run = running_workflow("on_failure()")
         spec = spec_of(function, args, kwargs, self._options, prefix=events.UNDO, of=run.seq)
-        if spec.is_async and not run.workflow.is_async:
-            raise InvalidArgument(
-                f"{spec.name} is async: make the workflow {run.workflow.name} async, too"
-            )
+        _refuse_async(run, spec)
         run.undoes.append(spec)
+
+
+def _refuse_async(run: Any, spec: Spec) -> None:
+    if spec.is_async and not run.workflow.is_async:
+        raise InvalidArgument(
+            f"{spec.name} is async: make the workflow {run.workflow.name} async, too"
+        )
 
 
 step = Steps()

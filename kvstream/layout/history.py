@@ -13,8 +13,8 @@
     integers are big-endian
 
 An *epoch* begins whenever a primary begins: when its store is opened, or promoted. Two stores that
-went on from one position have other branches from there, so equal numbers are told apart. A store
-without the row has no history that another one could follow.
+went on from one position have different branches from there, so equal numbers do not mean equal
+rows. A store without the row has no history that another one could follow.
 
 On a replica each commit has the row, so the position is that of its rows. On a primary it is the
 first row of an epoch, alone in its commit: its replicas read it in the log as any other.

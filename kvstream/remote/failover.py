@@ -151,9 +151,9 @@ class FailoverEngine(RepeatingEngine):
             engine = self._current
             if engine is not None:
                 return engine
-            if self._closed:
-                raise StoreClosed
             with self._looking:  # another thread may have found it meanwhile
+                if self._closed:
+                    raise StoreClosed
                 try:
                     return self._current or self._keep(self._look())
                 except ServerUnavailable as error:

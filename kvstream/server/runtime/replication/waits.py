@@ -47,7 +47,7 @@ class Waits:
         self._online, self._lsn = online, lsn
         self._waits: dict[Wait, None] = {}
         self.confirmed = 0
-        """The last row of which a client was told that replicas have it."""
+        """The last row that replicas have by the reply to a client."""
 
     def __bool__(self) -> bool:
         return bool(self._waits)
