@@ -17,10 +17,10 @@ from kvstream.errors import InvalidArgument, NoGroup, RequestError, WrongType
 from kvstream.jobs import Jobs
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.handle import RETRY, JobHandle, state_of
+from kvstream.jobs.history.log import HISTORY, WORKFLOW, WorkflowLog
 from kvstream.jobs.job import Job, Refused, creation_ms
 from kvstream.jobs.notes import NOTES
-from kvstream.jobs.workflow import WorkflowHandle, is_workflow
-from kvstream.jobs.workflow_log import HISTORY, WORKFLOW, WorkflowLog
+from kvstream.jobs.workflows.workflow import WorkflowHandle, is_workflow
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.queue import Queue
 from kvstream.types.ids import StreamID, Ticket

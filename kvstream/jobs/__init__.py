@@ -27,16 +27,14 @@ from kvstream.errors import (
     StepFailed,
 )
 from kvstream.jobs.application import Jobs
-from kvstream.jobs.canvas import batch, chain, chord, each, group
-from kvstream.jobs.child import Child
 from kvstream.jobs.handle import JobHandle
+from kvstream.jobs.history.child import Child
 from kvstream.jobs.job import GiveUp, Job, JobTimeout, Retry, current_job
 from kvstream.jobs.middleware import Middleware, OpenTelemetryMiddleware, PrometheusMiddleware
 from kvstream.jobs.schedules import Schedule
 from kvstream.jobs.task import Task
 from kvstream.jobs.worker import Worker
-from kvstream.jobs.workflow import Counts, Step, Update, Workflow, WorkflowHandle
-from kvstream.jobs.workflows import (
+from kvstream.jobs.workflows.calls import (
     first_completed,
     gather,
     now,
@@ -49,6 +47,8 @@ from kvstream.jobs.workflows import (
     uuid4,
     wait_for,
 )
+from kvstream.jobs.workflows.canvas import batch, chain, chord, each, group
+from kvstream.jobs.workflows.workflow import Counts, Step, Update, Workflow, WorkflowHandle
 
 __all__ = [
     "Backoff",

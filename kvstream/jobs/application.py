@@ -26,21 +26,22 @@ from kvstream.errors import (
 )
 from kvstream.jobs import schedules
 from kvstream.jobs.arguments import check_format, pack
-from kvstream.jobs.canvas import CHUNK, canvas_of, chunk_of
-from kvstream.jobs.child import (
+from kvstream.jobs.handle import DONE, JobHandle
+from kvstream.jobs.history.child import (
     LARGE_RESULT,
     check_result,
     nudge_parent,
     parent_to_nudge,
     tell_of_result,
 )
-from kvstream.jobs.handle import DONE, JobHandle
+from kvstream.jobs.history.log import HISTORY, WORKFLOW
 from kvstream.jobs.job import ID, Job, id_of, may_be_of_job, to_seconds
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.notes import NOTES
 from kvstream.jobs.schedules import SCHEDULED, Schedule
 from kvstream.jobs.task import Task
-from kvstream.jobs.workflow import (
+from kvstream.jobs.workflows.canvas import CHUNK, canvas_of, chunk_of
+from kvstream.jobs.workflows.workflow import (
     CANVAS,
     EVENTS_MAX,
     WORKFLOW_TTL_S,
@@ -48,7 +49,6 @@ from kvstream.jobs.workflow import (
     WorkflowHandle,
     is_workflow,
 )
-from kvstream.jobs.workflow_log import HISTORY, WORKFLOW
 from kvstream.operations.queues.schedules import refuse_most
 from kvstream.queue import Queue, finish
 from kvstream.storage.contexts import contextmanager

@@ -27,8 +27,8 @@ from kvstream.errors import (
     UnknownOutcome,
     describe,
 )
-from kvstream.jobs.child import tell_parent
 from kvstream.jobs.handle import AWAY_S, FAILED, RETRY
+from kvstream.jobs.history.child import tell_parent
 from kvstream.jobs.job import (
     AnyJobs,
     GiveUp,

@@ -31,7 +31,7 @@ from kvstream.errors import (
     part_done,
 )
 from kvstream.jobs.arguments import unpack
-from kvstream.jobs.child import tell_parent
+from kvstream.jobs.history.child import tell_parent
 from kvstream.jobs.job import GENERATION, PARENT, AnyJobs, creation_ms, has_id, to_seconds
 from kvstream.jobs.notes import LogLine, Progress, lines_of, progress_of
 from kvstream.operations.ack import acknowledge

@@ -25,8 +25,8 @@ from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import Backoff, rules_of
 from kvstream.errors import InvalidArgument, describe, nearest, show
 from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
-from kvstream.jobs.child import Child, start_child
 from kvstream.jobs.handle import JobHandle
+from kvstream.jobs.history.child import Child, start_child
 from kvstream.jobs.job import AnyJobs, Job, Refused, UnknownTask, new_id, to_seconds
 from kvstream.meta.policy import GroupPolicy
 from kvstream.surface import Public

@@ -425,9 +425,9 @@ def handle_children(world: World, workflow_id: str) -> list[str]:
 
 
 def test_a_worker_cancels_the_children_if_the_one_who_cancelled_has_died(world: World) -> None:
-    from kvstream.jobs.history import CANCELLED
-    from kvstream.jobs.workflow_log import WorkflowLog
-    from kvstream.jobs.workflow_run import end_workflow
+    from kvstream.jobs.history.events import CANCELLED
+    from kvstream.jobs.history.log import WorkflowLog
+    from kvstream.jobs.workflows.run import end_workflow
 
     @world.jobs.task
     def work() -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from kvstream.errors import Conflict
-from kvstream.jobs.history import ENDS, Fields, History
+from kvstream.jobs.history.events import ENDS, Fields, History
 from kvstream.jobs.job import AnyJobs, Job
 from kvstream.stream import Stream
 from kvstream.types.ids import StreamID, Ticket

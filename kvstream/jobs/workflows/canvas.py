@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 from kvstream.engine.coerce import at_least_1
 from kvstream.errors import InvalidArgument, StepFailed, show
 from kvstream.jobs.arguments import unpack
-from kvstream.jobs.child import Child, running_workflow
-from kvstream.jobs.history import value_fields
+from kvstream.jobs.history.child import Child, running_workflow
+from kvstream.jobs.history.events import value_fields
 from kvstream.jobs.job import AnyJobs, Job
 from kvstream.jobs.task import Call, Task
-from kvstream.jobs.workflow import (
+from kvstream.jobs.workflows.workflow import (
     CANVAS,
     EVENTS_MAX,
     TOTAL,

@@ -24,15 +24,22 @@ from kvstream.errors import (
     describe,
     show,
 )
-from kvstream.jobs import history as events
 from kvstream.jobs.arguments import codec_of, pack, unpack
-from kvstream.jobs.child import check_result, running, take_nudge
 from kvstream.jobs.handle import LOOK_S, RETRY, JobHandle
-from kvstream.jobs.history import CANCELLED, CHILD, DONE, FAILED, OPEN, STEP, Call, Event, Fields
-from kvstream.jobs.job import AnyJobs, Job, Refused, RunEnded, to_seconds
-from kvstream.jobs.job_log import Failure, logger_of
-from kvstream.jobs.task import Options, Task, TaskWithOptions
-from kvstream.jobs.workflow_log import (
+from kvstream.jobs.history import events
+from kvstream.jobs.history.child import check_result, running, take_nudge
+from kvstream.jobs.history.events import (
+    CANCELLED,
+    CHILD,
+    DONE,
+    FAILED,
+    OPEN,
+    STEP,
+    Call,
+    Event,
+    Fields,
+)
+from kvstream.jobs.history.log import (
     NUDGE,
     QUEUED,
     RUNNING,
@@ -41,7 +48,10 @@ from kvstream.jobs.workflow_log import (
     State,
     WorkflowLog,
 )
-from kvstream.jobs.workflow_run import Run, end_workflow
+from kvstream.jobs.job import AnyJobs, Job, Refused, RunEnded, to_seconds
+from kvstream.jobs.job_log import Failure, logger_of
+from kvstream.jobs.task import Options, Task, TaskWithOptions
+from kvstream.jobs.workflows.run import Run, end_workflow
 from kvstream.queue import finish
 from kvstream.types.ids import MIN_ID, StreamID
 

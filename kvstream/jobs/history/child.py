@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from kvstream.errors import InvalidArgument
-from kvstream.jobs.history import DONE, ENDED, Fields
-from kvstream.jobs.workflow_log import NUDGE, WAITING, State, WorkflowLog
+from kvstream.jobs.history.events import DONE, ENDED, Fields
+from kvstream.jobs.history.log import NUDGE, WAITING, State, WorkflowLog
 from kvstream.surface import Public
 
 if TYPE_CHECKING:

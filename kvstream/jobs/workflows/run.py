@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from time import sleep
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kvstream.errors import (
@@ -31,14 +32,14 @@ from kvstream.errors import (
     describe,
     show,
 )
-from kvstream.jobs import history as events
-from kvstream.jobs.child import LARGE_RESULT, Child, tell_parent
 from kvstream.jobs.handle import AWAY_S
-from kvstream.jobs.history import CHILD, DONE, FAILED, OPEN, STEP, Call, Event, Fields
+from kvstream.jobs.history import events
+from kvstream.jobs.history.child import LARGE_RESULT, Child, tell_parent
+from kvstream.jobs.history.events import CHILD, DONE, FAILED, OPEN, STEP, Call, Event, Fields
+from kvstream.jobs.history.log import RUNNING, WAITING, State, WorkflowLog
 from kvstream.jobs.job import Job, JobTimeout, RunEnded
 from kvstream.jobs.job_log import Failure
-from kvstream.jobs.step import Attempt, Spec, attempt_here
-from kvstream.jobs.workflow_log import RUNNING, WAITING, State, WorkflowLog
+from kvstream.jobs.workflows.step import Attempt, Spec, attempt_here
 from kvstream.queue import finish
 from kvstream.storage.contexts import contextmanager
 from kvstream.store import Store
@@ -46,11 +47,11 @@ from kvstream.types.clock import monotonic
 from kvstream.types.ids import StreamID
 
 if TYPE_CHECKING:
-    from kvstream.jobs.history import History
+    from kvstream.jobs.history.events import History
 
 T = TypeVar("T")
 
-_PACKAGE = __name__.rpartition(".")[0]
+_PACKAGE = "kvstream.jobs"
 _UNDO_ROOM = 1000
 """Events beyond the bound of a history that the end of a workflow may need."""
 
@@ -746,9 +747,13 @@ def _step_failed(name: str, event: Event) -> StepFailed:
 def line_of_caller() -> str:
     """Return the file and line of the code that has made the call."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__package__") == _PACKAGE:
+    while frame.f_back is not None and _is_of_jobs(frame):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_of_jobs(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__package__")).startswith(_PACKAGE)
 
 
 def _has_loop() -> bool:

@@ -14,9 +14,9 @@ from typing import Any
 from kvstream.engine.coerce import whole
 from kvstream.errors import InvalidArgument, LeaseLost, show
 from kvstream.jobs.arguments import Signature, digest, function_of, pack
-from kvstream.jobs.child import check_result
 from kvstream.jobs.execution import own_process
-from kvstream.jobs.history import check_name
+from kvstream.jobs.history.child import check_result
+from kvstream.jobs.history.events import check_name
 from kvstream.jobs.job import GiveUp, JobTimeout, Retry, to_seconds
 from kvstream.jobs.task import Task, backoff_of
 from kvstream.meta.policy import GroupPolicy

@@ -18,10 +18,10 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 from kvstream.engine.coerce import at_least_1
 from kvstream.engine.queue_arguments import span_ms
 from kvstream.errors import InvalidArgument
-from kvstream.jobs import history as events
 from kvstream.jobs.arguments import codec_of
-from kvstream.jobs.child import Child, running, running_workflow
-from kvstream.jobs.step import Spec, StepOptions, spec_of
+from kvstream.jobs.history import events
+from kvstream.jobs.history.child import Child, running, running_workflow
+from kvstream.jobs.workflows.step import Spec, StepOptions, spec_of
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""Workflows: the calls of their functions, and the runs that replay them."""
