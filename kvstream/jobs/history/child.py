@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from kvstream.errors import InvalidArgument
-from kvstream.jobs.history.events import DONE, ENDED, Fields
+from kvstream.errors import InvalidArgument, StepFailed
+from kvstream.jobs.history.events import DONE, ENDED, Event, Fields
 from kvstream.jobs.history.log import NUDGE, WAITING, State, WorkflowLog
 from kvstream.surface import Public
 
@@ -155,3 +155,11 @@ def take_nudge(jobs: AnyJobs, job: Job) -> None:
     state = log.state()
     if state is not None:
         _count_end(log, state, DONE)
+
+
+def step_failed(name: str, event: Event) -> StepFailed:
+    """Return the exception of a step or child that has failed, or was cancelled."""
+    text = event.text("error") or event.text("status")
+    failed = StepFailed(f"{name}: {text}")
+    failed.step, failed.error, failed.traceback = name, text, event.text("traceback")
+    return failed
