@@ -1,7 +1,7 @@
 """A workflow: a job made of steps, whose finished steps survive everything; and its handle.
 
-``Jobs.workflow`` makes one of a function. ``workflow_run`` executes it, ``history`` has its events,
-and ``workflow_log`` keeps them in the store.
+``Jobs.workflow`` makes one of a function. ``run`` executes it, ``history.events`` has its events,
+and ``history.log`` keeps them in the store.
 """
 
 from __future__ import annotations
