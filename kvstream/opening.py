@@ -17,19 +17,21 @@ def connect_engine(
     db: int | None,
     wait_s: float | None = None,
     connect_s: float | None = None,
+    replicas: int = 0,
 ) -> "FailoverEngine | RemoteEngine":
     """Return the engine of a server; redis-py, which is optional, is imported here.
 
-    ``wait_s`` is for Sentinels, ``connect_s`` for the first reply of a server.
+    ``wait_s`` is for Sentinels, ``connect_s`` for the first reply of a server. ``replicas``: how
+    many must have a write before its call returns.
     """
     if sentinels_of(url) is not None:
         from kvstream.remote.failover import FailoverEngine
 
-        return FailoverEngine.open(url, db, wait_s)
+        return FailoverEngine.open(url, db, wait_s, replicas)
     from kvstream.remote.connection import CONNECT_S
     from kvstream.remote.engine import RemoteEngine
 
-    return RemoteEngine.open(url, db, connect_s or CONNECT_S)
+    return RemoteEngine.open(url, db, connect_s or CONNECT_S, replicas=replicas)
 
 
 @overload
@@ -63,6 +65,10 @@ def open(
     seconds (30 if None), or raises ServerUnavailable, or UnknownOutcome for a write that may be
     done and cannot be repeated.
 
+    With ``durability="replica"`` a write to a server returns once ``replicas`` of its replicas
+    have it (1 if None); if they do not confirm it in two seconds it raises UnknownOutcome, and the
+    write stays. With Sentinels it is confirmed or repeated until ``wait_s`` is over.
+
     With ``decode``, names and fields are returned as text; ``errors`` is that of ``bytes.decode``.
     Bytes that are no text raise NotText. ::
 
@@ -72,7 +78,7 @@ def open(
     """
     asked, decoder = opening_of(place, **options), decoder_of(decode, errors)
     if asked.url is not None:
-        engine = connect_engine(asked.url, asked.db, asked.wait_s)
+        engine = connect_engine(asked.url, asked.db, asked.wait_s, replicas=asked.replicas)
         return Store(engine, engine.db, decoder)
     if asked.shared:
         from kvstream.shared.engine import SharedEngine  # with redis-py, too

@@ -661,7 +661,10 @@ async def _open_server(url: str, asked: Asked, decoder: Decoder[S]) -> AsyncStor
     await _import_redis()
     if sentinels_of(url) is not None:
         failover = await in_thread(partial(import_module, "kvstream.aio.failover"))
-        found = await in_greenlet(failover.LoopFailoverEngine.open, url, asked.db, asked.wait_s)
+        found = await in_greenlet(
+            failover.LoopFailoverEngine.open, url, asked.db, asked.wait_s, asked.replicas
+        )
         return AsyncStore(found, Store(found, found.db, decoder))
-    engine = await in_greenlet(LoopRemoteEngine.open, url, asked.db)
+    opens = partial(LoopRemoteEngine.open, url, asked.db, replicas=asked.replicas)
+    engine = await in_greenlet(opens)
     return AsyncStore(engine, Store(engine, engine.db, decoder))

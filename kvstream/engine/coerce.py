@@ -26,6 +26,8 @@ Seconds = float
 Policy = RefPolicy | Literal["KEEPREF", "DELREF", "ACKED"]
 Mode = NackMode | Literal["SILENT", "FAIL", "FATAL"]
 Level = Durability | Literal["archive", "always", "everysec", "no"]
+REPLICA = "replica"
+"""The durability of writes to a server that its replicas must have before the call returns."""
 HasID = Entry[Any] | BareEntry | PendingEntry[Any]
 IDs = IDLike | HasID | Iterable[IDLike | HasID]
 _HAS_ID = (Entry, BareEntry, PendingEntry)
@@ -71,10 +73,11 @@ class StoreSettings(_Settings, total=False):
 class PlaceSettings(_Settings, total=False):
     """The options of ``kvstream.open`` and ``kvstream.aio.open``: None leaves one to the place."""
 
-    durability: Level | None
+    durability: Level | Literal["replica"] | None
     db: int | None
     shared: bool
     wait_s: float | None
+    replicas: int | None
 
 
 NUMBER_MAX = (1 << 63) - 1
@@ -274,6 +277,8 @@ class Asked(NamedTuple):
     shared: bool
     wait_s: float | None
     clock: Clock | None
+    replicas: int
+    """How many replicas must have a write of a server before its call returns; 0: none."""
     settings: dict[str, Any]
     """The options of the store in a directory."""
 
@@ -282,21 +287,26 @@ def opening_of(
     place: AnyPath,
     *,
     db: int | None = None,
-    durability: Level | None = None,
+    durability: Level | Literal["replica"] | None = None,
     read_only: bool = False,
     create: bool = True,
     clock: Clock | None = None,
     shared: bool = False,
     wait_s: float | None = None,
+    replicas: int | None = None,
     **options: Any,
 ) -> Asked:
     """Return what the arguments of ``open`` ask for; InvalidArgument if they contradict the place.
 
-    For a server only ``db`` may be given, and ``wait_s`` for Sentinels; ``create`` is ignored.
+    For a server only ``db``, the durability ``replica`` and its ``replicas`` may be given, and
+    ``wait_s`` for Sentinels; ``create`` is ignored.
     """
     refuse_unknown_options(options)
     url, db = server_url(place), optional(db, "db")
     asks_sentinels = sentinels_of(place) is not None
+    awaited = _replicas_of(url, durability, replicas)
+    if durability == REPLICA:
+        durability = None
     own: dict[str, Any] = {"durability": durability, "clock": clock}
     own |= {"read_only": read_only or None}
     own |= {"shared": shared or None, "wait_s": None if asks_sentinels else wait_s, **options}
@@ -314,7 +324,20 @@ def opening_of(
         )
     level = Durability.EVERYSEC if durability is None else durability
     settings = {"durability": level, "read_only": read_only, "create": create, **options}
-    return Asked(url, db, shared, wait_s, clock_of(clock), settings)
+    return Asked(url, db, shared, wait_s, clock_of(clock), awaited, settings)
+
+
+def _replicas_of(url: str | None, durability: object, replicas: int | None) -> int:
+    """Return how many replicas must have a write; InvalidArgument where none can be awaited."""
+    if durability != REPLICA:
+        if replicas is not None:
+            raise InvalidArgument('replicas is for durability="replica": how many have each write')
+        return 0
+    if url is None:
+        raise InvalidArgument(
+            'durability="replica" is for the URL of a server: a directory has no replicas'
+        )
+    return 1 if replicas is None else at_least_1(replicas, "replicas")
 
 
 def clock_of(clock: Clock | None) -> Clock | None:
@@ -356,7 +379,7 @@ def refuse_unknown_options(options: Iterable[str]) -> None:
     unknown = sorted({*options}.difference(known))
     if not unknown:
         return
-    others = ["db", "clock", "decode", "errors", "shared", "wait_s"]
+    others = ["db", "clock", "decode", "errors", "shared", "wait_s", "replicas"]
     hint = (
         _MEANT_OPTIONS.get(unknown[0])
         or nearest(unknown[0], [*known, *others])
@@ -370,6 +393,7 @@ _MEANT_OPTIONS = {
     "decode_responses": ": did you mean 'decode'?",
     "shared": ": kvstream.open has it, and opens a directory for many processes",
     "wait_s": ": kvstream.open has it, for shared=True and for Sentinels",
+    "replicas": ': kvstream.open has it, for durability="replica" on a server',
     **dict.fromkeys(("host", "port", "username", "password", "ssl"), _ADDRESS),
 }
 """What is meant by options of redis-py, and by those that only some calls have."""

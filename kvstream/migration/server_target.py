@@ -42,7 +42,7 @@ from kvstream.rdb.versions import (
     queue_losses,
     reduce,
 )
-from kvstream.remote.connection import Connection, Word, Words, translate_errors
+from kvstream.remote.connection import Connection, Word, Words, raise_first_error, translate_errors
 from kvstream.remote.replies import members
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.images import (
@@ -497,7 +497,7 @@ def _publish(
     """
     expiry: list[Words] = [("PEXPIREAT", staged, item.expire_at_ms)] if item.expire_at_ms else []
     rename = ("RENAME" if replace else "RENAMENX", staged, item.key)
-    if connection.do_all([*before, *expiry, rename])[-1] == 0:
+    if raise_first_error(connection.try_all([*before, *expiry, rename]))[-1] == 0:
         connection.do("DEL", staged)
         raise RequestError(f"{item.key!r} was created meanwhile: run again to compare it")
 

@@ -42,6 +42,7 @@ from kvstream.errors import (
     UnknownOutcome,
     WrongType,
 )
+from kvstream.remote.replica_acks import NotConfirmed, ReplicaAcks
 from kvstream.remote.replies import sections_of
 from kvstream.resp import may_poll, waits
 from kvstream.types.urls import server_url
@@ -88,13 +89,6 @@ class ReplyLate(ServerUnavailable):
 
 class WriteLate(UnknownOutcome):
     """The reply to a write did not come in time."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return UnknownOutcome, self.args
-
-
-class NotConfirmed(UnknownOutcome):
-    """A write was done, and replicas did not confirm it in time: a failover may lose it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return UnknownOutcome, self.args
@@ -577,6 +571,8 @@ class Connection:
         self._unblocks = False
         """Whether ``make_unblock`` may end waits: a link asks for its client ID before it waits."""
         self._closed = False
+        self.acks: ReplicaAcks | None = None
+        """What writes wait for, if for more than their replies."""
         self.check_link: Callable[[Link], None] | None = None
         """Called with each new connection before it is used; raises to refuse it."""
         settings = client.connection_pool.connection_kwargs
@@ -639,6 +635,8 @@ class Connection:
                 if self._closed:
                     raise StoreClosed
             reply = link.ask(words)
+            if reply and self.acks is not None and words[0] == "XREADGROUP":
+                reply = self.acks.checked(reply, link.ask_all([self.acks.words])[0], self.place)
         except self._refusals:
             self.give_back(link)
             raise
@@ -736,6 +734,10 @@ class Connection:
 
     def do(self, *words: Word) -> Any:
         """Return the reply to a command that changes something."""
+        acks = self.acks
+        if acks is not None and words[0] not in _READS:
+            reply, count = self._all(lambda link: link.ask_all([words, acks.words]), writing=True)
+            return acks.checked(reply, count, self.place)
         try:
             return self._execute(*words)
         except self._errors as error:
@@ -751,14 +753,16 @@ class Connection:
         sent = list(commands)
         return raise_first_error(self._all(lambda link: link.transaction(sent), writing=False))
 
-    def do_all(self, commands: Iterable[Words]) -> list[Any]:
-        """Run commands in one transaction, and return their replies; raise the first error."""
-        return raise_first_error(self.try_all(commands))
-
     def try_all(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands in one transaction, and return their replies, errors among them."""
         sent = list(commands)
-        return self._all(lambda link: link.transaction(sent), writing=True)
+        return self._all(lambda link: self.transact(link, sent), writing=True)
+
+    def transact(self, link: Link, commands: Sequence[Words]) -> list[Any]:
+        """Run writes as ``Link.transaction`` does; return once the replicas have them."""
+        replies, acks = link.transaction(commands), self.acks
+        counts = [] if acks is None else link.ask_all([acks.words])
+        return replies if acks is None else acks.checked(replies, counts[0], self.place)
 
     def do_many(self, commands: Iterable[Words]) -> list[Any]:
         """Pipeline commands without a transaction, and raise the first error."""

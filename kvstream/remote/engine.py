@@ -65,6 +65,7 @@ from kvstream.remote.connection import (
 )
 from kvstream.remote.given_back import GivenBack
 from kvstream.remote.operations import OPERATIONS, call_of, needs_of
+from kvstream.remote.replica_acks import ReplicaAcks
 from kvstream.remote.replies import group_info_of, sections_of, stream_info_of, unix_ms
 from kvstream.storage.contexts import contextmanager
 from kvstream.types.clock import Clock, SystemClock
@@ -96,8 +97,10 @@ class RemoteEngine:
         db: int | None = None,
         connect_s: float = CONNECT_S,
         reply_s: float = REPLY_S,
+        replicas: int = 0,
     ) -> None:
         self.url, self._connect_s, self._reply_s = url, connect_s, reply_s
+        self._replicas = replicas
         self._check_link: Callable[[Link], None] | None = None
         first = self._connect(db)
         self.db = first.db
@@ -125,12 +128,14 @@ class RemoteEngine:
         connect_s: float = CONNECT_S,
         reply_s: float = REPLY_S,
         greet_s: float | None = None,
+        replicas: int = 0,
     ) -> Self:
         """Return the engine of the server at a URL; ``db`` None: the database that it names.
 
         ``greet_s``: the seconds to wait for its first connection and reply, by default
-        ``connect_s``. Raises InvalidArgument for a wrong URL, ServerUnavailable, AccessDenied, and
-        ClientMissing if redis-py is not installed.
+        ``connect_s``. ``replicas``: how many must have a write before its call returns. Raises
+        InvalidArgument for a wrong URL, ServerUnavailable, AccessDenied, and ClientMissing if
+        redis-py is not installed.
         """
         greet_s = connect_s if greet_s is None else greet_s
         # The first connection has the shorter timeout: a port that accepts and then stays silent,
@@ -140,11 +145,13 @@ class RemoteEngine:
             first.greet()
         finally:
             first.close()
-        return cls(url, db, connect_s, reply_s)
+        return cls(url, db, connect_s, reply_s, replicas)
 
     def _connect(self, db: int | None) -> Connection:
         made = self.connection_type(connect(self.url, self._connect_s, self._reply_s), db)
         made.check_link = self._check_link
+        if self._replicas:
+            made.acks = ReplicaAcks(self._replicas, made.block_s_max)
         return made
 
     def check_links(self, check: Callable[[Link], None]) -> None:
@@ -644,7 +651,7 @@ class Transaction:
             return
         try:
             replies = self._send(
-                self._connection, lambda link: link.transaction(words), writing=True
+                self._connection, partial(self._connection.transact, commands=words), writing=True
             )
         except Conflict:
             self._refuse_lost_leases(self._connection)

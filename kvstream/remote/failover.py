@@ -37,7 +37,6 @@ from kvstream.remote.connection import REPLY_S as LONGEST_S
 from kvstream.remote.connection import (
     Connection,
     ConnectionLost,
-    NotConfirmed,
     NotPrimary,
     ReplyLate,
     ReplyLost,
@@ -49,6 +48,7 @@ from kvstream.remote.connection import (
 )
 from kvstream.remote.engine import RemoteEngine
 from kvstream.remote.repeating import Ends, RepeatingEngine, never
+from kvstream.remote.replica_acks import NotConfirmed
 from kvstream.remote.sentinels import Address, Asker, require_primary, role_of
 from kvstream.types.clock import Clock, SystemClock, monotonic
 from kvstream.types.ids import AddID
@@ -63,7 +63,7 @@ WAIT_S = 30.0
 CONNECT_S = 2.0
 """Timeout of connecting to a server, and of its first replies."""
 REPLY_S = 10.0
-"""Timeout of a reply: a machine that has lost its power ends no connection."""
+"""The longest timeout of a reply: a machine that has lost its power ends no connection."""
 PAUSE_S, PAUSE_MAX_S = 0.05, 0.5
 """The first and the longest pause between two rounds of questions."""
 NOTHING_BYTES = 64
@@ -95,10 +95,16 @@ class FailoverEngine(RepeatingEngine):
     ended = "the primary has changed"
 
     def __init__(
-        self, url: str, sentinels: Sentinels, db: int | None = None, wait_s: float = WAIT_S
+        self,
+        url: str,
+        sentinels: Sentinels,
+        db: int | None = None,
+        wait_s: float = WAIT_S,
+        replicas: int = 0,
     ) -> None:
         """Begin without a primary; ``open`` looks for it."""
         self.url, self._sentinels, self._wait_s = url, sentinels, wait_s
+        self._replicas = replicas
         self.db = int(sentinels.db) if db is None else db
         self.place = sentinels.shown
         self.options = StoreOptions(databases=DATABASES_MAX)
@@ -117,17 +123,20 @@ class FailoverEngine(RepeatingEngine):
         self._reset_calls()
 
     @classmethod
-    def open(cls, url: str, db: int | None = None, wait_s: float | None = None) -> Self:
+    def open(
+        cls, url: str, db: int | None = None, wait_s: float | None = None, replicas: int = 0
+    ) -> Self:
         """Return the engine of the primary that the Sentinels of a URL name.
 
-        ``wait_s`` None: that of the URL, else 30 seconds. Raises InvalidArgument for a wrong URL,
+        ``wait_s`` None: that of the URL, else 30 seconds. ``replicas``: how many must have a write
+        before its call returns. Raises InvalidArgument for a wrong URL,
         AccessDenied, ServerUnavailable, which says what each Sentinel has said, and ClientMissing.
         """
         sentinels = sentinels_of(url)
         if sentinels is None:
             raise InvalidArgument("not a URL of Sentinels")
         given = sentinels.wait_s if wait_s is None else wait_s
-        engine = cls(url, sentinels, db, WAIT_S if given is None else given)
+        engine = cls(url, sentinels, db, WAIT_S if given is None else given, replicas)
         engine._get_engine(None)
         return engine
 
@@ -197,7 +206,9 @@ class FailoverEngine(RepeatingEngine):
     def _connect(self, address: Address) -> RemoteEngine:
         """Return the engine of a server, if that is a primary."""
         url = self._sentinels.server(*address)
-        engine = self.server_type.open(url, self.db, CONNECT_S, REPLY_S)
+        # Half of the call's time, so that a silent primary leaves time to find the next one.
+        reply_s = min(max(self._wait_s / 2, CONNECT_S), REPLY_S)
+        engine = self.server_type.open(url, self.db, CONNECT_S, reply_s, replicas=self._replicas)
         engine.check_links(require_primary)
         try:
             engine.connection().greet()

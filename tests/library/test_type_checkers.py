@@ -144,6 +144,6 @@ def test_a_program_has_no_error_and_each_mistake_is_found(
 def test_type_checkers_know_every_option_of_a_store() -> None:
     known = {each.name for each in fields(StoreOptions)} | {"clock", "db"}
     assert set(StoreSettings.__annotations__) == known
-    assert set(PlaceSettings.__annotations__) == known | {"shared", "wait_s"}
+    assert set(PlaceSettings.__annotations__) == known | {"shared", "wait_s", "replicas"}
     options, settings = get_type_hints(StoreOptions), get_type_hints(StoreSettings)
     assert all(settings[name] == kind for name, kind in options.items() if name != "durability")

@@ -238,7 +238,9 @@ def _commit(store: Store) -> bool:
 
 
 def test_a_killed_primary_is_followed_and_each_add_is_there_once(pair: Pair) -> None:
-    with kvstream.open(pair.url) as store:
+    for node in pair.nodes:  # the client alone waits for the replica
+        node.client().config_set("replica-acks", 0)
+    with kvstream.open(pair.url, durability="replica") as store:
         adding = Adding(store, "killed")
         until(lambda: len(adding.added) > 50, "some adds", 0.05)
         queue = Queue(store, "jobs", lease=TOLD_S)
