@@ -318,7 +318,7 @@ def _export_table(
 
     if str(file) == "-":
         raise click.UsageError(f"{kind} needs a FILE: it is not written to stdout")
-    optional_package("pyarrow")
+    optional_package("pyarrow", extra="arrow")
     if file.exists() and not options["overwrite"]:
         raise RequestError(f"{file} exists: replace it with --overwrite")
     with session.reading() as store:

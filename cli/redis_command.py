@@ -22,6 +22,7 @@ from kvstream.errors import (
     InvalidArgument,
     KVStreamError,
     RequestError,
+    install_command,
     naming_stream,
 )
 
@@ -44,7 +45,7 @@ def cmd(session: Session, out: Output, /, words: tuple[str, ...]) -> None:
 
     The reply is shown as by redis-cli, and with --json as {"reply": ...}. Options go before
     COMMAND, since all words after it belong to it. A directory needs no server: the command runs in
-    this process, with redis-py (kvstream[server]). One reply is shown and the connection ends, so
+    this process, with redis-py (the extra "server"). One reply is shown and the connection ends, so
     MONITOR, SUBSCRIBE, MULTI and the like are refused. The exit code is 1 for an error reply.
     """
     argv = [os.fsencode(word) for word in words]
@@ -138,7 +139,7 @@ def _run(store: "Store", argv: Sequence[bytes]) -> Any:
     try:
         import redis
     except ModuleNotFoundError:
-        raise ClientMissing("this needs redis-py: pip install 'kvstream[server]'") from None
+        raise ClientMissing(f"this needs redis-py: {install_command('server')}") from None
     from kvstream.inprocess import connect
     from kvstream.remote.connection import error_of, name_classes
 

@@ -36,7 +36,7 @@ write a checkpoint and open that; or run a server (`serve`) on the store, and us
 ## On a server
 
 `kvstream --url URL COMMAND` runs the same commands on a server, kvstream's or Redis's from 7.0
-on, with the same output and exit codes. It needs redis-py: `pip install 'kvstream[server]'`. The
+on, with the same output and exit codes. It needs redis-py: `pip install 'kvstream-db[server]'`. The
 URL is `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]`, `rediss://...` for TLS, or
 `unix:///PATH[?db=DB]`. In a password, write `/`, `:`, `@`, `%` and `#` as `%2F`, `%3A`, `%40`,
 `%25` and `%23`. A URL with a password belongs in `KVSTREAM_URL`: other users of the machine can

@@ -33,8 +33,8 @@ FORMATS = ("parquet", "json", "csv", "avro", "orc")
 def spark(ctx: click.Context, /, **options: Any) -> None:
     """Run Apache Spark jobs on whole streams.
 
-    They need `pip install 'kvstream[spark]'`. After any failure a job can be run again. A FOLDER is
-    a path or any other place that Spark knows, such as s3a:// or hdfs://. To submit a job to a
+    They need `pip install 'kvstream-db[spark]'`. After any failure a job can be run again. A FOLDER
+    is a path or any other place that Spark knows, such as s3a:// or hdfs://. To submit a job to a
     cluster, run `spark-submit pyspark_kvstream.py --store DIR spark JOB ...`.
     """
     ctx.obj = options

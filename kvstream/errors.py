@@ -68,6 +68,9 @@ from typing import Any, ClassVar, Self, TypeVar
 T = TypeVar("T")
 E = TypeVar("E", bound="KVStreamError")
 
+DISTRIBUTION = "kvstream-db"
+"""The project's name on PyPI, where ``kvstream`` is another project."""
+
 _UNKNOWN = object()
 _SHOWN_MAX = 60
 """How many characters of a wrong value an error message shows."""
@@ -158,14 +161,22 @@ def no_choice(text: str, value: object, known: Iterable[str]) -> "InvalidArgumen
     return InvalidArgument(text).with_detail(f"{show(value)}{nearest(str(value), known)}")
 
 
-def optional_package(module: str, package: str = "") -> Any:
-    """Import a module of a package; ClientMissing tells what to install, by default the module."""
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of kvstream."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def optional_package(module: str, package: str = "", *, extra: str = "") -> Any:
+    """Import a module of a package; ClientMissing names the command that installs it.
+
+    The package has the module's name by default; ``extra`` is kvstream's extra that contains it.
+    """
     try:
         return import_module(module)
     except ModuleNotFoundError:
-        package = package or module
-        extra = "'kvstream[arrow]'" if package == "pyarrow" else package
-        raise ClientMissing(f"this needs {package}: pip install {extra}") from None
+        package = package or module.partition(".")[0]
+        command = install_command(extra) if extra else f"pip install {package}"
+        raise ClientMissing(f"this needs {package}: {command}") from None
 
 
 def advise(text: str) -> None:

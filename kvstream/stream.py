@@ -709,7 +709,7 @@ class Stream(Public, Generic[S]):
     def _table_read(
         self, start: BoundLike, end: BoundLike, schema: ArrowSchema, prefix: str
     ) -> StreamRead:
-        optional_package("pyarrow")
+        optional_package("pyarrow", extra="arrow")
         from kvstream.arrow.batches import StreamRead
 
         def last() -> StreamID:

@@ -15,6 +15,7 @@ import pytest
 
 import kvstream.cli
 import kvstream.meta
+from kvstream.errors import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE_FOLDERS = ("kvstream", "meta", "cli", "demo", "bench")
@@ -42,6 +43,26 @@ def setuptools_table() -> dict[str, object]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     table: dict[str, object] = project["tool"]["setuptools"]
     return table
+
+
+def install_commands() -> Iterator[tuple[Path, str]]:
+    """Yield what the code, the docs and the build would have pip install as kvstream."""
+    files = (ROOT / name for name in ("README.md", "CHANGELOG.md", "design.md", "pyproject.toml"))
+    for path in (*files, *sources(), *(ROOT / "docs").rglob("*")):
+        if path.is_file():
+            for words in re.findall(r"pip install ([^`\n]*)", path.read_text()):
+                yield from ((path, word) for word in re.findall(r"kvstream[\w.-]*", words))
+            yield from (
+                (path, name) for name in re.findall(r"(kvstream[\w-]*)\[[a-z]", path.read_text())
+            )
+
+
+def test_the_package_of_another_project_is_never_installed() -> None:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert table["project"]["name"] == DISTRIBUTION
+    found = list(install_commands())
+    assert len(found) > 10
+    assert [(path, name) for path, name in found if name != DISTRIBUTION] == []
 
 
 @pytest.mark.parametrize(("package", "folder"), [(kvstream.meta, "meta"), (kvstream.cli, "cli")])

@@ -15,7 +15,7 @@ from kvstream.cli.output import Output, progress_bar, summary_options
 from kvstream.cli.parameters import Name, Type, example, stream_argument
 from kvstream.cli.session import RETRY_PAUSE_S, DirectorySession, Session, stream_or_free
 from kvstream.cli.tables import plural, printable
-from kvstream.errors import ClientMissing, RequestError, StoreError, UnknownOutcome
+from kvstream.errors import ClientMissing, RequestError, StoreError, UnknownOutcome, install_command
 from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def _table_lines(file: BinaryIO, kind: str, label: str, prefix: str) -> BinaryIO
     try:
         from kvstream.cli.importing.tables import table_lines
     except ModuleNotFoundError:
-        raise ClientMissing(f"{kind} needs pyarrow: pip install 'kvstream[arrow]'") from None
+        raise ClientMissing(f"{kind} needs pyarrow: {install_command('arrow')}") from None
     return table_lines(file, kind, label, prefix)
 
 

@@ -105,9 +105,7 @@ def _take_head(name: str, parts: Iterator[bytes]) -> tuple[bytes, bytes]:
 
 
 def _cipher(key: Key, salt: bytes) -> Any:
-    aead: Any = optional_package(
-        "cryptography.hazmat.primitives.ciphers.aead", "'kvstream[archive]'"
-    )
+    aead: Any = optional_package("cryptography.hazmat.primitives.ciphers.aead", extra="archive")
     return aead.AESGCM(key.of_object(salt))
 
 

@@ -58,9 +58,8 @@ class Key:
         return hmac(self._names, bytes.fromhex(digest), "sha256").hex()
 
     def _derive(self, purpose: bytes, salt: bytes | None = None) -> bytes:
-        package = "'kvstream[archive]'"
-        kdf: Any = optional_package("cryptography.hazmat.primitives.kdf.hkdf", package)
-        hashes: Any = optional_package("cryptography.hazmat.primitives.hashes", package)
+        kdf: Any = optional_package("cryptography.hazmat.primitives.kdf.hkdf", extra="archive")
+        hashes: Any = optional_package("cryptography.hazmat.primitives.hashes", extra="archive")
         info = b"kvstream archive " + purpose
         derived: bytes = kdf.HKDF(hashes.SHA256(), KEY_BYTES, salt, info).derive(self._secret)
         return derived

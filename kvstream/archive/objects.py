@@ -119,7 +119,7 @@ def _open(url: str) -> Objects:
             f"an archive is a URL of {', '.join(scheme + '://' for scheme in SCHEMES)}, such as "
             f"s3://bucket/orders or file:///mnt/disk/orders, not {url!r}"
         )
-    optional_package("zstandard", "'kvstream[archive]'")
+    optional_package("zstandard", extra="archive")
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise InvalidArgument(f"give an absolute path: file:///mnt/disk/orders, not {url!r}")
@@ -252,7 +252,7 @@ class Bucket(Objects):
                 "of that: start it with spawn, or reach archives in children only"
             )
         self.url = url
-        self._api: Any = optional_package("obstore", "'kvstream[archive]'")
+        self._api: Any = optional_package("obstore", extra="archive")
         self._absent = self._api.exceptions.NotFoundError, FileNotFoundError
         _has_used_obstore = True
         try:

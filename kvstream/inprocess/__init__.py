@@ -11,7 +11,7 @@ from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvstream.errors import InvalidArgument, nearest
+from kvstream.errors import InvalidArgument, install_command, nearest
 from kvstream.store import Store
 from kvstream.types.options import StoreOptions
 from kvstream.types.urls import AnyPath
@@ -78,7 +78,7 @@ def _check_installed() -> None:
     try:
         import redis  # noqa: F401
     except ImportError:
-        raise ImportError("redis-py is needed here: pip install 'kvstream[server]'") from None
+        raise ImportError(f"redis-py is needed here: {install_command('server')}") from None
 
 
 def _client(make: Callable[..., T], store: Store | AnyPath, options: dict[str, Any]) -> T:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from kvstream.errors import RequestError, show
+from kvstream.errors import RequestError, install_command, show
 from kvstream.migration.copy import CopyOptions, Outcome
 from kvstream.migration.items import PlannedTarget, Source, Target
 from kvstream.migration.server import Server, Version, is_refused
@@ -59,7 +59,7 @@ def find_refused(
     try:
         trial = _Trial(target)
     except NoLua:
-        why = "it cannot be checked without the package lupa: pip install 'kvstream[server]'"
+        why = f"it cannot be checked without the package lupa: {install_command('server')}"
         return dict.fromkeys(libraries, why)
     return _try_all(libraries, others, trial.refusal)
 

@@ -41,6 +41,7 @@ from kvstream.errors import (
     Unblocked,
     UnknownOutcome,
     WrongType,
+    install_command,
 )
 from kvstream.remote.replica_acks import NotConfirmed, ReplicaAcks
 from kvstream.remote.replies import sections_of
@@ -298,9 +299,7 @@ _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 FORM = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://... or unix:///PATH[?db=DB]"
 
 
-CLIENT_MISSING = (
-    "redis-py, which talks to servers, is not installed: pip install 'kvstream[server]'"
-)
+CLIENT_MISSING = f"redis-py, which talks to servers, is not installed: {install_command('server')}"
 
 
 def require_client() -> None:

@@ -1,7 +1,7 @@
 """The Apache Spark data source: streams as DataFrames, read in parallel and written in bulk.
 
 ``session`` starts a Spark session in which ``format("kvstream")`` works; ``register`` adds the
-format to an existing session. Install with ``pip install 'kvstream[spark]'``.
+format to an existing session. Install with ``pip install 'kvstream-db[spark]'``.
 """
 
 from kvstream.spark.spark_session import (

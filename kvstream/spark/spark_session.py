@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvstream.errors import KVStreamError
+from kvstream.errors import KVStreamError, install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def prepare_java() -> Path:
     if bundled is None:
         raise JavaMissing(
             f"Spark needs Java {JAVA_LEAST} or newer, and none was found: "
-            "pip install 'kvstream[spark]' installs one"
+            f"{install_command('spark')} installs one"
         )
     home = _wrap(bundled)
     os.environ["JAVA_HOME"] = str(home)
@@ -237,7 +237,7 @@ def is_running() -> bool:
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError:
-        raise SparkMissing("PySpark is not installed: pip install 'kvstream[spark]'") from None
+        raise SparkMissing(f"PySpark is not installed: {install_command('spark')}") from None
     return SparkSession.getActiveSession() is not None
 
 

@@ -179,8 +179,8 @@ def test_batches_are_bounded_by_entries_and_bytes(orders: Stream) -> None:
 @pytest.mark.parametrize(
     ("call", "package", "install"),
     [
-        ("to_arrow", "pyarrow", "'kvstream[arrow]'"),
-        ("iter_batches", "pyarrow", "'kvstream[arrow]'"),
+        ("to_arrow", "pyarrow", "'kvstream-db[arrow]'"),
+        ("iter_batches", "pyarrow", "'kvstream-db[arrow]'"),
         ("to_pandas", "pandas", "pandas"),
         ("to_polars", "polars", "polars"),
     ],

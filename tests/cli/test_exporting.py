@@ -374,4 +374,4 @@ def test_a_table_without_pyarrow_is_refused(
 
     monkeypatch.setattr("kvstream.errors.import_module", missing)
     said = orders("export", "orders", str(tmp_path / "o.parquet"), code=5).stderr
-    assert "pip install 'kvstream[arrow]'" in said
+    assert "pip install 'kvstream-db[arrow]'" in said

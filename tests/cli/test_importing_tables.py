@@ -207,4 +207,4 @@ def test_a_table_needs_pyarrow(kvstream: Program, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delitem(sys.modules, "kvstream.cli.importing.tables")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     refused = kvstream("import", "s", name, code=5).stderr
-    assert "parquet needs pyarrow: pip install 'kvstream[arrow]'" in refused
+    assert "parquet needs pyarrow: pip install 'kvstream-db[arrow]'" in refused

@@ -238,7 +238,7 @@ def test_without_redis_py_the_error_explains_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     shown = refusal("--url", "redis://127.0.0.1", "ls", code=5)
-    assert "pip install 'kvstream[server]'" in shown
+    assert "pip install 'kvstream-db[server]'" in shown
     assert completed("--url", "redis://127.0.0.1") == []
 
 

@@ -62,7 +62,7 @@ def test_without_redis_py_one_line_says_how_to_install_it(tmp_path: Path, functi
         "except ImportError as error:\n"
         "    print(error)",
     )
-    assert shown == "redis-py is needed here: pip install 'kvstream[server]'\n"
+    assert shown == "redis-py is needed here: pip install 'kvstream-db[server]'\n"
     assert not (tmp_path / "data").exists()
 
 

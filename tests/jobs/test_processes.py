@@ -329,4 +329,4 @@ def test_without_redis_py_the_command_says_what_to_install(tmp_path: Path) -> No
     run = [sys.executable, "-c", program, "work", "app:jobs"]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode != 0
-    assert re.fullmatch(r"Error: redis-py.*: pip install 'kvstream\[server\]'\n", done.stderr)
+    assert re.fullmatch(r"Error: redis-py.*: pip install 'kvstream-db\[server\]'\n", done.stderr)

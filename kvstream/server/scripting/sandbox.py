@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from kvstream.commands.args import text
-from kvstream.errors import RequestError
+from kvstream.errors import RequestError, install_command
 
 SPARE: Final = 1 << 20
 """Bytes below the limit of memory: with less left, a script gets no more replies."""
@@ -146,7 +146,7 @@ class NoLua(RequestError):
     """The package lupa is not installed."""
 
     def __init__(self) -> None:
-        super().__init__("scripts need the package lupa: pip install 'kvstream[server]'")
+        super().__init__(f"scripts need the package lupa: {install_command('server')}")
 
 
 class Interpreter:

@@ -76,7 +76,7 @@ def test_without_prometheus_client_the_error_names_the_package_to_install(
 ) -> None:
     monkeypatch.delitem(sys.modules, "kvstream.server.metrics.exposition", raising=False)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(InvalidArgument, match=r"pip install 'kvstream\[server\]'"):
+    with pytest.raises(InvalidArgument, match=r"pip install 'kvstream-db\[server\]'"):
         Service(served.listener)
 
 

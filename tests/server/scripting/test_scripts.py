@@ -161,7 +161,7 @@ def test_without_lupa_one_error_names_the_package_to_install(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "lupa.lua51", None)
     said = server.client().ask("EVAL", "return 1", "0")
-    assert said == b"-ERR scripts need the package lupa: pip install 'kvstream[server]'\r\n"
+    assert said == b"-ERR scripts need the package lupa: pip install 'kvstream-db[server]'\r\n"
 
 
 @pytest.mark.parametrize("name", ["redis82_port", "served"])
