@@ -725,13 +725,16 @@ def _take(
 
 
 def finish(
-    messages: Sequence[Message[S]], results: Iterable[tuple[Name, FieldsLike, Seconds]] = ()
-) -> None:
+    messages: Sequence[Message[S]],
+    results: Iterable[tuple[Name, FieldsLike, Seconds]] = (),
+    unless: Sequence[Name] = (),
+) -> bool:
     """Acknowledge and delete messages of one store, and add their results, in one commit.
 
     A result is an entry of a stream of its own: the key, the fields, and the seconds for which the
-    key is kept. Raises LeaseLost, and nothing is done, if the lease of one message is lost. In an
-    open transaction, which is undone then, all messages must be of one stream.
+    key is kept. If one of the keys ``unless`` exists, nothing is done, and False is returned.
+    Raises LeaseLost, and nothing is done, if the lease of one message is lost. In an open
+    transaction, which is undone then, all messages must be of one stream.
     """
     by_stream: dict[tuple[Queue[S], bytes, bytes], list[Message[S]]] = {}
     for message in messages:
@@ -745,10 +748,15 @@ def finish(
     with store.brief_transaction() if len(by_stream) > 1 else nullcontext():
         for (queue, name, consumer), some in by_stream.items():
             tokens = [*map(_TOKEN_OF, some)]
-            queue._engine.run(leases.finish, name, queue._group, consumer, tokens, made)
-            made = []
+            names = [*map(store.name_of, unless)]
+            if not queue._engine.run(
+                leases.finish, name, queue._group, consumer, tokens, made, names
+            ):
+                return False
+            made, unless = [], ()
     for message in messages:
         message._settled = True
+    return True
 
 
 def _purge(stream: Stream[S], group: Group[S]) -> int:

@@ -67,7 +67,7 @@ class Store(Public, Generic[S]):
         {
             *("brief_transaction", "discard_load", "engine", "engine_type", "every", "name_of"),
             "has_transaction",
-            *("now_ms", "own_engine", "rows", "run", "unfinished_loads", "url"),
+            *("now_ms", "own_engine", "rows", "run", "unfinished_loads", "url", "watches_reads"),
         }
     )
 
@@ -98,6 +98,11 @@ class Store(Public, Generic[S]):
     def own_engine(self) -> Engine | None:
         """The engine if this process owns the store, else None: another process has it."""
         return self._engine.own_engine  # type: ignore[no-any-return]
+
+    @property
+    def watches_reads(self) -> bool:
+        """Whether ``transaction`` raises Conflict if others change what it has read."""
+        return not isinstance(self._engine, Engine)
 
     @property
     def url(self) -> str:

@@ -73,7 +73,8 @@ def list_jobs(
 
     These are the jobs in queues, those that failed, and those whose result is kept. A job is
     scheduled (delayed), queued, running, retrying (it failed and is to be tried again), waiting (a
-    workflow; the error is what it waits for), done, failed or cancelled.
+    workflow, or a job that depends on others; the error is what it waits for), done, failed or
+    cancelled.
     """
     from kvstream.cli.queues.stored_jobs import StoredJobs, jobs_of
 

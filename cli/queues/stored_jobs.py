@@ -7,6 +7,7 @@ the results.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from kvstream.cli.tables import printable
 from kvstream.errors import InvalidArgument, NoGroup, RequestError, WrongType
 from kvstream.jobs import Jobs
 from kvstream.jobs.arguments import unpack
+from kvstream.jobs.dependents import AFTER, DEPENDENTS, WHERE, text_of
 from kvstream.jobs.handle import RETRY, JobHandle, state_of
 from kvstream.jobs.history.log import HISTORY, WORKFLOW, WorkflowLog
 from kvstream.jobs.job import Job, Refused, creation_ms
@@ -35,6 +37,7 @@ _PENDING_MAX = 100 * _PAGE
 """Pending entries that are read for one page: deleted entries may be pending too."""
 _RESULT, _WORKFLOW, _HISTORY = ":result:", f":{WORKFLOW}:", f":{HISTORY}:"
 _NOTES = f":{NOTES}:"
+_AFTER, _DEPENDENTS = f":{AFTER}:", f":{DEPENDENTS}:"
 
 
 class StoredJobs(Jobs):
@@ -50,7 +53,7 @@ class StoredJobs(Jobs):
 
     def _keys(self) -> list[bytes]:
         store, name = self.store, self.name.encode("utf-8", "surrogateescape")
-        parts = (_RESULT, _WORKFLOW, _HISTORY, _NOTES)
+        parts = (_RESULT, _WORKFLOW, _HISTORY, _NOTES, _AFTER, _DEPENDENTS)
         others = (name + DEAD_SUFFIX, *(name + part.encode() for part in parts))
         keys = [key for key in store.scan_keys(name + b":*") if not key.startswith(others)]
         return sorted(key for key in (name, *keys) if store.type(key) == "stream")
@@ -115,12 +118,13 @@ def _arguments(job: Job) -> tuple[Any, Any]:
 
 
 def jobs_of(jobs: StoredJobs) -> Iterator[dict[str, Any]]:
-    """Yield workflows, then jobs in queues, then those that failed, then those with results."""
+    """Yield workflows, jobs that wait for others, in queues, that failed, and with results."""
     queues, shown = jobs.queues(), set[str]()
     for row in _workflows(jobs):
         shown.add(row["id"])
         yield row
     workflows = frozenset(shown)
+    yield from (row for row in _dependent(jobs) if row["id"] not in workflows)
     was_redriven = any(queue.redrive_status() for queue in queues)
     for queue in queues:
         for stream in queue.streams():
@@ -166,6 +170,17 @@ def _workflows(jobs: StoredJobs) -> Iterator[dict[str, Any]]:
         }
 
 
+def _dependent(jobs: StoredJobs) -> Iterator[dict[str, Any]]:
+    """Yield the jobs that wait for others."""
+    prefix = f"{jobs.name}{_AFTER}"
+    for key in jobs.store.scan_keys(f"{prefix}*"):
+        with suppress(WrongType):  # a key of another program
+            for entry in jobs.store.stream(key).range(count=1):
+                number = len(jobs.store.stream(key)) - 1
+                for row in _readable(entry.fields, entry.id, "waiting", entry.fields.get(WHERE)):
+                    yield {**row, "error": text_of(number)}
+
+
 def _waiting(stream: Stream) -> Iterator[dict[str, Any]]:
     for message in read_delayed(stream):
         yield from _readable(message.fields, message.ticket, "scheduled", stream.key)
@@ -186,7 +201,7 @@ def _in_stream(stream: Stream, jobs: StoredJobs) -> Iterator[dict[str, Any]]:
 
 
 def _readable(
-    fields: Fields, where: StreamID | Ticket, status: str, queue: bytes
+    fields: Fields, where: StreamID | Ticket, status: str, queue: bytes | None
 ) -> Iterator[dict[str, Any]]:
     try:
         yield _row(fields, where, status, queue)

@@ -20,12 +20,22 @@ from kvstream.errors import (
     AccessDenied,
     ClientMissing,
     InvalidArgument,
+    RequestError,
     nearest,
     part_done,
     show,
 )
 from kvstream.jobs import schedules
 from kvstream.jobs.arguments import check_format, pack
+from kvstream.jobs.dependents import (
+    AFTER,
+    DEPENDENTS,
+    ENDED,
+    dependents_key,
+    nudge_dependents,
+    tell_dependents,
+    tells_dependents,
+)
 from kvstream.jobs.handle import DONE, JobHandle
 from kvstream.jobs.history.child import (
     LARGE_RESULT,
@@ -39,7 +49,7 @@ from kvstream.jobs.job import ID, Job, id_of, may_be_of_job, to_seconds
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.notes import NOTES
 from kvstream.jobs.schedules import SCHEDULED, Schedule
-from kvstream.jobs.task import Task
+from kvstream.jobs.task import Task, built_in_task
 from kvstream.jobs.workflows.canvas import CHUNK, canvas_of, chunk_of
 from kvstream.jobs.workflows.workflow import (
     CANVAS,
@@ -76,7 +86,9 @@ RESULT_TTL_S = 3600.0
 UNKNOWN_GRACE_S = 30.0
 LEASE_S, LEASE_S_MIN = 30.0, 0.2
 """The lease of a job, unless a task has a shorter timeout. Workers extend it while they live."""
-_RESERVED = frozenset({"dead", "result", HISTORY, NOTES, SCHEDULED, WORKFLOW, *PRIORITIES})
+_RESERVED = frozenset(
+    {"dead", "result", AFTER, DEPENDENTS, HISTORY, NOTES, SCHEDULED, WORKFLOW, *PRIORITIES}
+)
 _log = logging.getLogger(__name__)
 
 
@@ -397,6 +409,8 @@ class Jobs(Public):
         task = self.tasks.get(name) or self._built_in.get(name)
         if task is None and name == CANVAS:
             task = self._built_in[name] = canvas_of(self)
+        elif task is None and name == ENDED:
+            task = self._built_in[name] = built_in_task(self, tells_dependents(self), name)
         elif task is None and name.startswith(CHUNK):
             called = self.tasks.get(name.removeprefix(CHUNK))
             if called is not None:
@@ -674,13 +688,14 @@ class Jobs(Public):
         """End a job with its result, in one commit with the writes of the block."""
         assert job.message is not None
         job.ending = True
-        is_told = job.parent is not None and self.store.own_engine is not None
-        parent = None if job.parent is None or is_told else parent_to_nudge(self, job)
+        reads = not self.store.watches_reads
+        parent = None if job.parent is None or reads else parent_to_nudge(self, job)
         try:
             with job.message.transaction() as store:
                 yield store
+                (tell_dependents if reads else nudge_dependents)(self, job)
                 self._end([(job, self._outcome(job))])
-                if is_told:
+                if reads and job.parent is not None:
                     tell_of_result(self, job)
                 else:
                     nudge_parent(self, job, parent)
@@ -696,14 +711,17 @@ class Jobs(Public):
             if len(outcome.get(b"result", b"")) > LARGE_RESULT:
                 self._write_large(job, outcome)
         children = [job for job in jobs if job.parent is not None]
-        if not children:
-            self._end(ended)
+        if not children and self._end(ended, [dependents_key(self, job.id) for job in jobs]):
             return
+        if len(jobs) > 1:
+            raise RequestError("jobs whose ends others wait for end one by one")
         with self.store.brief_transaction():
-            for job in children:
+            for job in jobs:
                 assert job.message is not None
                 job.message.guard()
-                tell_of_result(self, job)
+                tell_dependents(self, job)
+                if job.parent is not None:
+                    tell_of_result(self, job)
             self._end(ended)
 
     def _write_large(self, job: Job, outcome: dict[bytes, Any]) -> None:
@@ -731,10 +749,13 @@ class Jobs(Public):
             return {}
         return {b"status": DONE, b"result": packed, b"format": self.format, b"task": job.task.name}
 
-    def _end(self, ended: Sequence[tuple[Job, Mapping[bytes, Any]]]) -> None:
+    def _end(
+        self, ended: Sequence[tuple[Job, Mapping[bytes, Any]]], unless: Sequence[str] = ()
+    ) -> bool:
         """Acknowledge and delete the messages of jobs, and write their outcomes.
 
-        An empty outcome was written before, or is not kept.
+        An empty outcome was written before, or is not kept. Do nothing, and return False, if one of
+        the keys ``unless`` exists.
         """
         messages, results = [], []
         for job, outcome in ended:
@@ -742,7 +763,7 @@ class Jobs(Public):
             messages.append(job.message)
             if outcome:
                 results.append((self.result_key(job.id).encode(), outcome, job.task.result_ttl))
-        finish(messages, results)
+        return finish(messages, results, unless)
 
     # --- workers --------------------------------------------------------------------------------
 

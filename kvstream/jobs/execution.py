@@ -27,6 +27,7 @@ from kvstream.errors import (
     UnknownOutcome,
     describe,
 )
+from kvstream.jobs.dependents import tell_of_end
 from kvstream.jobs.handle import AWAY_S, FAILED, RETRY
 from kvstream.jobs.history.child import tell_parent
 from kvstream.jobs.job import (
@@ -400,6 +401,8 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
         if recorded and job.id:
             ttl = None if task is None else task.result_ttl
             jobs.record(job.id, FAILED, ttl, _fields_of(job, failure))
+        if job.id:
+            tell_of_end(jobs, job.id, FAILED.decode())
         if job.parent is not None:
             ended = {"error": failure.text, "traceback": failure.trace}
             tell_parent(jobs, job.parent, job.id, FAILED.decode(), ended)

@@ -31,7 +31,14 @@ from kvstream.errors import (
     part_done,
 )
 from kvstream.jobs.arguments import unpack
+from kvstream.jobs.dependents import (
+    cancel_waiting,
+    tell_of_end,
+    text_of,
+    waits_for,
+)
 from kvstream.jobs.history.child import tell_parent
+from kvstream.jobs.history.log import WorkflowLog
 from kvstream.jobs.job import GENERATION, PARENT, AnyJobs, creation_ms, has_id, to_seconds
 from kvstream.jobs.notes import LogLine, Progress, lines_of, progress_of
 from kvstream.operations.ack import acknowledge
@@ -299,12 +306,14 @@ class JobHandle(Generic[R]):
     def status(self) -> str:
         """Where the job is.
 
-        ``"scheduled"`` (delayed), ``"queued"``, ``"running"``, ``"retrying"`` (it failed and is to
-        be tried again), ``"done"``, ``"failed"``, ``"cancelled"``, or ``"unknown"``: it ended
-        longer ago than its result was kept.
+        ``"waiting"`` (for other jobs), ``"scheduled"`` (delayed), ``"queued"``, ``"running"``,
+        ``"retrying"`` (it failed and is to be tried again), ``"done"``, ``"failed"``,
+        ``"cancelled"``, or ``"unknown"``: it ended longer ago than its result was kept.
         """
         if (end := self._end()) is not None:
             return end
+        if self.where is None and waits_for(self._jobs, self.id):
+            return "waiting"
         if self._find_delayed() is not None:
             return "scheduled"
         place = self._find_message()
@@ -316,6 +325,12 @@ class JobHandle(Generic[R]):
         except NoGroup:
             rows = []
         return state_of(rows[0] if rows else None)
+
+    @property
+    def waits_for(self) -> str | None:
+        """What the job waits for, such as ``"2 jobs"`` of ``depends_on``; None if it does not."""
+        found = waits_for(self._jobs, self.id)
+        return text_of(len(found)) if found else None
 
     def _find_delayed(self) -> tuple[Stream, Ticket] | None:
         """Return the stream and ticket of the job's message; None if it is not delayed."""
@@ -371,6 +386,9 @@ class JobHandle(Generic[R]):
         return done
 
     def _cancel(self) -> bool:
+        log = WorkflowLog(self._jobs, self.id)
+        if self.where is None and log.commit(lambda: cancel_waiting(self._jobs, self.id)):
+            return True
         delayed = self._find_delayed()
         if delayed is not None:
             stream, ticket = delayed
@@ -379,6 +397,7 @@ class JobHandle(Generic[R]):
             if stream.cancel(ticket):
                 with part_done(f"the job {self.id} is cancelled"):
                     self._jobs.record(self.id, CANCELLED, self._ttl)
+                    log.commit(lambda: tell_of_end(self._jobs, self.id, CANCELLED.decode()))
                     if message is not None:
                         self._tell_parent(message.fields)
                 return True
@@ -393,6 +412,7 @@ class JobHandle(Generic[R]):
                     if entry is None:
                         return False
                     self._refuse_workflow(entry.fields)
+                    tell_of_end(self._jobs, self.id, CANCELLED.decode())
                     self._tell_parent(entry.fields)
                     group = self._jobs.group.encode()  # no worker may have made it yet
                     self._jobs.store.run(acknowledge, stream.key, group, [entry_id])

@@ -12,6 +12,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    Literal,
     NamedTuple,
     ParamSpec,
     TypedDict,
@@ -25,6 +26,7 @@ from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import Backoff, rules_of
 from kvstream.errors import InvalidArgument, describe, nearest, show
 from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
+from kvstream.jobs.dependents import dependencies_of, message_of, put_after
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.child import Child, start_child
 from kvstream.jobs.job import AnyJobs, Job, Refused, UnknownTask, new_id, to_seconds
@@ -63,13 +65,16 @@ class Options(TypedDict, total=False):
     on_conflict: OnConflict | None
     priority: str | None
     ttl: float | timedelta | None
+    depends_on: Any
+    """Handles of jobs, or their IDs."""
+    if_failed: Literal["wait", "run", "fail"] | None
 
 
 OPTIONS = frozenset(Options.__annotations__)
 """Options that may stand among the arguments of ``enqueue``, unless a parameter has the name."""
 WHEN = frozenset({"delay", "at"})
 """Options that take each other's place."""
-_OF_MESSAGE = OPTIONS - {"key", "unique", "priority"}
+_OF_MESSAGE = OPTIONS - {"key", "unique", "priority", "depends_on", "if_failed"}
 """Options that ``Queue.put`` gets as they are."""
 _NONE: Options = {}
 
@@ -183,6 +188,9 @@ class Task(Public, Generic[P, R_co]):
         makes the name of all arguments. ``on_conflict``: "skip" (the default) returns the handle of
         the first, "replace", "debounce", or "after" (once more, after the first).
         ``priority``: one of those of the Jobs. ``ttl``: not after so many seconds.
+        ``depends_on``: handles of jobs, or their IDs: it starts once all have ended well. If one
+        fails or is cancelled it waits on (``if_failed="wait"``), for a retry that ends well; with
+        "run" it starts all the same, with "fail" it fails too.
         """
         return TaskWithOptions(self, self.merge_options(_NONE, options))
 
@@ -202,12 +210,28 @@ class Task(Public, Generic[P, R_co]):
     ) -> JobHandle[Any]:
         job = self.new_job(args, kwargs, options.get("key"))
         unique = self._unique_name(options.get("unique"), args, kwargs, job)
+        if options.get("depends_on"):
+            return self._enqueue_after(options, job, unique)
         priority = options.get("priority") or self.default_priority
         of_message = {name: value for name, value in options.items() if name in _OF_MESSAGE}
         handle: JobHandle[Any] = self.jobs.put(
             self, job, priority=priority, unique=unique, **of_message
         )
         return handle
+
+    def _enqueue_after(self, options: Options, job: Job, unique: str | None) -> JobHandle[Any]:
+        """Enqueue a job that waits for others."""
+        dependencies = dependencies_of(self.jobs, options)
+        if unique is not None:
+            raise InvalidArgument(
+                f"a job with depends_on cannot be unique: give {self.name} unique=False"
+            )
+        priority = options.get("priority") or self.default_priority
+        stream = self.jobs.queue_of(self).stream_for(priority)
+        put_after(self.jobs, job.id, message_of(job.fields(), stream, options), dependencies)
+        if self.jobs.testing is not None:
+            self.jobs.testing.run()
+        return JobHandle(self.jobs, job.id, self)
 
     @overload
     async def aenqueue(
@@ -476,6 +500,23 @@ class TaskWithOptions(Generic[P, R_co]):
     async def aenqueue(self, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
         """Enqueue a call as ``enqueue`` does, without blocking the event loop."""
         return await asyncio.to_thread(functools.partial(self.enqueue, *args, **kwargs))
+
+
+def built_in_task(jobs: AnyJobs, function: Callable[..., Any], name: str) -> Task[..., Any]:
+    """Return a task of kvstream itself, whose result is not kept."""
+    return Task(
+        jobs,
+        function,
+        name=name,
+        queue="default",
+        retries=100,
+        backoff=None,
+        timeout=None,
+        dead_letter=None,
+        unique=False,
+        priority=None,
+        result_ttl=0,
+    )
 
 
 def _text(value: Any, what: str) -> str:

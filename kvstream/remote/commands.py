@@ -412,6 +412,10 @@ def unlink(db: int, keys: Sequence[bytes]) -> Call:
     return Call(db, tuple(keys), (("UNLINK", *keys),), lambda reply: reply[0])
 
 
+def exists(db: int, keys: Sequence[bytes]) -> Call:
+    return Call(db, tuple(keys), (("EXISTS", *keys),), lambda reply: reply[0])
+
+
 def rename(source: bytes, target: bytes, replace: bool = True) -> Call:
     keys = (key_of(source), key_of(target))
     words: Words = ("RENAME" if replace else "RENAMENX", *keys)

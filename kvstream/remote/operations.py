@@ -118,6 +118,7 @@ OPERATIONS: Mapping[Callable[..., Any], Operation] = {
     copy.copy: Operation(WRITE, of_redis.copy),
     dump.dump: Operation(READ, of_redis.dump),
     dump.restore: Operation(WRITE, of_redis.restore),
+    keyspace.count_all: Operation(READ, of_redis.exists),
     keyspace.delete_all: Operation(SAME_STATE, of_redis.unlink),
     keyspace.exists: Operation(READ, plain("EXISTS", result=bool)),
     keyspace.expire_at: Operation(WRITE, plain("PEXPIREAT", result=bool)),

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from kvstream.engine.interface import AnyEngine
 from kvstream.errors import RequestError, WrongType
-from kvstream.layout.keys import database_of
+from kvstream.layout.keys import database_of, key_of
 from kvstream.operations import append, claim, info, keyspace, watch
 from kvstream.operations.ack import Nack
 from kvstream.operations.queues import leases
@@ -117,9 +117,17 @@ def finish(
     consumer: bytes,
     tokens: Sequence[Token],
     results: Sequence[leases.Result] = (),
-) -> None:
-    """Acknowledge deliveries and add their results in one MULTI, guarded by the leases."""
+    unless: Sequence[bytes] = (),
+) -> bool:
+    """Acknowledge deliveries and add their results in one MULTI, guarded by the leases.
+
+    If one of the keys ``unless`` exists, return False, and nothing is done.
+    """
     with nullcontext() if engine.is_open_here() else engine.transaction():
+        keys = [*map(key_of, unless)]
+        there: int = engine.run(keyspace.count_all, database_of(name), keys) if keys else 0
+        if there:
+            return False
         for token in tokens:
             engine.run(watch.guard, name, group, consumer, *token)
         now_ms = engine.clock.now_ms() if results else 0
@@ -127,3 +135,4 @@ def finish(
             engine.run(append.add, result.name, result.value, result.names)
             engine.run(keyspace.expire_at, result.name, now_ms + result.ttl_ms)
         engine.run(leases.ack_delete, name, group, consumer, tokens)
+    return True

@@ -130,7 +130,7 @@ def test_two_workers_share_the_children_of_many_workflows(
     assert len(first.jobs.store.stream("booked")) == 6
 
 
-@pytest.mark.parametrize("place", ["server"], indirect=True)
+@pytest.mark.parametrize("place", ["shared", "server"], indirect=True)
 def test_children_whose_transactions_overlap_all_tell_their_parent(
     make_jobs: Callable[..., Jobs], working: Start
 ) -> None:

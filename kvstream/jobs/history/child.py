@@ -26,7 +26,10 @@ RESULT_MAX = 16 << 20
 """Most bytes of a result that a history keeps."""
 LARGE_RESULT = 1_000_000
 """Bytes of a result above which a server may refuse it (stream-entry-max-bytes)."""
-NO_CHILD_OPTIONS = ("unique", "window", "on_conflict", "ttl", "id")
+NO_CHILD_OPTIONS = (
+    *("unique", "window", "on_conflict", "ttl", "id"),
+    *("depends_on", "if_failed"),
+)
 running: ContextVar[Any] = ContextVar("kvstream-workflow")
 """The run of the workflow whose function this thread or asyncio task executes."""
 

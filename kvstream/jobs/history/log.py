@@ -56,6 +56,8 @@ class State:
     headers: dict[str, str] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     """The signals that wake it."""
+    after: bool = False
+    """It has not begun, and waits for the jobs that it depends on."""
     left: int = 0
     """So many children have to end before it is woken; 0: it waits for none."""
     raises: bool = False
@@ -99,6 +101,7 @@ class State:
     def rest(self) -> None:
         """Forget what it has waited for."""
         self.names, self.left, self.raises, self.ticket, self.why = [], 0, False, "", ""
+        self.after = False
 
 
 class WorkflowLog:

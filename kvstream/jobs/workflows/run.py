@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvstream.errors import NonDeterministic
+from kvstream.jobs.dependents import forget_waiting, tell_of_end
 from kvstream.jobs.history import events
 from kvstream.jobs.history.child import LARGE_RESULT, tell_parent
 from kvstream.jobs.history.events import DONE, Fields, History
@@ -94,4 +95,7 @@ def end_workflow(
         if status == DONE:
             told = events.packed_fields("result", packed, log.jobs.format)
         tell_parent(log.jobs, state.parent, log.id, status, told)
+    tell_of_end(log.jobs, log.id, status)
+    if state.after:
+        forget_waiting(log.jobs, log.id)
     log.end(state, status, outcome, is_recorded)

@@ -25,6 +25,13 @@ from kvstream.errors import (
     show,
 )
 from kvstream.jobs.arguments import codec_of, pack, unpack
+from kvstream.jobs.dependents import (
+    HAS_FAILED,
+    Dependencies,
+    dependencies_of,
+    failure_of,
+    text_of,
+)
 from kvstream.jobs.handle import LOOK_S, RETRY, JobHandle
 from kvstream.jobs.history import events
 from kvstream.jobs.history.child import check_result, running, take_nudge
@@ -48,7 +55,7 @@ from kvstream.jobs.history.log import (
     State,
     WorkflowLog,
 )
-from kvstream.jobs.job import AnyJobs, Job, Refused, RunEnded, to_seconds
+from kvstream.jobs.job import TASK, AnyJobs, Job, Refused, RunEnded, to_seconds
 from kvstream.jobs.job_log import Failure, logger_of
 from kvstream.jobs.task import Options, Task, TaskWithOptions
 from kvstream.jobs.workflows.run import Run, end_workflow
@@ -82,7 +89,7 @@ _log = logger_of(__name__)
 
 
 class WorkflowOptions(Options, total=False):
-    """How a workflow is enqueued: ``id``, ``delay``, ``at`` and ``priority``."""
+    """How a workflow is enqueued: ``id``, ``delay``, ``at``, ``priority``, ``depends_on``."""
 
     id: str | None
 
@@ -129,7 +136,10 @@ class Workflow(Task[P, R_co]):
     """A function of a ``Jobs`` that is made of steps; ``enqueue`` begins one."""
 
     _internal = frozenset({"create", "end_failed", "limit_s", "stream_of", "version"})
-    _known_options, _noun = frozenset({"id", "delay", "at", "priority"}), "workflow"
+    _known_options, _noun = (
+        frozenset({"id", "delay", "at", "priority", "depends_on", "if_failed"}),
+        "workflow",
+    )
 
     def __init__(
         self,
@@ -197,7 +207,8 @@ class Workflow(Task[P, R_co]):
         """Return the workflow with options for what is enqueued through it.
 
         ``id``: a second one with that ID is the first, until its result is no longer kept.
-        ``delay`` or ``at``: it begins then. ``priority``: that of all its runs.
+        ``delay`` or ``at``: it begins then. ``priority``: that of all its runs. ``depends_on``,
+        ``if_failed``: it begins once other jobs have ended, as with a task.
         """
         return WorkflowWithOptions(self, self.merge_options({}, options))
 
@@ -221,8 +232,12 @@ class Workflow(Task[P, R_co]):
         return [WorkflowHandle(self.jobs, job.id, self) for job in jobs]
 
     def _create_all(self, jobs: Sequence[Job], options: Mapping[str, Any]) -> None:
-        log = WorkflowLog(self.jobs, "")
-        log.commit(lambda: [self.create(job, options) for job in jobs])
+        log, after = WorkflowLog(self.jobs, ""), None
+        if options.get("depends_on"):
+            if options.get("delay") is not None or options.get("at") is not None:
+                raise InvalidArgument("a workflow with depends_on has no delay: begin with pause()")
+            after = dependencies_of(self.jobs, options)
+        log.commit(lambda: [self.create(job, options, after) for job in jobs])
         if self.jobs.testing is not None:
             self.jobs.testing.run()
 
@@ -230,7 +245,9 @@ class Workflow(Task[P, R_co]):
         """Begin a child of another workflow, in the open transaction."""
         self.create(job, options)
 
-    def create(self, job: Job, options: Mapping[str, Any]) -> bool:
+    def create(
+        self, job: Job, options: Mapping[str, Any], after: Dependencies | None = None
+    ) -> bool:
         """Begin a workflow, in the open transaction; False if there is one with that ID."""
         log = WorkflowLog(self.jobs, job.id)
         if log.state() is not None:
@@ -247,8 +264,15 @@ class Workflow(Task[P, R_co]):
         )
         due = {} if at_ms is None else {"due": str(at_ms)}
         args = events.packed_fields("args", job.packed, job.form)
+        outcome = DONE if after is None else after.register(job.id, {TASK: self.name})
         log.add(events.BEGUN, task=self.name, version=self.version, **args, **due)
-        log.wake(state, at_ms)
+        if outcome == FAILED:
+            log.end(state, FAILED, dict(failure_of(HAS_FAILED)), is_recorded=False)
+            return True
+        if outcome == DONE:
+            log.wake(state, at_ms)
+        elif after is not None:
+            state.status, state.why, state.after = WAITING, text_of(len(after.ids)), True
         log.write(state)
         return True
 
@@ -524,6 +548,8 @@ class WorkflowHandle(JobHandle[R]):
         For a workflow whose version no worker knows, it says so.
         """
         state = self._workflow_log.state()
+        if state is not None and state.after:
+            return super().waits_for
         return (state.why or None) if state is not None else None
 
     def steps(self) -> list[Step]:

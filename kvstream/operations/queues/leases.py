@@ -112,11 +112,15 @@ def finish(
     consumer: bytes,
     tokens: Sequence[Token],
     results: Sequence[Result] = (),
-) -> None:
+    unless: Sequence[bytes] = (),
+) -> bool:
     """Acknowledge deliveries, delete their entries and add their results.
 
-    If one of the tokens is not current, raise LeaseLost and fail the transaction.
+    If one of the keys ``unless`` exists, return False, and nothing is done. If one of the tokens is
+    not current, raise LeaseLost and fail the transaction.
     """
+    if any(txn.key(key) is not None for key in unless):
+        return False
     outcomes = ack(txn, name, group, consumer, tokens)
     if outcomes.count(_DONE) < len(tokens):
         txn.failed = True
@@ -128,6 +132,7 @@ def finish(
         append.add_expiring(
             txn, result.name, result.value, result.names, txn.now_ms + result.ttl_ms
         )
+    return True
 
 
 def ack(txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]) -> list[int]:

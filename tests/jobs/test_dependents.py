@@ -1,0 +1,195 @@
+"""Jobs that start once others have ended, on each kind of place, and with kills at each commit."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kvstream import Jobs, JobUnknown
+from kvstream.cli.queues.stored_jobs import StoredJobs, jobs_of
+from kvstream.errors import InvalidArgument
+from kvstream.jobs import current_job
+from kvstream.jobs.testing import Testing
+from tests.jobs.conftest import Working
+from tests.jobs.test_workflow_replays import LEASE_S, Mortal
+from tests.patience import PATIENCE_S, until
+
+Start = Callable[..., Working]
+MANY = 200
+
+
+class App:
+    """An application whose jobs note what they do."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self.jobs = jobs
+        self.did: list[Any] = []
+        self.broken = True
+
+        @jobs.task
+        def note(what: Any) -> Any:
+            self.did.append(what)
+            return what
+
+        @jobs.task
+        def book(n: int) -> None:
+            with current_job().transaction() as store:
+                store.stream("booked").add({"n": n})
+
+        @jobs.task
+        def fail(what: str) -> str:
+            if self.broken:
+                raise ValueError("broken")
+            return what
+
+        @jobs.workflow
+        def flow(what: Any) -> Any:
+            self.did.append(what)
+            return what
+
+        self.note, self.book, self.fail, self.flow = note, book, fail, flow
+
+    def rows(self, status: str) -> set[str]:
+        """Return the IDs that ``kvstream jobs ls`` shows with a status."""
+        stored = StoredJobs(self.jobs.store, "jobs")
+        return {row["id"] for row in jobs_of(stored) if row["status"] == status}
+
+    def is_clean(self) -> bool:
+        """Return whether nothing is kept of waits that are over."""
+        keys = [*self.jobs.store.scan_keys("jobs:after:*")]
+        return not keys and not [*self.jobs.store.scan_keys("jobs:dependents:*")]
+
+
+@pytest.fixture
+def app(jobs: Jobs) -> App:
+    return App(jobs)
+
+
+def test_a_job_starts_after_many_others_of_each_kind(app: App, working: Start) -> None:
+    first = [app.note.enqueue(n) for n in range(MANY)]
+    booked = [app.book.enqueue(n) for n in range(4)]
+    flow = app.flow.with_options(depends_on=first).enqueue("flow")
+    last = app.note.with_options(depends_on=[*first, *booked, flow], priority="high").enqueue("l")
+    assert (last.status, last.waits_for) == ("waiting", f"{MANY + 5} jobs")
+    assert (flow.status, flow.waits_for) == ("waiting", f"{MANY} jobs")
+    assert app.rows("waiting") == {flow.id, last.id}
+    worker = working(app.jobs)
+    assert last.result(PATIENCE_S) == "l"
+    assert app.did[MANY:] == ["flow", "l"]
+    assert set(app.did[:MANY]) == {*range(MANY)}
+    late = app.note.with_options(depends_on=[*first, flow.id]).enqueue("late")  # all have ended
+    assert late.result(PATIENCE_S) == "late"
+    until(app.is_clean)
+    worker.stop()
+
+
+def test_what_becomes_of_a_job_if_one_fails(app: App, working: Start) -> None:
+    failing, behind = app.fail.enqueue("mended"), app.note.with_options(delay=3600).enqueue("never")
+    waits = app.note.with_options(depends_on=failing).enqueue("waits")
+    runs = app.note.with_options(depends_on=[failing], if_failed="run").enqueue("runs")
+    fails = app.flow.with_options(depends_on=[failing, behind], if_failed="fail").enqueue("no")
+    follows = app.note.with_options(depends_on=fails, if_failed="fail").enqueue("no")
+    worker = working(app.jobs)
+    assert runs.result(PATIENCE_S) == "runs"
+    until(lambda: follows.status == "failed")
+    assert fails.error == f"JobError: the job {failing.id}, which it depends on, has failed"
+    assert (fails.status, waits.status) == ("failed", "waiting")
+    late = app.note.with_options(depends_on=[failing], if_failed="fail").enqueue("no")
+    assert late.status == "failed"
+    app.broken = False
+    assert failing.retry()
+    assert waits.result(PATIENCE_S) == "waits"
+    on_cancel = app.note.with_options(depends_on=behind, if_failed="run").enqueue("cancelled")
+    assert behind.cancel()
+    assert on_cancel.result(PATIENCE_S) == "cancelled"
+    until(app.is_clean)
+    worker.stop()
+    assert sorted(app.did) == ["cancelled", "runs", "waits"]
+
+
+def test_a_job_that_waits_is_cancelled_with_those_that_fail_with_it(app: App) -> None:
+    first = app.note.enqueue("first")
+    second = app.note.with_options(depends_on=[first]).enqueue("second")
+    third = app.flow.with_options(depends_on=[second], if_failed="fail").enqueue("third")
+    fourth = app.flow.with_options(depends_on=[first]).enqueue("fourth")
+    assert second.cancel()
+    assert (second.status, third.status, first.status) == ("cancelled", "failed", "queued")
+    assert not second.cancel()
+    assert fourth.cancel()
+    assert app.jobs.handle(first.id).cancel()
+    assert app.rows("waiting") == set()
+
+
+def test_both_are_enqueued_in_one_transaction(app: App, working: Start) -> None:
+    with app.jobs.store.transaction():
+        first = app.note.enqueue("first")
+        second = app.note.with_options(depends_on=[first], delay=0.01).enqueue("second")
+    worker = working(app.jobs)
+    assert second.result(PATIENCE_S) == "second"
+    worker.stop()
+    assert app.did == ["first", "second"]
+
+
+@pytest.fixture
+def testing() -> Iterator[Testing]:
+    with Jobs("nowhere").test() as found:
+        yield found
+        assert found.jobs.store.check() == []
+
+
+def test_wrong_dependencies_are_refused(testing: Testing) -> None:
+    jobs = testing.jobs
+    assert isinstance(jobs, Jobs)
+    app = App(jobs)
+
+    @jobs.task(result_ttl=0)
+    def forgets() -> None: ...
+
+    @jobs.task(unique=True)
+    def once() -> None: ...
+
+    with testing.held():
+        done = app.note.enqueue(1)
+        forgotten = forgets.enqueue()
+    wrong: list[tuple[Any, str]] = [
+        ({"depends_on": [1]}, "depends_on has handles of jobs, or their IDs, not 1"),
+        ({"depends_on": done, "unique": "x"}, "a job with depends_on has no unique"),
+        ({"depends_on": done, "if_failed": "runs"}, "if_failed cannot be 'runs'"),
+        ({"depends_on": forgotten}, "whose outcome is not kept"),
+    ]
+    for options, text in wrong:
+        with pytest.raises(InvalidArgument, match=text):
+            app.note.with_options(**options).enqueue(1)
+    with pytest.raises(InvalidArgument, match="cannot be unique"):
+        once.with_options(depends_on=done).enqueue()
+    with pytest.raises(InvalidArgument, match="begin with pause"):
+        app.flow.with_options(depends_on=done, delay=1).enqueue(1)
+    with pytest.raises(JobUnknown, match="depends_on has the job"):
+        app.note.with_options(depends_on=jobs.handle(done.id[:-1] + "x")).enqueue(1)
+
+
+def test_a_worker_that_dies_at_any_commit_loses_no_start(testing: Testing) -> None:
+    jobs = testing.jobs
+    assert isinstance(jobs, Jobs)
+    app, mortal = App(jobs), Mortal(testing)
+    lasts = []
+    for commits in range(12):
+        with testing.held():
+            first = [app.note.enqueue(n) for n in range(2)]
+            booked, flow = app.book.enqueue(1), app.flow.enqueue("flow")
+            failing = app.fail.enqueue("x")
+            middle = app.flow.with_options(depends_on=[*first, booked]).enqueue("middle")
+            after: Any = {"depends_on": [middle, flow, failing], "if_failed": "run"}
+            lasts.append(app.note.with_options(**after).enqueue(f"last {commits}"))
+        mortal.run(commits)
+        testing.turn(2 * LEASE_S)
+    for _ in range(20):
+        testing.turn(2 * LEASE_S)
+    assert {last.status for last in lasts} == {"done"}
+    assert app.is_clean()
+    # A job runs again if its worker died before its end was written; it is not started again.
+    stream = jobs.store.stream("jobs")
+    assert (len(stream), stream.delayed_count()) == (0, 0)
+    runs = Counter(each for each in app.did if str(each).startswith("last"))
+    assert set(runs.values()) <= {1, 2}
