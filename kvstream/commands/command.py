@@ -157,7 +157,7 @@ class Flag(StrEnum):
     """It runs a script or a function, whose commands are recorded one by one."""
     # COMMAND does not show the flags below: see HIDDEN_FLAGS.
     MAY_REPLICATE = "may_replicate"
-    """It may publish messages, or write by a script: its reply depends on the commit."""
+    """It may publish messages, or write by a script."""
     LOCAL = "local"
     """It touches no key."""
     IMMEDIATE = "immediate"
@@ -289,7 +289,7 @@ _ASKED: Final = {
     "runs_scripts": Flag.SCRIPT_RUNNER,
     "shows_change": Flag.SHOWS_CHANGE,
 }
-_OF_STORE = (Flag.WRITE, Flag.READONLY, Flag.MAY_REPLICATE)
+_OF_STORE = (Flag.WRITE, Flag.READONLY)
 _COUNT_DIGITS_MAX: Final = 19
 _OPTIONAL = re.compile(r"\[[^\[\]]*\]")
 
@@ -352,7 +352,7 @@ class Command:
             put(name, flag in self.flags)
         script_writes = self.runs_scripts and Flag.MAY_REPLICATE in self.flags
         put("writes", script_writes or Flag.WRITE in self.flags)
-        put("depends", not self.flags.isdisjoint(_OF_STORE))
+        put("depends", script_writes or not self.flags.isdisjoint(_OF_STORE))
         put("touches_keys", not self.runs_scripts and Flag.NO_TOUCH not in self.flags)
         put("key_at", 1 if self.keys == FIRST else 2 if self.keys == SECOND else 0)
         if self.counted_keys < 0:

@@ -120,6 +120,10 @@ class FailoverEngine(RepeatingEngine):
         """Begin with locks that nobody holds."""
         self._looking = self._new_lock()
         """Held for one round of questions; no call that has an engine needs it."""
+        self._failed = 0
+        """Rounds that have found nobody."""
+        self._failure: ServerUnavailable | None = None
+        """Why the last of them has not."""
         self._reset_calls()
 
     @classmethod
@@ -160,11 +164,12 @@ class FailoverEngine(RepeatingEngine):
             engine = self._current
             if engine is not None:
                 return engine
+            before = self._failed
             with self._looking:  # another thread may have found it meanwhile
                 if self._closed:
                     raise StoreClosed
                 try:
-                    return self._current or self._keep(self._look())
+                    return self._current or self._keep(self._look_once(before))
                 except ServerUnavailable as error:
                     if monotonic() >= until or ends() or is_tls_refusal(error):
                         raise
@@ -179,6 +184,19 @@ class FailoverEngine(RepeatingEngine):
             engine.close()
             raise StoreClosed
         return engine
+
+    def _look_once(self, before: int) -> RemoteEngine:
+        """Return what ``_look`` does, or fail as a round has since ``before`` had failed.
+
+        So threads that wait for a round share its failure: else each would begin its own behind it.
+        """
+        if self._failed > before and self._failure is not None:
+            raise type(self._failure)(*self._failure.args) from self._failure.__cause__
+        try:
+            return self._look()
+        except ServerUnavailable as error:
+            self._failed, self._failure = self._failed + 1, error
+            raise
 
     def _look(self) -> RemoteEngine:
         """Ask each Sentinel once; return the engine of the first primary that says it is one."""

@@ -113,8 +113,14 @@ class Follower(threading.Thread):
     def stop(self) -> None:
         """Apply nothing more, from now on, and end soon; any thread may call it."""
         self._stop_event.set()
-        if (connection := self._connection) is not None:
+        self.end_link()
+
+    def end_link(self) -> bool:
+        """End the present link; return whether there was one. Any thread may call it."""
+        connection = self._connection
+        if connection is not None:
             connection.shut()
+        return connection is not None
 
     def is_current(self) -> bool:
         """Return whether what arrives is to be applied."""

@@ -1,12 +1,15 @@
 """URLs that name Sentinels, in all their spellings."""
 
 import socket
+import threading
 
 import pytest
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, ServerUnavailable
+from kvstream.remote.engine import RemoteEngine
 from kvstream.remote.failover import FailoverEngine, find_replica
 from kvstream.types.urls import sentinels_of
+from tests.patience import until
 from tests.remote.scripted import Scripted
 
 
@@ -91,3 +94,48 @@ def test_a_replica_that_has_just_died_is_passed_over() -> None:
         assert b"SENTINEL" in sentinel.asked
     finally:
         sentinel.close()
+
+
+class CountedLock:
+    """A lock that counts the threads that have asked for it."""
+
+    def __init__(self) -> None:
+        self._lock, self.asked = threading.RLock(), 0
+
+    def __enter__(self) -> None:
+        self.asked += 1
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_threads_that_wait_for_a_round_share_its_failure() -> None:
+    sentinels = sentinels_of("redis+sentinel://127.0.0.1:1/m")
+    assert sentinels is not None
+    engine = FailoverEngine("", sentinels, wait_s=0)
+    lock = CountedLock()
+    engine._looking = lock
+    rounds, failed = 0, list[ServerUnavailable]()
+
+    def look() -> RemoteEngine:
+        nonlocal rounds
+        rounds += 1
+        until(lambda: lock.asked == 5, "the other threads", 0.005)
+        raise ServerUnavailable(f"nobody in round {rounds}")
+
+    def call() -> None:
+        try:
+            engine.connection()
+        except ServerUnavailable as error:
+            failed.append(error)
+
+    engine._look = look  # type: ignore[method-assign]
+    threads = [threading.Thread(target=call) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert rounds == 1
+    assert ["nobody in round 1" in str(error) for error in failed] == 5 * [True]
+    assert len({*map(id, failed)}) == 5

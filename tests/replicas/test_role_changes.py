@@ -60,7 +60,7 @@ def test_a_ping_does_not_wait_for_the_writes_of_others(pair: tuple[Node, Node]) 
         replica.process.send_signal(signal.SIGSTOP)
         writer.send_bytes(b"XADD late 1-1 n 1\r\nPING\r\n")
         until(lambda: "cmdstat_xadd" in primary.information("commandstats"), "the write")
-        for words, reply in (("PING", b"PONG"), ("ECHO a", b"a")):
+        for words, reply in (("PING", b"PONG"), ("ECHO a", b"a"), ("PUBLISH c m", 0)):
             assert other.ask(words) == reply
         assert b"role:master" in other.ask("INFO replication")
         replica.process.send_signal(signal.SIGCONT)

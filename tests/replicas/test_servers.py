@@ -264,8 +264,9 @@ def test_a_killed_link_goes_on_without_a_copy(primary: Node, replica: Node) -> N
     writer = primary.client()
     for n in range(5):
         writer.xadd("orders", {"n": n})
-        with primary.asker() as asker:
-            assert asker.ask("CLIENT KILL TYPE replica") == 1
+        with (replica if n % 2 else primary).asker() as asker:
+            assert asker.ask(f"CLIENT KILL TYPE {'master' if n % 2 else 'replica'}") == 1
+            assert asker.ask(f"CLIENT KILL TYPE {'replica' if n % 2 else 'master'}") == 0
         writer.xadd("orders", {"n": n})
         until(lambda: writer.wait(1, 1000) == 1, "the replica")
     assert primary.copies() == 1

@@ -397,7 +397,7 @@ def client_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
     NO: Close it too, if it passes.
     MAXAGE: Clients that have been connected for so many seconds.
     NORMAL: Clients that are not subscribed.
-    MASTER: None: a replica connects to its primary by itself.
+    MASTER: The link of a replica to its primary, as the only filter; it is made anew.
     SLAVE: Replicas.
     REPLICA: Replicas.
     PUBSUB: Clients that are subscribed.
@@ -410,6 +410,8 @@ def client_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
         disconnect(client, clients[0])
         return OK
     tests, skip_me = _filters(client, Args(argv, 2))
+    if len(argv) == 4 and (argv[2].upper(), argv[3].lower()) == (b"TYPE", b"master"):
+        return int(server_of(client).replication.end_link())
     killed = [
         each
         for each in server_of(client).clients.values()

@@ -258,7 +258,7 @@ def wait(txn: Txn, client: Client, argv: Argv) -> Answer:
     """
     wanted, timeout_ms = integer(argv[1]), timeout(argv[2])
     _refuse_on_replica(client, "WAIT")
-    asked = Wait(max(wanted, 0), int, durable=False, local=False)
+    asked = Wait(client, max(wanted, 0), int, durable=False, local=False)
     return server_of(client).replication.wait(asked, txn, timeout_ms or None)
 
 
@@ -283,7 +283,9 @@ def waitaof(txn: Txn, client: Client, argv: Argv) -> Answer:
     _refuse_on_replica(client, "WAITAOF")
     server = server_of(client)
     if replicas:
-        asked = Wait(replicas, partial(_waited, bool(local)), durable=True, local=bool(local))
+        asked = Wait(
+            client, replicas, partial(_waited, bool(local)), durable=True, local=bool(local)
+        )
         if local:
             server.checkpoints.start_sync()
         return server.replication.wait(asked, txn, timeout_ms)

@@ -58,6 +58,9 @@ Answered = PythonAnswered
 if not TYPE_CHECKING and twins is not None:
     Answered = twins.Answered
 
+_INDEPENDENT = WITHOUT_KEYS | {"publish", "spublish"}
+"""Commands whose replies are the same whatever becomes of the turn."""
+
 
 class Pipeline(Answered):
     """The plain requests of a client in one turn."""
@@ -93,7 +96,7 @@ class Pipeline(Answered):
 
 
 def _depends(argv: Sequence[bytes]) -> bool:
-    return argv[0].decode().lower() not in WITHOUT_KEYS
+    return argv[0].decode().lower() not in _INDEPENDENT
 
 
 class Pipelines:

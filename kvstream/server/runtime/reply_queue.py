@@ -369,7 +369,7 @@ class ReplyQueue:
 
     def send(self, sequence: int, replies: list[PendingReplies]) -> None:
         """Write replies once that sequence number is durable, after those of earlier turns."""
-        if self._waiting and self._acks.wanted:
+        if self._acks.wanted and (self._waiting or (sequence and self._delays(sequence))):
             replies = self._send_free(replies)
             if not replies:
                 return
@@ -392,7 +392,8 @@ class ReplyQueue:
         """Send what depends on no data to clients that wait for nothing; return the others.
 
         Among those are the replies by which a replica introduces itself: if they waited for
-        replicas, it could not come back. A Sentinel takes a PING that waits for a dead server.
+        replicas, it could not come back. A Sentinel takes a PING that waits for a dead server, and
+        so one behind a PUBLISH that does; the message itself waits for its turn.
         """
         if all(each.depends_on_store() for each in replies):
             return replies

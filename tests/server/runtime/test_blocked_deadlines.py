@@ -88,6 +88,17 @@ def test_finished_waits_are_removed_before_their_deadline(server: Server) -> Non
     assert len(server.executor.blocking.deadlines) <= SPARE + 2 * TIMES
 
 
+def test_a_wait_for_replicas_that_is_over_is_forgotten(server: Server) -> None:
+    waits, talker, lost = server.executor.replication.waits, server.client(), server.client()
+    for each in (talker, lost):
+        assert each.ask("WAIT", "1", "1000") == b""
+    lost.leave()
+    assert waits.is_any()
+    server.wait(2)
+    assert talker.heard() == b":0\r\n"
+    assert not waits.is_any()
+
+
 def test_the_deadline_of_a_finished_wait_does_not_end_the_next(server: Server) -> None:
     talker, writer = server.client(), server.client()
     talker.ask("XREAD", "BLOCK", "1000", "STREAMS", "s", "$")

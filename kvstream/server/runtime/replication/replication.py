@@ -55,11 +55,11 @@ class Replication:
         self._server, self._engine = server, server.engine
         self._dispatcher, self._loop = dispatcher, loop
         self.waits: Waits
-        own = (lambda: self.lsn, lambda: self.confirmed, lambda: bool(self.waits))
+        own = (lambda: self.lsn, lambda: self.confirmed, lambda: self.waits.is_any())
         self.replicas = Replicas(server, loop, *own, self._note_replicas)
         self.role = Role(server, blocking, loop, self.replicas, self._note_link)
         self.failover = Failover(self._engine, blocking.pause, self.role, self.replicas)
-        self.waits = Waits(self._engine, blocking, self.replicas.online, lambda: self.lsn)
+        self.waits = Waits(self._engine, self.replicas.online, lambda: self.lsn)
         self.acks = ReplicaAcks()
         self.lease_until = inf
         """When the state is to be told anew, since answers of replicas are too old then."""
@@ -295,6 +295,10 @@ class Replication:
         if (dispatcher.refuses_writes, dispatcher.unavailable) != (allowed.writes, reads):
             dispatcher.refuses_writes, dispatcher.unavailable = allowed.writes, reads
             dispatcher.update_path()
+
+    def end_link(self) -> bool:
+        """End the link to the primary, which is made anew; return whether there was one."""
+        return self.follower is not None and self.follower.end_link()
 
     # --- replicas -------------------------------------------------------------------------------
 

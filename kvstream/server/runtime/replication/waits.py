@@ -8,7 +8,7 @@ from kvstream.commands.replies import Reply
 from kvstream.engine.engine import Engine
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
-from kvstream.server.runtime.blocked_clients import BlockedClients
+from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.replication.replicas import Replica
 
 TOKEN = b"r"
@@ -19,6 +19,7 @@ TOKEN = b"r"
 class Wait:
     """A client that waits until replicas have its writes."""
 
+    client: Client
     wanted: int
     answer: Callable[[int], Reply]
     """Makes the reply of the number of replicas that have them."""
@@ -38,18 +39,22 @@ class Waits:
     def __init__(
         self,
         engine: Engine,
-        blocking: BlockedClients,
         online: Callable[[], Iterator[Replica]],
         lsn: Callable[[], int],
     ) -> None:
         """``online`` yields the replicas that get the log, ``lsn`` returns the last row."""
-        self._engine, self._blocking = engine, blocking
-        self._online, self._lsn = online, lsn
+        self._engine, self._online, self._lsn = engine, online, lsn
         self._waits: dict[Wait, None] = {}
         self.confirmed = 0
         """The last row that replicas have by the reply to a client."""
 
     def __bool__(self) -> bool:
+        return bool(self._waits)
+
+    def is_any(self) -> bool:
+        """Return whether a client waits still; forget those that have gone or timed out."""
+        if self._waits:
+            self._waits = {each: None for each in self._waits if self._goes_on(each)}
         return bool(self._waits)
 
     def begin(self, wait: Wait, txn: Txn, timeout_ms: int | None) -> Answer:
@@ -68,7 +73,7 @@ class Waits:
             return wait.answer(count)
 
         wait.blocked = Blocked([TOKEN], attempt, timeout_ms, expired=wait.answer(count))
-        self._waits = {each: None for each in self._waits if self._goes_on(each)}
+        self.is_any()
         self._waits[wait] = None
         return wait.blocked
 
@@ -90,10 +95,10 @@ class Waits:
             txn.signal(TOKEN, Wake.FREED)
 
     def _goes_on(self, wait: Wait) -> bool:
+        client, block = wait.client, wait.client.block
         if wait.goal is None:
-            return True
-        blocks = (client.block for client in self._blocking.blocked)
-        return any(block is not None and block.wait is wait.blocked for block in blocks)
+            return not client.lost
+        return block is not None and block.wait is wait.blocked and not client.lost
 
     def _set_goal(self, wait: Wait) -> None:
         wait.sequence = self._engine.database.sequence
