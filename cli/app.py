@@ -69,6 +69,7 @@ SECTIONS = {
     "Jobs": {
         "queues.jobs.work": "Run the jobs of an application.",
         "queues.jobs.jobs": "List, show, cancel and retry jobs.",
+        "queues.workers.workers": "List, drain and stop the workers of an application.",
     },
     "Files": {
         "importing.command.import_": "Append the rows of a FILE or stdin to a stream.",

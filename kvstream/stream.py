@@ -44,6 +44,7 @@ from kvstream.engine.queue_arguments import (
     span_ms,
     unique_of,
 )
+from kvstream.engine.waiters import Interrupt
 from kvstream.errors import (
     BusyGroup,
     IDTooSmall,
@@ -758,6 +759,15 @@ class Stream(Public, Generic[S]):
         """Return XINFO GROUPS. Raises NoSuchKey if there is no stream."""
         infos = self._run_existing(info.group_infos)
         return [self._decoder.group_info(each) for each in infos]
+
+
+def read_until(
+    stream: Stream[S], after: StreamID, wait_s: float, interrupt: Interrupt
+) -> list[Entry[S]]:
+    """Read the entries after an ID as ``Stream.read`` does; ``interrupt`` ends the wait."""
+    wanted = [(stream._name, after)]
+    reply = plain_read(stream._engine, wanted, None, wait_s, lambda: None, interrupt)
+    return stream._decode(reply[0][1]) if reply else []
 
 
 def _add_ids(ids: Iterable[IDLike], count: int) -> list[AddID]:

@@ -328,6 +328,9 @@ def _unused_options(ctx: click.Context, target: str) -> tuple[str, ...]:
     metavar="DURATION",
     help="How long jobs may take to finish after a signal to stop.",
 )
+@click.option(
+    "--app-version", default="", metavar="TEXT", help="What `workers ls` shows as the version."
+)
 @click.option("--reload", is_flag=True, help="Start anew when a Python file changes.")
 @click.option(
     "--loglevel",
@@ -352,6 +355,7 @@ def work(
     concurrency: int,
     queues: tuple[str, ...],
     grace: float,
+    app_version: str,
     reload: bool,
     loglevel: str,
     log_format: str,
@@ -377,6 +381,7 @@ def work(
             log_format=log_format,
             log_level=loglevel,
             job_log=job_log,
+            app_version=app_version,
             folder=os.getcwd(),
         ),
         processes,

@@ -22,6 +22,7 @@ from kvstream.jobs.handle import RETRY, JobHandle, state_of
 from kvstream.jobs.history.log import HISTORY, WORKFLOW, WorkflowLog
 from kvstream.jobs.job import Job, Refused, creation_ms
 from kvstream.jobs.notes import NOTES
+from kvstream.jobs.registry import is_of_registry
 from kvstream.jobs.workflows.workflow import WorkflowHandle, is_workflow
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.queue import Queue
@@ -55,7 +56,11 @@ class StoredJobs(Jobs):
         store, name = self.store, self.name.encode("utf-8", "surrogateescape")
         parts = (_RESULT, _WORKFLOW, _HISTORY, _NOTES, _AFTER, _DEPENDENTS)
         others = (name + DEAD_SUFFIX, *(name + part.encode() for part in parts))
-        keys = [key for key in store.scan_keys(name + b":*") if not key.startswith(others)]
+        keys = [
+            key
+            for key in store.scan_keys(name + b":*")
+            if not key.startswith(others) and not is_of_registry(self.name, key)
+        ]
         return sorted(key for key in (name, *keys) if store.type(key) == "stream")
 
     def dead_streams(self) -> list[Stream]:

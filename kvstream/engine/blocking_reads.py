@@ -88,6 +88,8 @@ class PlainRead:
     budget: BudgetOf
     fixed: list[tuple[bytes, StreamID]] = field(default_factory=list)
     """``wanted`` once "$" and "+" are resolved, which the first attempt does for all later ones."""
+    interrupt: Interrupt | None = None
+    """Ends the wait, if it blocks."""
 
     def __call__(self, txn: Txn) -> Reply | None:
         bounds = self.budget()  # raises its errors before anything is read
@@ -226,13 +228,20 @@ def rest_of(timeout_s: float | None) -> Callable[[], float | None]:
 
 
 def plain_read(
-    engine: AnyEngine, wanted: Wanted, count: int | None, block: Seconds | None, budget: BudgetOf
+    engine: AnyEngine,
+    wanted: Wanted,
+    count: int | None,
+    block: Seconds | None,
+    budget: BudgetOf,
+    interrupt: Interrupt | None = None,
 ) -> Lists:
-    """Read the entries after each position; return [] if none came within ``block`` seconds."""
+    """Read the entries after each position; return [] if none came within ``block`` seconds.
+
+    ``interrupt`` ends the wait.
+    """
     count = count_of(count)
-    attempt = PlainRead(
-        [(name, read_position(after, engine.clock.now_ms)) for name, after in wanted], count, budget
-    )
+    positions = [(name, read_position(after, engine.clock.now_ms)) for name, after in wanted]
+    attempt = PlainRead(positions, count, budget, interrupt=interrupt)
     if count == 0:  # which means no limit to a server
         return []
     if block is None:

@@ -47,7 +47,7 @@ class AnyEngine(Protocol):
     ) -> T | None:
         """Run ``attempt`` until it replies; return None after ``timeout_s`` (None: never).
 
-        The ``interrupt`` of a GroupRead ends the wait earlier, also with None.
+        The ``interrupt`` of a read ends the wait earlier, also with None.
         ``retry_at`` returns the Unix time in milliseconds at which another try may help although
         nothing is written, or None if that is unknown. In a transaction it tries once, and warns if
         there is no reply.

@@ -31,6 +31,7 @@ from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.child import Child
 from kvstream.jobs.job import GiveUp, Job, JobTimeout, Retry, current_job
 from kvstream.jobs.middleware import Middleware, OpenTelemetryMiddleware, PrometheusMiddleware
+from kvstream.jobs.registry import RunningJob, WorkerRecord
 from kvstream.jobs.schedules import Schedule
 from kvstream.jobs.task import Task
 from kvstream.jobs.worker import Worker
@@ -68,12 +69,14 @@ __all__ = [
     "OpenTelemetryMiddleware",
     "PrometheusMiddleware",
     "Retry",
+    "RunningJob",
     "Schedule",
     "Step",
     "StepFailed",
     "Task",
     "Update",
     "Worker",
+    "WorkerRecord",
     "Workflow",
     "WorkflowHandle",
     "batch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
@@ -48,6 +49,7 @@ from kvstream.jobs.history.log import HISTORY, WORKFLOW
 from kvstream.jobs.job import ID, Job, id_of, may_be_of_job, to_seconds
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.notes import NOTES
+from kvstream.jobs.registry import WORKERS, WorkerRecord, workers_of
 from kvstream.jobs.schedules import SCHEDULED, Schedule
 from kvstream.jobs.task import Task, built_in_task
 from kvstream.jobs.workflows.canvas import CHUNK, canvas_of, chunk_of
@@ -87,7 +89,7 @@ UNKNOWN_GRACE_S = 30.0
 LEASE_S, LEASE_S_MIN = 30.0, 0.2
 """The lease of a job, unless a task has a shorter timeout. Workers extend it while they live."""
 _RESERVED = frozenset(
-    {"dead", "result", AFTER, DEPENDENTS, HISTORY, NOTES, SCHEDULED, WORKFLOW, *PRIORITIES}
+    {"dead", "result", AFTER, DEPENDENTS, HISTORY, NOTES, SCHEDULED, WORKERS, WORKFLOW, *PRIORITIES}
 )
 _log = logging.getLogger(__name__)
 
@@ -504,12 +506,8 @@ class Jobs(Public):
 
     def dead_keys(self) -> list[str]:
         """Return the keys of the streams of dead letters."""
-        own = [
-            str(task.limits["dead_letter"])
-            for task in self.tasks.values()
-            if "dead_letter" in task.limits
-        ]
-        return list(dict.fromkeys([f"{self.name}:dead", *own]))
+        own = (task.limits.get("dead_letter") for task in self.tasks.values())
+        return list(dict.fromkeys([f"{self.name}:dead", *(str(key) for key in own if key)]))
 
     def _queue(self, name: str) -> Queue:
         known = self._queues.get(name)
@@ -776,6 +774,14 @@ class Jobs(Public):
         for queue in self.queues():
             queue.prepare()
         schedules.declare(self, self._declared)
+
+    def workers(self) -> list[WorkerRecord]:
+        """Return the workers of the application, by name, and what they have in work now."""
+        return workers_of(self)
+
+    async def aworkers(self) -> list[WorkerRecord]:
+        """Return the workers as ``workers`` does, without blocking the event loop."""
+        return await asyncio.to_thread(workers_of, self)
 
     def test(self, *, start_ms: int | None = None) -> Testing:
         """Return the test mode: for a ``with`` block, jobs run inline, by a clock to be turned.

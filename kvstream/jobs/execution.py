@@ -300,7 +300,7 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
     ending: list[Job] = []
     for job in done:
         if job.done:
-            log_done(job)
+            _note_done(job)
         elif job.settled:
             _log.info("job %s of %s had ended before its task returned", job.id, job.task_name)
         else:
@@ -312,7 +312,7 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
             for job in alike:
                 job.settled = True
             for job in alike:
-                log_done(job)
+                _note_done(job)
     for job in ending:
         if not job.settled:
             _finish_one(jobs, job, begun)
@@ -331,7 +331,7 @@ def _finish_one(jobs: AnyJobs, job: Job, begun: float) -> None:
     except Exception as error:
         _note_unwritten(job, "ended", error)
     else:
-        log_done(job)
+        _note_done(job)
 
 
 def _retry(jobs: AnyJobs, begun: float, call: Callable[[], None]) -> None:
@@ -381,6 +381,7 @@ def fail(jobs: AnyJobs, job: Job, error: BaseException) -> None:
         message.nack(delay, error=failure.text, traceback=failure.trace)
 
     if _write_failure(jobs, job, give_back, "given back"):
+        job.outcome = "failed"
         log_retried(job, failure, delay)
 
 
@@ -414,6 +415,7 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
             message.nack_with(**options, max_deliveries=int(is_spent))
 
     if _write_failure(jobs, job, bury, "given up"):
+        job.outcome = "failed"
         log_failed(job, failure)
 
 
@@ -422,6 +424,7 @@ def end_workflow(jobs: AnyJobs, job: Job, error: BaseException) -> None:
     job.ending = True
     failure = Failure.of(error)
     if _write_failure(jobs, job, partial(job.task.end_failed, job, failure), "ended"):
+        job.outcome = "failed"
         log_failed(job, failure)
 
 
@@ -458,6 +461,11 @@ def _write_failure(jobs: AnyJobs, job: Job, write: Callable[[bool], None], outco
 
 def _fields_of(job: Job, failure: Failure) -> dict[str, str | bytes | int]:
     return {"error": failure.text, "traceback": failure.trace, "attempt": job.attempt}
+
+
+def _note_done(job: Job) -> None:
+    job.outcome = "done"
+    log_done(job)
 
 
 def _note_lost(job: Job) -> None:

@@ -194,7 +194,7 @@ class Job(Public):
 
     _internal = frozenset(
         {
-            *("begun", "done", "ending", "form", "generation", "of", "packed", "parent"),
+            *("begun", "done", "ending", "form", "generation", "of", "outcome", "packed", "parent"),
             *("result_packed", "returned", "run", "settled"),
         }
     )
@@ -232,6 +232,8 @@ class Job(Public):
     """When its function and middleware had returned or raised; None until then."""
     ending: bool = False
     """Its outcome is being written."""
+    outcome: str = ""
+    """How this try has ended: ``"done"`` or ``"failed"``, whether it is tried again or not."""
     done: bool = False
     """Its transaction has ended it."""
     run: Any = None

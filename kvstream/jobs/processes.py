@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from queue import SimpleQueue
 from select import select
 from types import FrameType
 from typing import Any
@@ -54,6 +55,8 @@ LATE_S = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STUCK = 75
 """The exit code of a child whose threads all hang."""
+LEFT = 76
+"""That of a child which was asked through the store to end: it is not started again."""
 
 _log = job_log.logger_of("kvstream.jobs.processes")  # a child runs this module as __main__
 
@@ -75,6 +78,9 @@ class WorkOptions:
     """The folder that is searched for modules first."""
     declares: bool = True
     """Whether a child stores the schedules: a new one of an older version must not."""
+    program: str = ""
+    """The name of the parent in the registry of workers."""
+    app_version: str = ""
 
 
 def jobs_of(target: str, folder: str = ".") -> Jobs:
@@ -150,10 +156,12 @@ def work(options: WorkOptions, control: int) -> int:
             queues=options.queues,
             grace=options.grace,
             declares=options.declares,
+            app_version=options.app_version,
         )
         worker = begin(make, signals.stop.is_set)
         if worker is None:
             return 0
+        worker.program = options.program
         worker.run(signals.stop, signals.at_once)
         if worker.given_back:
             _log.log(NOTICE, "%d jobs were given back unfinished", worker.given_back)
@@ -161,7 +169,7 @@ def work(options: WorkOptions, control: int) -> int:
         if worker.is_stuck:
             _log.error("the worker hangs in jobs that have taken too long: starting anew")
             return STUCK
-    return 0
+        return LEFT if worker.has_left else 0
 
 
 class _Output(io.FileIO):
@@ -215,6 +223,8 @@ class Child:
         self._settings = asdict(options)
         self.process: subprocess.Popen[bytes] | None = None
         self.beats: Beats | None = None
+        self.has_left = False
+        """Whether it was asked to end, so that it is not started again."""
         self._is_killed = False
         self._begun = 0.0
         self._pause_s = PAUSE_S
@@ -243,14 +253,21 @@ class Child:
             theirs.close()
         self.beats = Beats(ours)
 
-    def restart_if_dead(self) -> None:
-        """Start the process again, after a pause, if it has died."""
-        if self.is_running:
-            return
-        now = monotonic()
+    def restart_if_dead(self) -> str:
+        """Start the process again, after a pause, if it has died.
+
+        Return the name of the worker that has just died, or an empty string.
+        """
+        if self.is_running or self.has_left:
+            return ""
+        now, dead = monotonic(), ""
         if self.process is not None:
             has_worked = self.beats is not None and self.beats.has_begun()
+            dead = self.beats.consumer.decode() if has_worked and self.beats is not None else ""
             code, self.process = self._reap(self.process), None
+            if code == LEFT:
+                self.has_left = True
+                return dead
             lived = now - self._begun
             longest = PAUSE_BEGUN_MAX_S if has_worked else PAUSE_MAX_S
             self._pause_s = PAUSE_S if lived >= STEADY_S else min(2 * self._pause_s, longest)
@@ -258,6 +275,7 @@ class Child:
             _log.error("a worker has ended with code %s and is started anew", code)
         if now >= self._again_at:
             self.start()
+        return dead
 
     def kill(self) -> None:
         """Kill the process, which hangs; it is started again without a pause."""
@@ -288,10 +306,13 @@ class Supervisor:
 
     def __init__(self, options: WorkOptions, processes: int, *, reload: bool = False) -> None:
         self._options = options
-        of_child = replace(options, declares=reload)  # else the parent has done so
+        program = f"{socket.gethostname()}-{os.getpid()}"
+        of_child = replace(options, declares=reload, program=program)  # else the parent declares
         self._children = [Child(of_child) for _ in range(processes)]
         self._sources = Sources(Path(options.folder)) if reload else None
         self._ended = threading.Event()
+        self._dead: SimpleQueue[str] = SimpleQueue()
+        """Names of workers that have died, whose entries in the registry are to be removed."""
 
     @property
     def pids(self) -> list[int]:
@@ -321,7 +342,11 @@ class Supervisor:
         try:
             while not signals.stop.is_set():
                 for child in self._children:
-                    child.restart_if_dead()
+                    if dead := child.restart_if_dead():
+                        self._dead.put(dead)
+                if all(child.has_left for child in self._children):
+                    _log.log(NOTICE, "all workers have ended, as was asked through the store")
+                    return
                 if self._sources is not None and self._sources.have_changed():
                     _log.log(NOTICE, "a source file has changed: starting the workers anew")
                     self._stop_children(signals, renewal)
@@ -348,6 +373,8 @@ class Supervisor:
                 if beats is not None and child.is_running:
                     try:
                         renewal.renew(beats, child.kill)
+                        while not self._dead.empty():
+                            renewal.forget(self._dead.get())
                     except Exception as error:  # this thread keeps the leases of all children
                         text = "leases are not renewed as they should be"
                         job_log.log_problem(_log, logging.ERROR, text, error=error)
@@ -368,6 +395,7 @@ class Supervisor:
             child.end()
             if hangs and beats is not None:
                 renewal.give_back(beats)
+                renewal.forget(beats.consumer.decode())
 
     def _send(self, number: int) -> None:
         for child in self._children:

@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kvstream.errors import KVStreamError, LeaseLost
+from kvstream.jobs import registry
 from kvstream.jobs.execution import end_child_with_timeout, job_of
 from kvstream.jobs.job import TASK
 from kvstream.jobs.job_log import logger_of
@@ -148,6 +149,8 @@ class Renewal:
         self._jobs = jobs
         self._queues = jobs.queues_to_work(queues)
         self.every_s = beat_s(jobs)
+        self._note_due = 0.0
+        """When the next beat is written in place of a silent child."""
 
     def renew(self, beats: Beats, kill: Callable[[], None]) -> None:
         """Renew the leases of a child that is silent; ``kill`` it if one of its jobs is late."""
@@ -155,6 +158,9 @@ class Renewal:
         if silent_s < SILENT_BEATS * self.every_s:
             return
         try:
+            if monotonic() >= self._note_due:
+                self._note_due = monotonic() + registry.BEAT_S
+                registry.note_silent(self._jobs, beats.consumer.decode())
             held = self._list_held(beats.consumer)
             for queue in {message.queue for message in held}:
                 queue.extend(*[message for message in held if message.queue is queue])
@@ -174,6 +180,13 @@ class Renewal:
                 message.give_back()
         except KVStreamError as error:
             _log.warning("the jobs of a killed worker are not given back: %s", error)
+
+    def forget(self, name: str) -> None:
+        """Remove a worker that has died from the registry."""
+        try:
+            registry.remove(self._jobs, name)
+        except KVStreamError as error:
+            _log.warning("worker %s stays in the registry as lost: %s", name, error)
 
     def _list_held(self, consumer: bytes) -> list[Message]:
         """Return what a child has in work, with its tokens."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from kvstream.engine.coerce import at_least_1
 from kvstream.engine.lease_renewal import Stop, stop_check, wait_until_set
 from kvstream.engine.waiters import Interrupt
 from kvstream.errors import KVStreamError, StoreClosed
+from kvstream.jobs import registry
 from kvstream.jobs.execution import (
     end_with_timeout,
     finish,
@@ -35,7 +36,9 @@ from kvstream.jobs.execution import (
 )
 from kvstream.jobs.job import to_seconds
 from kvstream.jobs.job_log import log_lost, log_problem, logger_of
+from kvstream.jobs.registration import Registration, facts_of
 from kvstream.jobs.starting import LINE_S
+from kvstream.jobs.threads import Threads
 from kvstream.logs import Throttle
 from kvstream.queue import take_until
 from kvstream.surface import Public
@@ -101,7 +104,7 @@ class Worker(Public):
     Worker(jobs, concurrency=8).run(stop)
     """
 
-    _internal = frozenset({"is_stuck", "times"})
+    _internal = frozenset({"has_left", "is_stuck", "program", "times"})
     times = Times()
 
     def __init__(
@@ -112,18 +115,30 @@ class Worker(Public):
         queues: Sequence[str] = (),
         grace: float = 30.0,
         declares: bool = True,
+        app_version: str = "",
     ) -> None:
         """``grace``: the seconds that running jobs have to finish once the worker stops.
 
         ``declares``: store the schedules first; False if another process of the program does.
+        ``app_version``: what ``jobs.workers()`` shows as the version of the application.
         """
         self.jobs = jobs
         self.concurrency = at_least_1(concurrency, "concurrency")
         self.grace = to_seconds(grace, "grace")
         self._declares = declares
+        self._app_version = app_version
+        self.program = ""
+        """The ``kvstream work`` that this is a process of."""
         self.given_back = 0
         """Jobs that were not finished by the deadline."""
         self._queues = jobs.queues_to_work(queues)
+        self._queue_names = tuple(queues)
+        self._state = "working"
+        """Also ``"draining"`` and ``"stopping"``; see ``registry.WorkerRecord``."""
+        self.has_left = False
+        """Whether it was asked through the store to end."""
+        self._done = self._failed = 0
+        """Jobs that it has finished, and tries that have failed."""
         self._runs: set[Run] = set()
         self._stuck = 0
         """Threads and async tasks whose jobs have taken too long and go on."""
@@ -152,6 +167,14 @@ class Worker(Public):
         """Whether ``concurrency`` jobs hang, or the event loop does: then it takes no more jobs."""
         return self._stuck >= self.concurrency
 
+    def drain(self) -> None:
+        """Take no more jobs: ``run`` returns once those in work have ended, however long it takes.
+
+        A stop of the worker still gives them its grace.
+        """
+        if self._state == "working":
+            self._leave("draining")
+
     def run(self, stop: Stop, at_once: Stop | None = None) -> None:
         """Work until ``stop`` is set, then finish; once ``at_once`` is set, give jobs back.
 
@@ -172,17 +195,21 @@ class Worker(Public):
             target=self._watch, args=(stop,), name="kvstream-jobs-stop", daemon=True
         )
         watcher.start()
+        registration = self._register()
         try:
             while not (stop.is_set() or self._ending.is_set() or self.is_stuck):
                 self._step(stop)
         finally:
             self._has_taken.set()
-            self._finish(at_once)
+            if self._state == "working":
+                self._state = "stopping"
+            self._finish(stop, at_once)
             self._ended.set()
             self._wakes.set()
             self._returned.put(None)
             keeper.join()
             writer.join(self.times.late)
+            registration.end()
             self._threads.close()
             self._close_loop()
 
@@ -191,9 +218,18 @@ class Worker(Public):
         with suppress(Exception):  # the thread that takes jobs gets the same error
             while not (self._has_taken.is_set() or self.is_stuck or wait_until_set(stop, WATCH_S)):
                 pass
+        self._wake_taker()
+
+    def _wake_taker(self) -> None:
+        """Wake the thread that takes jobs, until it has ended."""
         while not self._has_taken.is_set():  # a wake-up is lost if its wait has not begun yet
             self._end_taking()
             self._has_taken.wait(LOOK_S)
+
+    def _leave(self, state: str) -> None:
+        """End, by draining or stopping; return at once."""
+        self._state = state
+        threading.Thread(target=self._wake_taker, name="kvstream-jobs-end", daemon=True).start()
 
     def _end_taking(self) -> None:
         """Take no more jobs; end the wait for one."""
@@ -323,9 +359,48 @@ class Worker(Public):
             for run in runs:
                 if run in self._runs:
                     self._runs.discard(run)
+                    self._count(run)
                 elif run.abandoned:
                     self._stuck -= 1
             self._changed.notify_all()
+
+    def _count(self, run: Run) -> None:
+        """Count a try that has ended; the caller has the lock."""
+        self._done += run.job.outcome == "done"
+        self._failed += run.job.outcome == "failed"
+
+    # --- the registry ---------------------------------------------------------------------------
+
+    def _register(self) -> Registration:
+        """Keep this worker in the registry from now on."""
+        facts = partial(
+            facts_of,
+            self.jobs,
+            self._queue_names,
+            self.concurrency,
+            self.program,
+            self._app_version,
+        )
+        commands = {
+            registry.DRAIN: partial(self._leave_on_request, "draining"),
+            registry.STOP: partial(self._leave_on_request, "stopping"),
+        }
+        registration = Registration(self.jobs, facts, self._work, commands)
+        registration.begin()
+        return registration
+
+    def _leave_on_request(self, state: str) -> None:
+        self.has_left = True
+        if self._state != "stopping":
+            self._leave(state)
+
+    def _work(self) -> registry.Work:
+        """Return what the worker does now."""
+        with self._lock:
+            runs, hanging = list(self._runs), self._stuck
+        now, now_ms = monotonic(), self.jobs.store.now_ms()
+        found = [_listed(run, now_ms - round((now - run.begun) * 1000)) for run in runs]
+        return registry.Work(self._state, self._done, self._failed, hanging, found)
 
     # --- the event loop -------------------------------------------------------------------------
 
@@ -410,6 +485,7 @@ class Worker(Public):
                 for run in late:
                     # The event loop may hang.
                     end_with_timeout(self.jobs, run.job, partial(self._wait, seconds=late_s))
+                    self._count_late(run)
                 if any(run.future is not None for run in late):
                     self._check_loop()
                 if now >= due:
@@ -422,6 +498,10 @@ class Worker(Public):
                     "the leases of jobs are not kept as they should be",
                     error=error,
                 )
+
+    def _count_late(self, run: Run) -> None:
+        with self._lock:
+            self._count(run)
 
     def _extend(self, runs: Sequence[Run]) -> None:
         by_queue: dict[Any, list[Run]] = {}
@@ -460,10 +540,17 @@ class Worker(Public):
 
     # --- the end --------------------------------------------------------------------------------
 
-    def _finish(self, at_once: Stop | None) -> None:
-        """Wait for the jobs in work until the deadline, then give back the rest."""
-        deadline = monotonic() + self.grace
-        while monotonic() < deadline and not (at_once is not None and at_once.is_set()):
+    def _finish(self, stop: Stop, at_once: Stop | None) -> None:
+        """Wait for the jobs in work until the deadline, then give back the rest.
+
+        A worker that drains has none until it is stopped, too.
+        """
+        deadline: float | None = None
+        while not (at_once is not None and at_once.is_set()):
+            if deadline is None and (self._state != "draining" or stop.is_set()):
+                deadline = monotonic() + self.grace
+            if deadline is not None and monotonic() >= deadline:
+                break
             with self._lock:
                 if not self._runs:
                     break
@@ -485,6 +572,13 @@ class Worker(Public):
         for message in messages:
             message.give_back()
             _log.info("message %s is given back", message.id)
+
+
+def _listed(run: Run, since_ms: int) -> registry.Run:
+    """Return a run as a beat lists it."""
+    job, message = run.job, run.message
+    where = os.fsdecode(message.key), str(message.id)
+    return registry.Run(job.id, job.task_name, *where, since_ms, job.task.timeout)
 
 
 def _run_of(job: Job, message: Message, late_s: float) -> Run:
@@ -511,71 +605,3 @@ def _is_late(run: Run, now: float, late_s: float) -> bool:
         run.deadline = now + late_s
         return False
     return True
-
-
-class Threads:
-    """A pool of threads, which grows to the number of calls that run at a time.
-
-    One idle thread is woken at a time; it wakes the next one before it begins its call. So a few
-    threads run many short calls, without a switch of threads for each.
-    """
-
-    def __init__(self) -> None:
-        self._calls: deque[Callable[[], None]] = deque()
-        self._wake_ups: SimpleQueue[bool] = SimpleQueue()
-        """False ends a thread."""
-        self._idle = 0
-        self._waking = False
-        """Whether a thread was woken or started that has not run yet."""
-        self._lock = threading.Lock()
-
-    def start(self, calls: Iterable[Callable[[], None]]) -> None:
-        """Run functions in threads, in new ones if none are idle."""
-        self._calls.extend(calls)
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waking or not self._calls:  # most calls end here, and need no lock
-            return
-        with self._lock:
-            if self._waking or not self._calls:
-                return
-            self._waking = True
-            new = self._idle == 0
-            if not new:
-                self._idle -= 1
-        if not new:
-            self._wake_ups.put(True)
-            return
-        try:
-            threading.Thread(target=self._run, name="kvstream-job", daemon=True).start()
-        except RuntimeError:  # the system has no thread left
-            self._waking = False
-            raise
-
-    def _run(self) -> None:
-        is_on = True
-        while is_on:
-            self._waking = False
-            while (call := self._next()) is not None:
-                try:  # noqa: SIM105 - a context takes a microsecond
-                    self._wake()
-                except RuntimeError:  # this thread runs the other calls later
-                    pass
-                call()
-            is_on = self._wake_ups.get()
-
-    def _next(self) -> Callable[[], None] | None:
-        """Return the next call; None, and the thread counts as idle, if there is none."""
-        with self._lock:
-            if self._calls:
-                return self._calls.popleft()
-            self._idle += 1
-            return None
-
-    def close(self) -> None:
-        """End the idle threads; others end with what they run."""
-        with self._lock:
-            idle, self._idle = self._idle, 0
-        for _ in range(idle):
-            self._wake_ups.put(False)

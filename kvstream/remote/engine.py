@@ -297,7 +297,7 @@ class RemoteEngine:
             return self._read_next(attempt, timeout_s)
         call_of, rest_s = self._call_of(attempt), rest_of(timeout_s)
         connection = self.connection(database_of(attempt.wanted[0][0]))
-        interrupt = attempt.interrupt if isinstance(attempt, GroupRead) else None
+        interrupt = attempt.interrupt
         if interrupt is not None:
             interrupt.on_set(connection.make_unblock())
         while interrupt is None or not interrupt.is_set():

@@ -373,9 +373,11 @@ class RepeatingEngine:
             return self._read_group(attempt, timeout_s)  # type: ignore[return-value]
         assert isinstance(attempt, PlainRead)
         attempt.wanted = [(name, self.run(read.resolve, name, at)) for name, at in attempt.wanted]
-        rest = rest_of(timeout_s)
+        rest, interrupt = rest_of(timeout_s), attempt.interrupt
         reply: T | None = self._repeat(
-            lambda engine: engine.wait_for(names, attempt, rest(), retry_at), waits=True
+            lambda engine: engine.wait_for(names, attempt, rest(), retry_at),
+            waits=True,
+            ends=never if interrupt is None else interrupt.is_set,
         )
         return reply
 

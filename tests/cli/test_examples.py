@@ -29,6 +29,7 @@ def leaves(command: click.Command, *path: str) -> Iterator[tuple[str, click.Comm
 COMMANDS = dict(leaves(main))
 ELSEWHERE = {
     *("serve", "top", "monitor", "shell", "archive", "restore", "migrate", "diff", "spark", "work"),
+    "workers",
 }
 EXAMPLES = [
     pytest.param(line, id=line)

@@ -1,0 +1,354 @@
+"""The workers of an application, as its store knows them, and what is asked of them.
+
+Two streams hold all of it, which any client may read::
+
+    jobs:workers            one entry for each worker, which it replaces at each beat
+    jobs:workers:requests   what is asked of workers: drain, stop
+
+An entry of the first has the jobs that its worker ran at that beat. The list of workers joins it
+with the pending entries of the queues, so it is exact, and a job costs no write of its own. A
+worker deletes its entry at a clean end; one whose beats stay away is shown as lost for a day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from kvstream.engine.queue_arguments import Duration
+from kvstream.errors import Conflict, NoGroup, NoSuchKey
+from kvstream.jobs.job import Job, Refused, to_seconds
+from kvstream.types.clock import monotonic
+from kvstream.types.ids import StreamID
+
+if TYPE_CHECKING:
+    from kvstream.store import Store
+    from kvstream.stream import Stream
+    from kvstream.types.records import Entry, PendingEntry
+
+WORKERS = "workers"
+BEAT_S = 10.0
+"""Seconds between two beats of a worker: each is one small write."""
+LOST_S = 3.5 * BEAT_S
+"""A worker whose last beat is older is shown as lost."""
+LOST_KEPT_S = 86_400.0
+WORKERS_MAX = 10_000
+"""Most entries: each worker has one, and those of lost workers go after a day."""
+RUNS_MAX = 100
+"""Most jobs in a beat, the oldest first."""
+REQUESTS_MAX, REQUESTS_KEPT_S = 1000, 3600.0
+LATE_S = 3600.0
+"""A job without a timeout that has run for longer counts as late."""
+DRAIN, STOP = "drain", "stop"
+LOOK_S = 0.2
+"""Pause between two checks whether a worker has ended."""
+_PAGE = 1000
+
+
+class Place(Protocol):
+    """The Jobs, as the registry sees it."""
+
+    name: str
+    group: str
+    tasks: dict[str, Any]
+
+    @property
+    def store(self) -> Store: ...
+
+
+class Run(NamedTuple):
+    """A job in a beat of its worker."""
+
+    id: str
+    task: str
+    key: str
+    """That of the stream of its message."""
+    entry: str
+    """The ID of its message."""
+    since_ms: int
+    timeout: float | None
+
+
+class Work(NamedTuple):
+    """What a worker does at a beat."""
+
+    state: str
+    done: int
+    failed: int
+    hanging: int
+    runs: Sequence[Run]
+
+
+class RunningJob(NamedTuple):
+    """A job that a worker has in work."""
+
+    id: str
+    task: str
+    queue: str
+    """The key of the stream that it came from."""
+    since: datetime
+    seconds: float
+    """How long it has run."""
+    lease_left: float
+    """Seconds until another worker may take it, unless its own extends the lease."""
+    timeout: float | None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it has run for longer than its timeout, or than an hour if it has none."""
+        return self.seconds > (LATE_S if self.timeout is None else self.timeout)
+
+
+@dataclass(frozen=True)
+class WorkerRecord:
+    """A worker in the list of ``jobs.workers()``."""
+
+    name: str
+    state: str
+    """``"working"``, ``"draining"``, ``"stopping"``, ``"silent"`` (a job keeps Python's lock), or
+    ``"lost"``: it has given no sign of life for 35 seconds."""
+    host: str
+    pid: int
+    program: str
+    """The ``kvstream work`` that it is a process of; empty for a Worker in another program."""
+    application: str
+    app_version: str
+    """That of the application, as ``--app-version`` names it."""
+    version: str
+    """That of kvstream."""
+    queues: tuple[str, ...]
+    concurrency: int
+    started: datetime
+    beat: datetime
+    """The last sign of life."""
+    done: int
+    """Jobs that it has finished."""
+    failed: int
+    """Tries that have failed, whether their jobs are tried again or not."""
+    hanging: int
+    """Jobs that have taken too long and go on; their threads cannot be ended."""
+    jobs: tuple[RunningJob, ...]
+    """What it has in work now, the oldest first."""
+    _jobs: Any = field(repr=False, compare=False)
+
+    def drain(self, wait: Duration | None = None) -> bool:
+        """Ask it to finish what it runs, take nothing more, and end.
+
+        It learns of it at once, if it can reach the store. Waits at most ``wait`` seconds for its
+        end; returns whether it has ended.
+        """
+        return ask_to_end(self._jobs, DRAIN, self.name, wait)
+
+    def stop(self, wait: Duration | None = None) -> bool:
+        """Ask it to stop as SIGTERM does: jobs may finish within its grace, the rest is given back.
+
+        Waits as ``drain`` does.
+        """
+        return ask_to_end(self._jobs, STOP, self.name, wait)
+
+    async def adrain(self, wait: Duration | None = None) -> bool:
+        """Drain it as ``drain`` does, without blocking the event loop."""
+        return await asyncio.to_thread(self.drain, wait)
+
+    async def astop(self, wait: Duration | None = None) -> bool:
+        """Stop it as ``stop`` does, without blocking the event loop."""
+        return await asyncio.to_thread(self.stop, wait)
+
+
+def records_of(jobs: Place) -> Stream[bytes]:
+    """Return the stream of the entries of all workers."""
+    return jobs.store.stream(f"{jobs.name}:{WORKERS}")
+
+
+def requests_of(jobs: Place) -> Stream[bytes]:
+    """Return the stream of what is asked of workers."""
+    return jobs.store.stream(f"{jobs.name}:{WORKERS}:requests")
+
+
+def is_of_registry(name: str, key: bytes) -> bool:
+    """Return whether a key of the Jobs of a name is the registry's, and no queue."""
+    own = f"{name}:{WORKERS}".encode("utf-8", "surrogateescape")
+    return key == own or key.startswith(own + b":")
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def write(jobs: Place, fields: Mapping[str, str], work: Work) -> StreamID:
+    """Add the entry of a worker at a beat; return its ID."""
+    stream = records_of(jobs)
+    runs = sorted(work.runs, key=lambda run: run.since_ms)[:RUNS_MAX]
+    now = {
+        "state": work.state,
+        "done": str(work.done),
+        "failed": str(work.failed),
+        "hanging": str(work.hanging),
+        "jobs": json.dumps(runs),
+    }
+    written = stream.add({**fields, **now}, maxlen=WORKERS_MAX, approximate=True)
+    jobs.store.expire(stream.key, LOST_KEPT_S)
+    return written
+
+
+def forget_lost(jobs: Place) -> None:
+    """Delete the entries of workers that were lost a day ago."""
+    oldest = jobs.store.now_ms() - round(LOST_KEPT_S * 1000)
+    records_of(jobs).trim(minid=f"{max(0, oldest)}-0")
+
+
+def remove(jobs: Place, name: str) -> None:
+    """Delete the entries of a worker that has ended; with the last one, the stream."""
+    stream = records_of(jobs)
+    if own := [entry.id for entry in stream.range() if _text(entry.fields, "name") == name]:
+        stream.delete(*own)
+    with suppress(Conflict), jobs.store.brief_transaction():
+        if not len(stream):
+            jobs.store.delete(stream.key)
+
+
+def note_silent(jobs: Place, name: str) -> None:
+    """Write a beat for a worker that lives and cannot do it, since a job keeps Python's lock."""
+    stream = records_of(jobs)
+    own = [entry for entry in stream.range() if _text(entry.fields, "name") == name]
+    if own:
+        stream.add({**own[-1].fields, b"state": b"silent"}, maxlen=WORKERS_MAX, approximate=True)
+        stream.delete(*(entry.id for entry in own))
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def ask(jobs: Place, command: str, **fields: str) -> StreamID:
+    """Add a request, which all workers read; return its ID."""
+    stream = requests_of(jobs)
+    asked = {"command": command, **fields}
+    written = stream.add(asked, maxlen=REQUESTS_MAX, approximate=True)
+    jobs.store.expire(stream.key, REQUESTS_KEPT_S)
+    return written
+
+
+def ask_to_end(jobs: Place, command: str, name: str, wait: Duration | None) -> bool:
+    """Ask a worker to drain or stop; return whether it has ended within ``wait`` seconds."""
+    wait_s = 0.0 if wait is None else to_seconds(wait, "wait")
+    ask(jobs, command, worker=name)
+    return not wait_for_end(jobs, {name}, wait_s)
+
+
+def wait_for_end(jobs: Place, names: Set[str], wait_s: float) -> set[str]:
+    """Wait until workers have ended, at most ``wait_s``; return those that have not."""
+    until = monotonic() + wait_s
+    while True:
+        here = {_text(entry.fields, "name") for entry in records_of(jobs).range()}
+        rest_s = until - monotonic()
+        if not here & names or rest_s <= 0:
+            return here & names
+        time.sleep(min(LOOK_S, rest_s))
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def workers_of(jobs: Place) -> list[WorkerRecord]:
+    """Return the workers, by name, with the jobs that they have in work now."""
+    newest: dict[str, Entry[bytes]] = {}
+    for entry in records_of(jobs).range():
+        newest[_text(entry.fields, "name")] = entry
+    found = (_record_of(jobs, newest[name]) for name in sorted(newest))
+    return [record for record in found if record is not None]
+
+
+def _record_of(jobs: Place, entry: Entry[bytes]) -> WorkerRecord | None:
+    """Return the record in an entry; None if another program has written it."""
+    fields, now_ms = entry.fields, jobs.store.now_ms()
+    try:
+        is_lost = now_ms - entry.id.ms > LOST_S * 1000
+        return WorkerRecord(
+            name=_text(fields, "name"),
+            state="lost" if is_lost else _text(fields, "state"),
+            host=_text(fields, "host"),
+            pid=int(_text(fields, "pid")),
+            program=_text(fields, "program"),
+            application=_text(fields, "application"),
+            app_version=_text(fields, "app_version"),
+            version=_text(fields, "version"),
+            queues=tuple(map(str, json.loads(_text(fields, "queues")))),
+            concurrency=int(_text(fields, "concurrency")),
+            started=_time_of(int(_text(fields, "started"))),
+            beat=_time_of(entry.id.ms),
+            done=int(_text(fields, "done")),
+            failed=int(_text(fields, "failed")),
+            hanging=int(_text(fields, "hanging")),
+            jobs=tuple(sorted(_jobs_of(jobs, fields, now_ms), key=lambda job: job.since)),
+            _jobs=jobs,
+        )
+    except (ValueError, TypeError, RecursionError, OverflowError):
+        return None
+
+
+def _jobs_of(jobs: Place, fields: Mapping[bytes, bytes], now_ms: int) -> Iterator[RunningJob]:
+    """Yield what a worker has in work: its pending entries, with what its last beat says of them.
+
+    Jobs that have begun since then are read from their messages.
+    """
+    lease_s, name = float(_text(fields, "lease")), _text(fields, "name")
+    listed = {(run.key, run.entry): run for run in map(_run_of, json.loads(_text(fields, "jobs")))}
+    for key in json.loads(_text(fields, "streams")):
+        stream = jobs.store.stream(key)
+        for row in _pending(stream, jobs.group, name):
+            idle_ms = row.idle_ms or 0
+            run = listed.get((key, str(row.id))) or _read_run(jobs, stream, row, now_ms - idle_ms)
+            if run is not None:
+                yield RunningJob(
+                    id=run.id,
+                    task=run.task,
+                    queue=key,
+                    since=_time_of(run.since_ms),
+                    seconds=max(0, now_ms - run.since_ms) / 1000,
+                    lease_left=max(0.0, lease_s - idle_ms / 1000),
+                    timeout=run.timeout,
+                )
+
+
+def _pending(stream: Stream[bytes], group: str, name: str) -> Iterable[PendingEntry[bytes]]:
+    try:
+        return stream.group(group).pending_range(count=_PAGE, consumer=name)
+    except (NoGroup, NoSuchKey):
+        return ()
+
+
+def _run_of(listed: Any) -> Run:
+    """Return a run of a beat; ValueError or TypeError if it is none."""
+    job_id, task, key, entry, since_ms, timeout = listed
+    limit = None if timeout is None else float(timeout)
+    return Run(str(job_id), str(task), str(key), str(entry), int(since_ms), limit)
+
+
+def _read_run(
+    jobs: Place, stream: Stream[bytes], row: PendingEntry[bytes], since_ms: int
+) -> Run | None:
+    """Return the run of a job that has begun since the last beat; None if it has ended."""
+    entry = stream.get(row.id)
+    if entry is None:
+        return None
+    try:
+        job = Job.of(entry.fields, entry.id)
+    except Refused:
+        return None
+    task = jobs.tasks.get(job.task_name)
+    timeout = None if task is None else task.timeout
+    return Run(job.id, job.task_name, os.fsdecode(stream.key), str(row.id), since_ms, timeout)
+
+
+def _text(fields: Mapping[bytes, bytes], name: str) -> str:
+    return fields.get(name.encode(), b"").decode("utf-8", "backslashreplace")
+
+
+def _time_of(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -1,0 +1,180 @@
+"""The registry of workers: who is there, what they do, and requests that reach them."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kvstream import Jobs
+from kvstream.jobs import Worker, WorkerRecord, registration, registry
+from tests.jobs.conftest import Working
+from tests.patience import PATIENCE_S, until
+
+
+@pytest.fixture
+def gate() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def wait_task(jobs: Jobs, gate: threading.Event) -> Any:
+    """A task that waits for the gate."""
+
+    @jobs.task(timeout=600)
+    def wait() -> str:
+        gate.wait(PATIENCE_S)
+        return "waited"
+
+    return wait
+
+
+def only(jobs: Jobs) -> WorkerRecord:
+    (found,) = jobs.workers()
+    return found
+
+
+def test_a_worker_is_listed_with_what_it_does(
+    jobs: Jobs, wait_task: Any, gate: threading.Event, working: Callable[..., Working]
+) -> None:
+    @jobs.task
+    def fail() -> None:
+        raise ValueError
+
+    one = working(jobs, concurrency=2, app_version="7")
+    until(lambda: len(jobs.workers()) == 1)
+    handle = wait_task.enqueue()
+    until(lambda: bool(only(jobs).jobs))  # begun after the beat
+    found = only(jobs)
+    assert (found.name, found.state, found.app_version) == (jobs.consumer, "working", "7")
+    assert (found.queues, found.concurrency, found.program) == (("default",), 2, "")
+    (job,) = found.jobs
+    assert (job.id, job.task, job.queue, job.timeout) == (handle.id, "wait", "jobs", 600)
+    assert 0 <= job.seconds < 600
+    assert 0 < job.lease_left <= 30
+    assert not job.is_late
+    gate.set()
+    handle.result(PATIENCE_S)
+    fail.enqueue()
+    until(lambda: one.worker._failed == 1)
+    assert only(jobs).jobs == ()
+    one.stop()
+    assert jobs.workers() == []
+    assert not jobs.store.exists("jobs:workers")
+
+
+def test_a_beat_replaces_the_one_before_and_has_the_counts(
+    jobs: Jobs,
+    wait_task: Any,
+    gate: threading.Event,
+    working: Callable[..., Working],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registration, "BEAT_S", 0.02)
+    gate.set()
+    working(jobs)
+    wait_task.enqueue_many([()] * 3)
+    until(lambda: [each.done for each in jobs.workers()] == [3])
+    first = only(jobs).beat
+    until(lambda: only(jobs).beat > first)
+    assert len(jobs.store.stream("jobs:workers")) <= 2  # one is deleted once the next is there
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_worker_that_drains_finishes_what_it_runs_and_takes_nothing_more(
+    jobs: Jobs,
+    wait_task: Any,
+    gate: threading.Event,
+    working: Callable[..., Working],
+    is_async: bool,
+) -> None:
+    one = working(jobs, concurrency=2, grace=0)
+    handle = wait_task.enqueue()
+    until(lambda: any(each.jobs for each in jobs.workers()))
+    found = only(jobs)
+    assert not (asyncio.run(found.adrain()) if is_async else found.drain())
+    until(lambda: only(jobs).state == "draining")
+    until(lambda: one.worker._has_taken.is_set())
+    later = wait_task.enqueue()
+    assert not found.drain(0.05)
+    gate.set()
+    assert found.drain(PATIENCE_S)
+    one._thread.join(PATIENCE_S)
+    assert one.worker.has_left
+    assert handle.result(PATIENCE_S) == "waited"
+    assert later.status == "queued"
+    assert asyncio.run(jobs.aworkers()) == []
+
+
+def test_a_worker_that_is_stopped_gives_back_what_is_not_done_within_its_grace(
+    jobs: Jobs, wait_task: Any, gate: threading.Event, working: Callable[..., Working]
+) -> None:
+    one = working(jobs, grace=0.05)
+    handle = wait_task.enqueue()
+    until(lambda: any(each.jobs for each in jobs.workers()))
+    assert only(jobs).stop(PATIENCE_S)
+    one._thread.join(PATIENCE_S)
+    assert one.worker.given_back == 1
+    assert handle.status == "queued"
+    gate.set()
+
+
+def test_a_stop_ends_a_drain(
+    jobs: Jobs, wait_task: Any, gate: threading.Event, working: Callable[..., Working]
+) -> None:
+    one = working(jobs, grace=0.05)
+    handle = wait_task.enqueue()
+    until(lambda: any(each.jobs for each in jobs.workers()))
+    one.worker.drain()
+    until(lambda: one.worker._has_taken.is_set())
+    assert not one.worker.given_back
+    assert asyncio.run(only(jobs).astop(PATIENCE_S))
+    assert handle.status == "queued"
+    gate.set()
+
+
+def test_a_worker_whose_beats_stay_away_is_lost(
+    jobs: Jobs, wait_task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = registration.facts_of(jobs, (), 8, "program", "")
+    registry.write(jobs, facts, registry.Work("working", 1, 2, 0, ()))
+    assert (only(jobs).state, only(jobs).done, only(jobs).failed) == ("working", 1, 2)
+    monkeypatch.setattr(registry, "LOST_S", 0.001)
+    time.sleep(0.01)
+    assert only(jobs).state == "lost"
+    registry.note_silent(jobs, jobs.consumer)
+    monkeypatch.setattr(registry, "LOST_S", 35.0)
+    assert only(jobs).state == "silent"
+    monkeypatch.setattr(registry, "LOST_KEPT_S", 0.001)
+    time.sleep(0.01)
+    registry.forget_lost(jobs)
+    assert jobs.workers() == []
+    registry.remove(jobs, jobs.consumer)
+    assert not jobs.store.exists("jobs:workers")
+
+
+def test_entries_of_other_programs_are_no_workers(jobs: Jobs, wait_task: Any) -> None:
+    registry.records_of(jobs).add({"name": "x", "pid": "many"})
+    registry.records_of(jobs).add({"name": "y", "pid": "1", "queues": "[[["})
+    registry.records_of(jobs).add({"odd": b"\xff"})
+    assert jobs.workers() == []
+
+
+def test_requests_for_others_and_unknown_ones_change_nothing(
+    jobs: Jobs, wait_task: Any, gate: threading.Event, working: Callable[..., Working]
+) -> None:
+    gate.set()
+    working(jobs)
+    until(lambda: len(jobs.workers()) == 1)
+    registry.ask(jobs, "drain", worker="another")
+    registry.ask(jobs, "dance", worker=jobs.consumer)
+    registry.ask(jobs, "drain")
+    assert wait_task.enqueue().result(PATIENCE_S) == "waited"
+    assert only(jobs).state == "working"
+
+
+def test_a_worker_counts_jobs_of_its_own_only(jobs: Jobs, wait_task: Any) -> None:
+    worker = Worker(jobs)
+    assert worker._work() == registry.Work("working", 0, 0, 0, [])
