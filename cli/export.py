@@ -82,7 +82,7 @@ def open_export(
         yield sys.stdout.buffer, ResumePoint()
         sys.stdout.buffer.flush()
         return
-    from kvstream.storage.files import naming
+    from kvstream.storage.files import naming, sync
 
     with _open(path, resume, overwrite) as file:
         point = _csv_resume_point(file, delimiter) if kind == "csv" else _json_resume_point(file)
@@ -91,7 +91,7 @@ def open_export(
         yield file, point
         file.flush()
         with naming(path):
-            os.fsync(file.fileno())
+            sync(file.fileno())
 
 
 def _open(path: Path, resume: bool, overwrite: bool) -> BinaryIO:

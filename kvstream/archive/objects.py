@@ -226,7 +226,7 @@ def _write(path: Path, parts: Iterable[bytes]) -> None:
         for part in parts:
             file.write(part)
         file.flush()
-        os.fsync(file.fileno())
+        files.sync(file.fileno())
 
 
 _has_used_obstore = False

@@ -296,7 +296,7 @@ def _keep_position(built: Path, position: Position) -> None:
         place.mkdir(files.DIRECTORY_MODE)
         with (place / f"{position.log:06d}.log").open("xb") as file:
             file.truncate(position.offset)
-            os.fsync(file.fileno())
+            files.sync(file.fileno())
         files.sync_directory(place)
 
 
@@ -337,7 +337,7 @@ def write_table(objects: Objects, name: str, size: int, path: Path) -> int:
             found += len(data)
             file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        files.sync(file.fileno())
     if not found and size:
         raise formats.damaged(key, "it is missing")
     if found != size or name not in objects.table_names(hashed.hexdigest()):
@@ -367,7 +367,7 @@ def write_logs(objects: Objects, plan: Plan, built: Path, progress: Progress | N
             break
     for path in built.glob("*.log"):
         with path.open("rb") as file:
-            os.fsync(file.fileno())
+            files.sync(file.fileno())
 
 
 def _append(path: Path, part: Part, data: bytes) -> None:

@@ -128,7 +128,7 @@ class Incoming:
     def _end(self, file: File) -> None:
         assert self._file is not None
         self._file.flush()
-        os.fsync(self._file.fileno())
+        files.sync(self._file.fileno())
         self.close()
         partial = self._partial(file)
         if self._written != file.size or self._sum.hexdigest() != file.sum:

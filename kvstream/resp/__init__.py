@@ -4,10 +4,10 @@
 they are not installed or not wanted.
 """
 
-import os
 from typing import TYPE_CHECKING
 
 from kvstream.layout import import_compiled
+from kvstream.types.machine import usable_cores
 
 if TYPE_CHECKING:
     from kvstream.resp import _waits as waits
@@ -19,8 +19,7 @@ else:
 
 def may_poll() -> bool:
     """Return whether a thread may poll a socket: on one processor the other side could not run."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) > 1 if affinity else (os.cpu_count() or 1) > 1
+    return usable_cores() > 1
 
 
 __all__ = ["may_poll", "twins", "waits"]

@@ -21,6 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -37,6 +38,7 @@ from kvstream.server.net.asyncio_server import BACKLOG, Connection, Listener
 from kvstream.server.runtime.executor import Executor
 from kvstream.server.serving import hand_over
 from kvstream.storage import directory as directories
+from kvstream.storage import files
 from kvstream.storage.directory import LAYOUT_FILE
 from kvstream.storage.files import FILE_MODE
 from kvstream.types.clock import monotonic
@@ -76,26 +78,38 @@ class Place:
         self.directory = Path(os.path.realpath(directory))
         self._trusts_group = trusts_group
         self._descriptor: int | None = None
+        self._link: Path | None = None
         self._made: os.stat_result | None = None
         """The socket that this process has made."""
 
     @property
     def address(self) -> str:
-        """A path of the socket that is short enough; StoreError if there is none.
+        """A path of the socket that is short enough.
 
-        A long one leads through a descriptor of the directory, which stays open.
+        A long one leads through a descriptor of the directory, which stays open, or on a system
+        without such paths through a link in a private folder of temporary files.
         """
         path = self.directory / SOCKET
         if len(os.fsencode(path)) <= _PATH_MAX:
             return str(path)
         if not _DESCRIPTORS.is_dir():
-            raise StoreError(
-                f"the path {path} is longer than the {_PATH_MAX} bytes of a socket's: open the "
-                "store by a shorter path, such as a link"
-            )
+            return str(self._link_path() / SOCKET)
         if self._descriptor is None:
             self._descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return str(_DESCRIPTORS / str(self._descriptor) / SOCKET)
+
+    def _link_path(self) -> Path:
+        """Return a short link to the directory."""
+        if self._link is None:
+            folder = Path(tempfile.mkdtemp(prefix="kvstream-"))
+            self._link = folder / "s"
+            self._link.symlink_to(self.directory)
+        if len(os.fsencode(self._link / SOCKET)) > _PATH_MAX:
+            raise StoreError(
+                f"{self.directory} is too long for the path of a socket, and so is "
+                f"{self._link.parent}: open the store by a shorter path, or set TMPDIR to one"
+            )
+        return self._link
 
     @property
     def url(self) -> str:
@@ -134,6 +148,9 @@ class Place:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+        link, self._link = self._link, None
+        if link is not None:
+            files.remove(link.parent)
 
 
 def peer_user(end: socket.socket) -> int | None:

@@ -187,7 +187,7 @@ def _copy(source: int, target: Path, size: int) -> None:
             at += len(data)
             while data:
                 data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
+        files.sync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -29,7 +29,7 @@ from kvstream.errors import (
 )
 from kvstream.layout.keys import HISTORY_KEY
 from kvstream.logs import DeferredLogger, Throttle
-from kvstream.storage import checkpoint, directory, maintenance, reads, replacement, sst
+from kvstream.storage import checkpoint, directory, files, maintenance, reads, replacement, sst
 from kvstream.storage.batch import Batch, Family, Pages, Row, Seeks
 from kvstream.storage.changes import remove_archive, trim_logs
 from kvstream.storage.directory import Directory
@@ -404,6 +404,7 @@ class Database:
         sequence = self.sequence
         try:
             self._root.flush_wal(True)
+            files.sync_drive(self._opened.directory.own_path)
             if self._opened.watermark is not None:
                 self._opened.watermark.record(sequence)
         except Exception as error:

@@ -6,6 +6,7 @@ which the system applies to new files instead of the umask. This module knows no
 """
 
 import errno
+import fcntl
 import io
 import os
 import shutil
@@ -30,6 +31,7 @@ _OWNER_ALONE = _ACL_VERSION + b"".join(
     for tag, permissions in ((_OWNER, 0o7), (_GROUP, 0), (_OTHERS, 0))
 )
 """An ACL as in acl(5): new files in the directory give group and others no permission."""
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
 
 @contextmanager
@@ -60,10 +62,11 @@ def remove(path: Path) -> None:
 def keep_private(directory: Path) -> None:
     """Make new files and directories in ``directory`` readable by the owner alone.
 
-    Does nothing on a file system without access control lists.
+    Does nothing on a file system without access control lists, and on macOS.
     """
-    with suppress(OSError):
-        os.setxattr(directory, _DEFAULT_ACL, _OWNER_ALONE)
+    if hasattr(os, "setxattr"):
+        with suppress(OSError):
+            os.setxattr(directory, _DEFAULT_ACL, _OWNER_ALONE)
 
 
 def make_private(directory: Path) -> None:
@@ -124,6 +127,25 @@ def read(path: Path) -> bytes:
         return file.read()
 
 
+def sync(descriptor: int) -> None:
+    """Make an open file or directory durable.
+
+    On macOS ``fsync`` leaves data in the cache of the drive, and F_FULLFSYNC writes that out
+    (fsync(2) of macOS). A file system may lack it, as those of networks do.
+    """
+    if _FULL_SYNC is not None:
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, _FULL_SYNC)
+            return
+    os.fsync(descriptor)
+
+
+def sync_drive(directory: Path) -> None:
+    """Write out the cache of the drive, after files were synced by others, where that is needed."""
+    if _FULL_SYNC is not None:
+        sync_directory(directory)
+
+
 def write(path: Path, content: bytes) -> None:
     """Replace a file atomically and durably: power loss leaves the old content or the new."""
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
@@ -131,7 +153,7 @@ def write(path: Path, content: bytes) -> None:
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(content)
-        os.fsync(descriptor)
+        sync(descriptor)
         partial.rename(path)
     except OSError:
         with suppress(OSError):
@@ -147,7 +169,7 @@ def overwrite(path: Path, content: bytes) -> None:
     descriptor = open_regular(path, os.O_WRONLY)
     try:
         os.pwrite(descriptor, content, 0)
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -193,7 +215,7 @@ def replacing(path: Path, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             with naming(path):
-                os.fsync(file.fileno())
+                sync(file.fileno())
         partial.rename(path)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -205,6 +227,6 @@ def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, Self, get_args
 
 from kvstream.errors import InvalidArgument, ReplyTooLarge, no_choice
+from kvstream.types.machine import usable_cores
 
 MEGABYTE = 1 << 20
 
@@ -129,7 +130,7 @@ def background_jobs() -> int:
 
     With three at least, level 0 does not wait for lower levels.
     """
-    return min(max(3, len(os.sched_getaffinity(0)) + 1), 8)
+    return min(max(3, usable_cores() + 1), 8)
 
 
 class Durability(StrEnum):

@@ -33,6 +33,7 @@ from kvstream.server.settings import SERVER_SETTINGS
 from kvstream.server.stats import SlowCalls
 from kvstream.storage.changes import archived_sizes
 from kvstream.types.clock import monotonic
+from kvstream.types.machine import thread_times
 from kvstream.types.options import Durability
 from kvstream.version import VERSION
 
@@ -402,14 +403,14 @@ def _of_replica(replication: Replication, follower: Follower) -> list[tuple[str,
 def _cpu(server: Executor, txn: Txn) -> Fields:
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    loop = resource.getrusage(resource.RUSAGE_THREAD)
+    loop_user, loop_sys = thread_times()
     return (
         ("used_cpu_sys", f"{own.ru_stime:.6f}"),
         ("used_cpu_user", f"{own.ru_utime:.6f}"),
         ("used_cpu_sys_children", f"{children.ru_stime:.6f}"),
         ("used_cpu_user_children", f"{children.ru_utime:.6f}"),
-        ("used_cpu_sys_main_thread", f"{loop.ru_stime:.6f}"),
-        ("used_cpu_user_main_thread", f"{loop.ru_utime:.6f}"),
+        ("used_cpu_sys_main_thread", f"{loop_sys:.6f}"),
+        ("used_cpu_user_main_thread", f"{loop_user:.6f}"),
     )
 
 

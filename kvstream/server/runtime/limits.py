@@ -27,6 +27,7 @@ from kvstream.server.runtime.reply_queue import ReplyStreaming
 from kvstream.server.runtime.xadd_batching import XaddBatch
 from kvstream.storage.batch import Family
 from kvstream.storage.options import OPEN_FILES_MAX, open_files_max
+from kvstream.types.machine import peak_memory
 from kvstream.types.options import OUTPUT_MAX
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -71,7 +72,7 @@ def memory_of(server: LimitedServer) -> Memory:
     database = server.engine.database
     return Memory(
         used=used,
-        peak=max(used, _peak_bytes()),
+        peak=max(used, peak_memory()),
         reply_cache=server.engine.catalog.reply_cache.memory,
         blocks=database.property_int("rocksdb.block-cache-usage", Family.MESSAGES),
         memtables=_of_families(server, "rocksdb.cur-size-all-mem-tables"),
@@ -95,15 +96,11 @@ def resident_bytes() -> int:
     try:
         file = os.open("/proc/self/statm", os.O_RDONLY)  # 6 us; read_text() takes 25
     except OSError:  # not Linux
-        return _peak_bytes()
+        return peak_memory()
     try:
         return int(os.read(file, _STATM_MAX).split()[1]) * PAGE_BYTES
     finally:
         os.close(file)
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def give_back() -> None:
