@@ -401,6 +401,7 @@ class Group(Public, Generic[S]):
         dead_letter: Name | None = None,
         order_by: Name | None = None,
         max_per_key: int | None = None,
+        fair: bool | None = None,
         max_in_flight: int | None = None,
         rate: Rate | None = None,
         reap: Duration | None = None,
@@ -411,7 +412,8 @@ class Group(Public, Generic[S]):
         so long goes to the next reader. ``max_deliveries``: after so many an entry moves to the
         stream ``dead_letter``, by default ``<key>:dead``. ``backoff``: the delay before a failed
         entry is repeated, as ``5``, ``[1, 10, 60]`` or ``Backoff(1, 3600)``. ``order_by``: a field;
-        entries of equal value are delivered in order, ``max_per_key`` (1) at a time.
+        entries of equal value are delivered in order, ``max_per_key`` (1) at a time. ``fair``: the
+        values take turns, so that one with very many entries delays no other one.
         ``max_in_flight``: at most so many are pending. ``rate``: ``(100, 60)`` delivers at most 100
         in 60 seconds. ``reap``: a consumer idle for so long is deleted.
         """
@@ -422,6 +424,7 @@ class Group(Public, Generic[S]):
             dead_letter=dead_letter,
             order_by=order_by,
             max_per_key=max_per_key,
+            fair=fair,
             max_in_flight=max_in_flight,
             rate=rate,
             reap=reap,

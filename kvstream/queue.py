@@ -253,6 +253,7 @@ class Queue(DeadLetters[S]):
         dead_letter: Name | None = None,
         order_by: Name | None = None,
         max_per_key: int | None = None,
+        fair: bool | None = None,
         max_in_flight: int | None = None,
         rate: Rate | None = None,
         priorities: Sequence[str] = (),
@@ -264,12 +265,11 @@ class Queue(DeadLetters[S]):
         ``max_deliveries``: then it moves to the stream ``dead_letter``, by default
         ``<name>:dead``. ``backoff``: the seconds before it comes again, as ``[1, 10, 60]`` or
         ``Backoff(1, 3600)``. ``order_by``: a field; messages of equal value are delivered in
-        order, ``max_per_key`` (1) at a time. ``max_in_flight``: how many are leased at a time.
-        ``rate``: ``(100, 60)`` delivers at most 100 in 60 seconds. ``priorities``: their names, the
-        most urgent first; limits hold for each priority. ``keep``: whether messages that are done
-        stay in the stream; it counts when stream and group are made. By default they stay in a
-        stream that had entries before, or has rules of retention or other groups. ``consumer`` is
-        made unique by default, in each process.
+        order, ``max_per_key`` (1) at a time; with ``fair`` the values take turns.
+        ``max_in_flight``: how many are leased at a time. ``rate``: ``(100, 60)`` delivers at most
+        100 in 60 seconds. ``priorities``: their names, the most urgent first; limits hold for each.
+        ``keep``: whether messages that are done stay, which is decided when the stream is made; by
+        default if it had entries, rules of retention or other groups. ``consumer``: unique if None.
         """
         if not isinstance(store, Store):
             raise InvalidArgument(
@@ -298,6 +298,7 @@ class Queue(DeadLetters[S]):
             dead_letter=dead_letter,
             order_by=order_by,
             max_per_key=max_per_key,
+            fair=fair,
             max_in_flight=max_in_flight,
             rate=rate,
         )

@@ -175,6 +175,8 @@ class Catalog:
         self.wakeups = Wakeups()
         self.retained: dict[bytes, None] = {}
         """Names of streams in memory that may have rules of retention, in the order of checks."""
+        self.with_turns: set[bytes] = set()
+        """Names of streams that may have a group whose keys take turns; appends sort for them."""
         self.reply_cache = ReplyCache()
         """Encoded replies of entries that were read lately."""
         self.libraries: Mapping[bytes, bytes] | None = None

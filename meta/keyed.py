@@ -5,13 +5,19 @@ for another attempt, or *held*: it is pending with no owner at the time HELD_MS,
 entries of its key as may be are busy already. The rows are those of one tree of the group::
 
     entry row := keyed tree(u64) "I" id          -> state(u8: 0 busy, 1 held) key
-    key row   := keyed tree(u64) "K" key         -> busy(u32) held(u32) from(id)
+    key row   := keyed tree(u64) "K" key         -> busy(u32) held(u32) from(id) [turn(id)]
     held row  := keyed tree(u64) "H" key id      -> key id
 
 A ``key`` is the 16 bytes of a hash of the field's value: two values of one hash wait for each
 other, which does no harm. No held entry of a key is below its ``from``, so a scan from there steps
-over no deleted rows. The rule itself is in meta/pel.py (``free_keys``) and
-operations/delivery/ordering.py.
+over no deleted rows.
+
+In a group whose keys take turns (``fair``) an entry is busy or held from the time at which it is
+sorted, before its first delivery. ``turn`` is the last entry of a key that was made ready and was
+not delivered since; while a key has one, no other entry of it becomes ready. So the ready entries,
+in the order of their ranks, are the ring of the keys that have something to deliver.
+
+The rule itself is in meta/pel.py (``free_keys``) and operations/delivery/ordering.py.
 """
 
 from collections.abc import Iterator
@@ -51,27 +57,29 @@ class Messages(Protocol):
 
 
 class Counts:
-    """How many entries of one key are busy and held, and where the held ones begin."""
+    """How many entries of one key are busy and held, where the held ones begin, and its turn."""
 
-    __slots__ = ("busy", "first", "held")
+    __slots__ = ("busy", "first", "held", "turn")
 
-    def __init__(self, busy: int = 0, held: int = 0, first: PackedID = _NOWHERE) -> None:
-        self.busy, self.held, self.first = busy, held, first
+    def __init__(
+        self, busy: int = 0, held: int = 0, first: PackedID = _NOWHERE, turn: PackedID = b""
+    ) -> None:
+        self.busy, self.held, self.first, self.turn = busy, held, first, turn
 
     def encode(self) -> bytes:
         """Return the value of the row; raise Corruption if an entry was not counted before."""
         try:
-            return _COUNTS.pack(self.busy, self.held, self.first)
+            return _COUNTS.pack(self.busy, self.held, self.first) + self.turn
         except StructError as error:
             counts = f"{self.busy} busy, {self.held} held"
             raise Corruption(f"the counts of a key contradict its entries: {counts}") from error
 
     @classmethod
     def decode(cls, value: bytes) -> "Counts":
-        try:
-            return cls(*_COUNTS.unpack(value))
-        except StructError as error:
-            raise Corruption(f"the counts of a key are damaged: {value.hex()}") from error
+        if len(value) not in (_COUNTS.size, _COUNTS.size + ID_BYTES):
+            raise Corruption(f"the counts of a key are damaged: {value.hex()}")
+        busy, held, first = _COUNTS.unpack_from(value)
+        return cls(busy, held, first, value[_COUNTS.size :])
 
 
 class Keyed:
@@ -132,6 +140,16 @@ class Edit:
         """Make an entry one of the busy ones of its key."""
         self.counts(key).busy += 1
         self._rows[ENTRY + eid] = IS_BUSY + key
+
+    def take_turn(self, key: Key, eid: PackedID, most: int) -> bool:
+        """Give a new entry the turn of its key, or hold it; return whether it has the turn."""
+        counts = self.counts(key)
+        if counts.turn or counts.held or counts.busy >= most:
+            self.hold(key, eid)
+            return False
+        self.make_busy(key, eid)
+        counts.turn = eid
+        return True
 
     def hold(self, key: Key, eid: PackedID) -> None:
         """Make an entry one of the held ones of its key."""

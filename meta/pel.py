@@ -483,14 +483,19 @@ class Change:
             free_keys(txn, group, self._moved_ids())
 
     def _moved_ids(self) -> list[PackedID]:
-        """Return the IDs that are no longer pending, or held no longer."""
-        held = {eid: run.time_ms == HELD_MS for run in self.new.values() for eid in run.ids}
-        return [
-            eid
-            for run in self.old
-            for eid in run.ids
-            if held.get(eid) is not (run.time_ms == HELD_MS)
-        ]
+        """Return the IDs that are no longer pending, or ready or held no longer."""
+        places = {eid: _place_of(run) for run in self.new.values() for eid in run.ids}
+        return [eid for run in self.old for eid in run.ids if places.get(eid) != _place_of(run)]
+
+
+def _place_of(run: Run) -> int:
+    """Return a number for the place of a run's entries: held, ready, or another one."""
+    return 2 if run.time_ms == HELD_MS else int(is_ready(run))
+
+
+def is_ready(run: Run) -> bool:
+    """Return whether the entries of a run have no owner and do not wait."""
+    return bool(run.rank) and not run.time_ms
 
 
 def stretches(txn: Changeset, group: GroupMeta, ids: Sequence[PackedID]) -> Stretches:
@@ -615,12 +620,15 @@ DELETED_MAX = 1000
 """Held entries of one key, without messages, that are dropped together."""
 
 
-def free_keys(txn: Changeset, group: GroupMeta, ids: Iterable[PackedID]) -> None:
-    """Update the keys of IDs that are no longer pending, or held; make the next ones ready.
+def free_keys(txn: Changeset, group: GroupMeta, ids: Iterable[PackedID], wanted: int = 0) -> bool:
+    """Update the keys of IDs that are no longer pending, ready or held; make the next ones ready.
 
-    For groups that deliver in order by key, after their runs have changed.
+    For groups that deliver in order by key, after their runs have changed. Keys that take turns
+    share the ``wanted`` entries that a read goes on to take. Return whether any became ready.
     """
     assert group.keyed is not None
+    assert group.policy is not None
+    fair = group.policy.fair
     edit = Edit(group.keyed, txn.batch)
     freed: dict[Key, None] = {}
     for eid in ids:
@@ -630,6 +638,9 @@ def free_keys(txn: Changeset, group: GroupMeta, ids: Iterable[PackedID]) -> None
         was_held, key = known
         run = run_at(txn, group, eid)
         there = run is not None and run.has(eid)
+        if fair and edit.counts(key).turn == eid and not (run and there and is_ready(run)):
+            edit.counts(key).turn = b""
+            freed[key] = None
         if run is not None and there and was_held == (run.time_ms == HELD_MS):
             continue
         if was_held:
@@ -641,17 +652,19 @@ def free_keys(txn: Changeset, group: GroupMeta, ids: Iterable[PackedID]) -> None
         else:
             edit.forget(eid)
         freed[key] = None
-    if freed:
-        _make_ready(txn, group, edit, freed)
+    return bool(freed) and _make_ready(txn, group, edit, freed, -(-wanted // len(freed)))
 
 
 def make_ready(txn: Changeset, group: GroupMeta, keys: Iterable[Key]) -> None:
-    """Make the next held entries of some keys ready, as far as ``max_per_key`` allows."""
+    """Make the next held entries of some keys ready, as far as the policy allows."""
     assert group.keyed is not None
     _make_ready(txn, group, Edit(group.keyed, txn.batch), keys)
 
 
-def _make_ready(txn: Changeset, group: GroupMeta, edit: Edit, keys: Iterable[Key]) -> None:
+def _make_ready(
+    txn: Changeset, group: GroupMeta, edit: Edit, keys: Iterable[Key], share: int = 1
+) -> bool:
+    """Make the next held entries of keys ready; if they take turns, ``share`` of each."""
     keyed, policy = group.keyed, group.policy
     assert keyed is not None
     assert policy is not None
@@ -659,18 +672,25 @@ def _make_ready(txn: Changeset, group: GroupMeta, edit: Edit, keys: Iterable[Key
     """Whether the message still exists."""
     for key in keys:
         counts, left = edit.counts(key), DELETED_MAX
-        while counts.held and counts.busy < policy.max_per_key:
+        room = policy.max_per_key - counts.busy
+        if not policy.fair:
+            counts.turn = b""
+        else:
+            room = 0 if counts.turn else min(room, max(1, share))
+        while counts.held and room > 0:
             eid = counts.first = edit.first_held(key, counts.first)
             edit.end_hold(key, eid)
             left -= 1
             ready[eid] = left < 0 or _exists(txn, keyed, eid)
             if ready[eid]:
+                room -= 1
                 edit.make_busy(key, eid)
+                counts.turn = eid if policy.fair else b""
             else:
                 edit.forget(eid)
     edit.apply()
     if not ready:
-        return
+        return False
     rank = group.nack_rank = group.nack_rank + 1
 
     def decide(run: Run | None, ids: Sequence[PackedID]) -> Targets:
@@ -681,6 +701,7 @@ def _make_ready(txn: Changeset, group: GroupMeta, edit: Edit, keys: Iterable[Key
     pel_index.replace(txn, group, change.old, change.new)
     txn.member_changed(group)
     txn.signal(txn.catalog.shown_name(txn, keyed.stream.name), Wake.FREED)
+    return True
 
 
 def _exists(txn: Changeset, keyed: Keyed, eid: PackedID) -> bool:

@@ -59,6 +59,8 @@ class GroupPolicy(Public):
     order_by: bytes = b""
     """A field: entries of equal value are delivered in order, ``max_per_key`` at a time."""
     max_per_key: int = 1
+    fair: bool = False
+    """The values of ``order_by`` take turns, however many entries each of them has."""
     max_in_flight: int = 0
     """The most entries that are pending with consumers at a time."""
     rate_count: int = 0

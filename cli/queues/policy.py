@@ -118,6 +118,11 @@ rule_options = option_group(
         "--max-per-key", type=click.IntRange(1), metavar="N", help="With --order-by: N at a time."
     ),
     click.option(
+        "--fair/--no-fair",
+        default=None,
+        help="With --order-by: the values take turns, whichever has how many messages.",
+    ),
+    click.option(
         "--max-in-flight", type=_NUMBER, metavar="N", help="Lease at most N messages at a time."
     ),
     click.option(
@@ -187,7 +192,8 @@ def policy_rows(policy: "GroupPolicy | None", key: bytes) -> Iterator[tuple[str,
         yield "dead letters", printable(policy.dead_key(key))
     if policy.order_by:
         per_key = f", {number(policy.max_per_key)} at a time" if policy.max_per_key > 1 else ""
-        yield "order by", printable(policy.order_by) + per_key
+        turns = ", in turns" if policy.fair else ""
+        yield "order by", printable(policy.order_by) + per_key + turns
     if policy.max_in_flight:
         yield "max in flight", number(policy.max_in_flight)
     if policy.rate_count:

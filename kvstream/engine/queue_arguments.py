@@ -55,6 +55,7 @@ class QueueOptions(TypedDict, total=False):
     dead_letter: Name | None
     order_by: Name | None
     max_per_key: int | None
+    fair: bool | None
     max_in_flight: int | None
     rate: Rate | None
     priorities: Sequence[str]
@@ -130,6 +131,7 @@ def rules_of(
     dead_letter: Name | None = None,
     order_by: Name | None = None,
     max_per_key: int | None = None,
+    fair: bool | None = None,
     max_in_flight: int | None = None,
     rate: Rate | None = None,
     reap: Duration | None = None,
@@ -137,6 +139,8 @@ def rules_of(
     """Return the rules of a policy that are given; None leaves a rule as it is."""
     if max_per_key is not None and order_by is None:
         raise InvalidArgument("max_per_key goes with order_by, which names the field of the key")
+    if fair and order_by is not None and not order_by:
+        raise InvalidArgument("fair goes with order_by, which names the field of the key")
     rules: dict[str, Any] = {}
     if lease is not None:
         rules["lease_ms"] = span_ms(lease, "lease")
@@ -146,6 +150,8 @@ def rules_of(
         rules["dead_letter"] = name_bytes(dead_letter, "dead_letter")
     if order_by is not None:
         rules["order_by"] = to_bytes(order_by, "order_by")
+    if fair is not None:
+        rules["fair"] = bool(fair)
     numbers: Mapping[str, int | None] = {
         "max_deliveries": max_deliveries,
         "max_per_key": max_per_key,

@@ -16,7 +16,7 @@ from kvstream.engine.timer_thread import TimerThread
 from kvstream.errors import KVStreamError
 from kvstream.logs import emit_deferred
 from kvstream.meta.catalog import Catalog
-from kvstream.operations import trim
+from kvstream.operations import trim, turns
 from kvstream.operations.queues import retention
 from kvstream.storage.database import Database
 from kvstream.types.clock import monotonic
@@ -61,7 +61,7 @@ class Upkeep:
         return self._catalog.disk_full
 
     def before_cycle(self) -> None:
-        """Serve requests for snapshots, and once a second the retention of changed streams.
+        """Serve requests for snapshots; once a second, see to retention and to keys in turns.
 
         Raises StoreClosed once the engine is gone.
         """
@@ -69,15 +69,17 @@ class Upkeep:
         self._disk.look()
         emit_deferred()
         self._requests.serve()
-        retained = self._catalog.retained
+        retained, with_turns = self._catalog.retained, self._catalog.with_turns
         rests = self._timers.paused or self._timers.follows
-        if not retained or rests or monotonic() < self._retain_at:
+        if not (retained or with_turns) or rests or monotonic() < self._retain_at:
             return
         self._retain_at = monotonic() + RETAIN_PAUSE_S
         unseen = len(retained)
         with suppress(KVStreamError):  # closed, full or damaged
             while unseen > 0 and not self._closing:
                 unseen -= self._run(retention.check_changed_streams)[1] or unseen
+                sleep(self._pause_s)
+            while with_turns and not self._closing and self._run(turns.sort_streams):
                 sleep(self._pause_s)
 
     def reclaim(self) -> None:

@@ -28,7 +28,7 @@ from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import Ingested
 from kvstream.meta.wakeups import Wake
-from kvstream.operations import strings
+from kvstream.operations import strings, turns
 from kvstream.operations.reads.rows import exists, last_entry
 from kvstream.operations.trim import Trim, may_trim_once, sweep_emptied, trim_stream
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, AddID, StreamID, new_id
@@ -99,6 +99,8 @@ def add(
     if eid is None and plain is not None:
         added = plain.append(txn, name, value, names)
         if added is not None:
+            if txn.catalog.with_turns:
+                _sort(txn, name, 1)
             if trim is not None and (stream := txn.stream(name)) is not None:
                 trim_stream(txn, stream, trim)
             return added
@@ -113,6 +115,8 @@ def add(
         last = stream.last
         new = next_id(last, eid, txn.now_ms)
     filling.append(txn, stream, new, value, names)
+    if txn.catalog.with_turns:
+        _sort(txn, name, 1)
     if txn.wanted_events or txn.awaited:
         _announce(txn, name, stream, last, 1)
     if trim is not None:
@@ -194,11 +198,19 @@ def add_many(
     last = stream.last
     ids = next_ids(last, len(entries), txn.now_ms)
     filling.extend(txn, stream, ids, entries)
+    if txn.catalog.with_turns:
+        _sort(txn, name, len(ids))
     if txn.wanted_events or txn.awaited:
         _announce(txn, name, stream, last, len(ids))
     if trim is not None:
         trim_stream(txn, stream, trim)
     return ids
+
+
+def _sort(txn: Txn, name: bytes, count: int) -> None:
+    """Sort entries that were added, if the stream has a group whose keys take turns."""
+    if name in txn.catalog.with_turns:
+        turns.sort_added(txn, name, count)
 
 
 def _announce(txn: Txn, name: bytes, stream: StreamMeta, last: StreamID, count: int) -> None:
@@ -223,6 +235,8 @@ def add_each(
         stop = start + len(list(alike))
         _extend_trimmed(txn, stream, ids[start:stop], entries[start:stop], trimming)
         start = stop
+    if txn.catalog.with_turns:
+        _sort(txn, name, len(ids))
     if txn.awaited:
         txn.signal_added(name, stream, last)
     return ids
@@ -274,6 +288,8 @@ def add_under(
         return []
     stream = stream or txn.catalog.create_stream(txn, name)
     filling.extend(txn, stream, new, entries)
+    if txn.catalog.with_turns:
+        _sort(txn, name, len(new))
     if txn.wanted_events or txn.awaited:
         _announce(txn, name, stream, before, len(new))
     if trim is not None:

@@ -123,7 +123,8 @@ def state_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> State:
             continue
         run = pel.run_at(txn, group, packed)
         if run is not None and run.has(packed):
-            if run.time_ms != HELD_MS:  # else it waits for another of its key
+            waits = run.rank and not run.deliveries  # for another of its key, or its key's turn
+            if run.time_ms != HELD_MS and not waits:
                 state = State.DELIVERED
         elif eid > _start_of(txn, stream, group):
             return State.DONE

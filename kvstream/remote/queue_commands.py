@@ -43,6 +43,8 @@ def policy_set(name: bytes, group: bytes, changes: Mapping[str, Any]) -> Call:
         words += _backoff(changes)
     if "order_by" in changes:
         words += ["ORDERBY", changes["order_by"], *option("PERKEY", changes.get("max_per_key"))]
+    if "fair" in changes:
+        words += ["FAIR", int(changes["fair"])]
     if "rate_count" in changes:
         words += ["RATE", changes["rate_count"], changes["rate_ms"]]
     if not words:

@@ -229,7 +229,8 @@ def policy_of(raw: list[Any]) -> GroupPolicy | None:
     values: dict[str, Any] = {**members(raw)}
     if not values:
         return None
-    values |= {"backoff_ms": tuple(values["backoff_ms"]), "paused": bool(values["paused"])}
+    values |= {rule: bool(values[rule]) for rule in ("fair", "paused") if rule in values}
+    values["backoff_ms"] = tuple(values["backoff_ms"])
     return GroupPolicy(**values)
 
 

@@ -178,6 +178,8 @@ class Thresholds:
     ordered_entries: int = 3000
     """Entries of a group that delivers in order, or was moved back, that one read looks at: 15
     milliseconds if all of them are held."""
+    sorted_entries: int = 500
+    """Entries that one read of a group whose keys take turns sorts by their keys: some 3 ms."""
     given_back_runs: int = 2000
     """Runs that are read to count the entries that were given back, by kind."""
     counted_nodes: int = 2000

@@ -20,6 +20,7 @@ def test_a_policy_is_set_rule_by_rule(place: str) -> None:
         )
         group.set_policy(backoff=Backoff(1, timedelta(hours=1), jitter=0.2), rate=(100, 60))
         group.set_policy(dead_letter="lost", order_by="user", max_per_key=2, max_in_flight=7)
+        group.set_policy(fair=True)
         group.set_policy(max_deliveries=0, reap=timedelta(days=1))
         assert group.policy() == GroupPolicy(
             lease_ms=30_000,
@@ -29,6 +30,7 @@ def test_a_policy_is_set_rule_by_rule(place: str) -> None:
             dead_letter=b"lost",
             order_by=b"user",
             max_per_key=2,
+            fair=True,
             max_in_flight=7,
             rate_count=100,
             rate_ms=60_000,
@@ -74,6 +76,10 @@ WRONG: dict[str, tuple[Callable[[Group], Any], str]] = {
     "a negative limit": (
         lambda group: group.set_policy(max_in_flight=-1),
         "max_in_flight must not be negative: -1; 0 is without a limit",
+    ),
+    "turns without the key": (
+        lambda group: group.set_policy(fair=True, order_by=""),
+        "fair goes with order_by, which names the field of the key",
     ),
     "a limit of a key without the key": (
         lambda group: group.set_policy(max_per_key=2),

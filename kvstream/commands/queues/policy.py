@@ -32,6 +32,7 @@ from kvstream.operations.queues import consumers, policy
 
 COMMANDS = Family("stream")
 COMMANDS.add_help("kvstream.policy", since=OURS)
+_FAIR = "FAIR must be 1 (the values of ORDERBY take turns) or 0"
 _BACKOFF = "BACKOFF must be a list of milliseconds, such as 1000,10000, or EXP base cap"
 
 
@@ -40,6 +41,13 @@ def _order(args: Args, rules: Values) -> None:
     if args and args.peek().upper() == b"PERKEY":
         args.next()
         rules["max_per_key"] = args.integer()
+
+
+def _fair(args: Args, rules: Values) -> None:
+    fair = args.integer(_FAIR)
+    if fair not in (0, 1):
+        raise InvalidArgument(_FAIR)
+    rules["fair"] = fair == 1
 
 
 def _backoff(args: Args, rules: Values) -> None:
@@ -63,6 +71,7 @@ _OPTIONS: dict[bytes, Option[Values]] = {
     b"BACKOFF": (1, _backoff),
     b"DEAD": word_value("dead_letter"),
     b"ORDERBY": (1, _order),
+    b"FAIR": (1, _fair),
     b"INFLIGHT": integer_values("max_in_flight"),
     b"RATE": integer_values("rate_count", "rate_ms"),
     b"REAP": integer_values("reap_idle_ms"),
@@ -90,7 +99,8 @@ _WORDS |= {b"EXP": 2, b"PERKEY": 1, b"JITTER": 1, b"BACKOFF": 0}
 @COMMANDS.command(
     "kvstream.policy|set",
     "key group [LEASE ms] [DELIVERIES count] [BACKOFF delays|EXP base cap [JITTER percent]] "
-    "[DEAD key] [ORDERBY field [PERKEY count]] [INFLIGHT count] [RATE count ms] [REAP ms]",
+    "[DEAD key] [ORDERBY field [PERKEY count]] [FAIR 0|1] [INFLIGHT count] [RATE count ms] "
+    "[REAP ms]",
     *(flags("write denyoom movablekeys"), _PolicyKeys(2, 2)),
     since=OURS,
     uses="RW update,RW insert",
@@ -108,6 +118,8 @@ def policy_set(txn: Txn, session: Session, argv: Argv) -> Answer:
     ORDERBY: Entries with an equal value of the field are delivered in order, each once the one
         before is acknowledged. Entries that are pending already are not ordered.
     PERKEY: At most so many of them are pending at a time; 1 unless given.
+    FAIR: With 1, the values of ORDERBY take turns: a value with very many entries delays no other
+        one. New entries are pending, without a consumer, from the time at which they are sorted.
     INFLIGHT: At most so many entries are pending with consumers.
     RATE: At most so many entries are delivered in so many milliseconds.
     REAP: A consumer idle for so long is deleted; its pending entries return to the group.

@@ -11,7 +11,7 @@ which entries are pending and which of them are held; an entry row tells the key
 follow from these. The key of a held entry without a row is that of its message.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import TypeAlias
@@ -31,7 +31,7 @@ from kvstream.meta.keyed import (
     Key,
     key_of_value,
 )
-from kvstream.meta.pel import VALID_IDS_MAX
+from kvstream.meta.pel import VALID_IDS_MAX, is_ready
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, Run
@@ -66,11 +66,19 @@ def check_keyed(
         _check_none_held(survey, group, place, runs)
         return
     rows = dict(survey.tree(policy.keyed_tree))
-    expected, counts = _derive_rows(survey, stream, runs, policy, rows)
+    known_runs = list(runs)
+    expected, counts = _derive_rows(survey, stream, known_runs, policy, rows)
+    turns = _find_turns(known_runs, expected) if policy.fair else {}
     for key, count in counts.items():
-        if count.held and count.busy < policy.max_per_key:
-            survey.findings.fault(place, _STUCK, key.hex(), repaired=False)
         known = _decode_counts(rows.get(KEY + key))
+        is_free = count.held > 0 and count.busy < policy.max_per_key
+        ready = turns.get(key, set())
+        if known is not None and known.turn in ready:
+            count.turn = known.turn
+        elif is_free or known is None or known.turn:
+            count.turn = max(ready, default=b"")
+        if is_free and not count.turn:
+            survey.findings.fault(place, _STUCK, key.hex(), repaired=False)
         if known is not None and (known.busy, known.held) == (count.busy, count.held):
             count.first = min(count.first, known.first)
         expected[KEY + key] = count.encode()
@@ -116,12 +124,23 @@ def _derive_rows(
     return expected, counts
 
 
+def _find_turns(runs: Iterable[Run], expected: Mapping[bytes, bytes]) -> dict[Key, set[PackedID]]:
+    """Return the ready entries of each key, one of which has its turn."""
+    turns: dict[Key, set[PackedID]] = {}
+    for eid in (eid for run in runs if is_ready(run) for eid in run.ids):
+        if entry := expected.get(ENTRY + eid):
+            turns.setdefault(entry[1:], set()).add(eid)
+    return turns
+
+
 def _is_same(suffix: bytes, value: bytes, true: bytes) -> bool:
     """Return whether a row is right; the first held entry of a key without any is not compared."""
     if suffix[:1] != KEY:
         return value == true
     known, counts = _decode_counts(value), Counts.decode(true)
-    if known is None or (known.busy, known.held) != (counts.busy, counts.held):
+    if known is None or known.turn != counts.turn:
+        return False
+    if (known.busy, known.held) != (counts.busy, counts.held):
         return False
     return not counts.held or known.first <= counts.first
 

@@ -9,6 +9,11 @@ are woken to go on.
 
 Entries without the field are not ordered, nor are those that were pending before the policy was
 set.
+
+If the keys take turns (``fair``), new entries are sorted before they are delivered: the first one
+of a key becomes ready, as if it had been given back, and the others are held. Each delivery of a
+key's ready entry makes the next one ready, behind those of the other keys. So a read finds the
+next entry without a look at the entries before it (operations/turns.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +24,7 @@ from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows
 from kvstream.layout.values import decode_fields
 from kvstream.meta import pel, pel_index
-from kvstream.meta.keyed import Edit, Keyed, key_of_value
+from kvstream.meta.keyed import Edit, key_of_value
 from kvstream.meta.pel_index import times_of
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.records import GroupMeta, StreamMeta
@@ -29,15 +34,13 @@ from kvstream.meta.wakeups import Wake
 from kvstream.operations.groups import Reader, advance_over, give
 from kvstream.operations.reads.limits import FIRST_PAGE, UNLIMITED, first_page, memory_of
 from kvstream.operations.reads.rows import FEW, read_ahead, read_rows
+from kvstream.operations.turns import HELD_RANK, get_or_create_keyed
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID
 from kvstream.types.images import PackedID
 
 PAGE = 500
 """Entries that are looked at together."""
-HELD_RANK = 1
-"""The rank of all held entries: it does not order them."""
-
 _GIVEN, _HELD, _PASSED = range(3)
 """What becomes of an entry; it is passed if it is pending already (XGROUP SETID)."""
 
@@ -165,17 +168,6 @@ def _record(txn: Txn, reader: Reader, ids: Sequence[PackedID], fates: Sequence[i
 # --- the policy ---------------------------------------------------------------------------------
 
 
-def get_or_create_keyed(txn: Txn, stream: StreamMeta, group: GroupMeta) -> Keyed:
-    """Return the rows of the keys of an ordered group; create their tree if there is none."""
-    if group.keyed is None:
-        assert group.policy is not None
-        tree = txn.allocate()
-        group.policy = group.policy.with_rules({"keyed_tree": tree})
-        group.keyed = Keyed(stream, tree, txn.thresholds, new=True)
-        txn.member_changed(group)
-    return group.keyed
-
-
 def follow_policy(txn: Txn, group: GroupMeta, before: GroupPolicy) -> None:
     """Adapt the held entries of a group to its changed policy.
 
@@ -185,9 +177,9 @@ def follow_policy(txn: Txn, group: GroupMeta, before: GroupPolicy) -> None:
     if keyed is None:
         return
     if policy is not None and policy.order_by == before.order_by:
-        if policy.max_per_key > before.max_per_key:
-            waiting = [key for key, counts in keyed.keys(txn.batch) if counts.held]
-            pel.make_ready(txn, group, waiting)
+        if policy.max_per_key > before.max_per_key or policy.fair != before.fair:
+            keys = keyed.keys(txn.batch)
+            pel.make_ready(txn, group, [key for key, of in keys if of.held or of.turn])
         return
     _make_ready(txn, group, list(_scan_held(txn, group)))
     keyed.tree.drop(txn.batch)

@@ -1,7 +1,8 @@
 """Deliver entries to a reader of new ones (``>``) in a group that has a policy.
 
 First come the entries that were given back and are ready, in the order in which they became ready;
-then those whose lease has run out, oldest first; then new ones. Entries that were delivered as
+then those whose lease has run out, oldest first; then new ones. If keys take turns, those whose
+lease has run out come first, and new ones become ready (turns.py). Entries that were delivered as
 often as the policy allows move to the dead letters instead. The policy's limits bound every read:
 pause, rate, entries in flight. Entries whose lease has run out are in flight already.
 
@@ -17,6 +18,7 @@ from kvstream.meta.pel import (
     COUNT_MAX,
     acknowledge,
     discard,
+    free_keys,
     lapsed_runs,
     oldest_delivery,
     pending_among,
@@ -31,6 +33,7 @@ from kvstream.meta.records import GroupMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
+from kvstream.operations import turns
 from kvstream.operations.delivery import dead, ordering
 from kvstream.operations.groups import Reader, advance_over
 from kvstream.operations.reads.limits import first_page, memory_of_entries
@@ -85,8 +88,11 @@ def deliver(
     policy = group.policy
     assert policy is not None
     lease_ms = policy.lease_ms or reader.idle_ms  # 0: all that is pending
-    is_due = (lease_ms is not None and _has_lapsed(txn, group, lease_ms)) or _has_ready(txn, group)
     has_new = group.last_delivered < stream.last and stream.length > 0
+    if policy.fair:
+        txn.catalog.with_turns.add(reader.name)
+        has_new = has_new and turns.sort_new(txn, stream, group, txn.thresholds.sorted_entries)
+    is_due = (lease_ms is not None and _has_lapsed(txn, group, lease_ms)) or _has_ready(txn, group)
     if not (is_due or has_new):
         _wake_later(txn, reader.name, group, policy, False)
         return ()
@@ -103,11 +109,13 @@ def deliver(
         delivered = redelivery.deliver(limits, lease_ms)
         if group.keyed is not None and redelivery.is_left:
             delivered = redelivery.deliver(limits, None)  # held entries of freed keys
+        while redelivery.turned and redelivery.left:
+            delivered = redelivery.deliver(limits, None)  # the next entries of the same keys
         wanted = min(wanted, len(delivered) + redelivery.left)
     rest = min(wanted - len(delivered), limits.total - len(delivered), limits.owned)
     if group.keyed is not None and redelivery is not None and redelivery.is_left:
         rest = 0  # the next read goes on: held entries of freed keys come before new ones
-    if rest > 0 and has_new and not budget.exhausted:
+    if rest > 0 and has_new and not policy.fair and not budget.exhausted:
         count = None if rest >= _ALL // 2 else rest
         new = _deliver_new(txn, reader, count, deliver_new)
         limits.owned -= len(new)
@@ -119,7 +127,8 @@ def deliver(
         if len(delivered) < wanted and not budget.exhausted:
             _count_limited(txn, reader, policy, limits)
     if not delivered:
-        _wake_later(txn, reader.name, group, policy, redelivery is not None and redelivery.is_left)
+        is_left = redelivery is not None and redelivery.is_left
+        _wake_later(txn, reader.name, group, policy, is_left or (policy.fair and has_new))
     return delivered
 
 
@@ -260,6 +269,8 @@ class _Redelivery:
     taken: list[Entry] = field(default_factory=list)
     is_left: bool = False
     """Whether the next read may find more at once: entries to give up, or entries of freed keys."""
+    turned: bool = False
+    """Whether keys that take turns have given their turn to other entries."""
     _moves: list[tuple[Run, list[PackedID]]] = field(default_factory=list)
     _gone: list[PackedID] = field(default_factory=list)
     _dead: list[tuple[Run, Sequence[PackedID]]] = field(default_factory=list)
@@ -274,16 +285,27 @@ class _Redelivery:
         """
         txn, group = self.txn, self.reader.group
         self._moves, self._gone, self._dead, self._fatal = [], [], [], []
-        self.is_left = False
+        self.is_left = self.turned = False
+        fair = self.policy.fair
+        if fair:  # a key with very many entries always has one that is ready
+            self._collect_lapsed(lease_ms)
         self._collect(ready_runs(txn, group), limits.owned)
-        ready = len(self.taken)
-        if lease_ms is not None:
-            self._collect(lapsed_runs(txn, group, txn.now_ms - lease_ms), _ALL)
-            txn.catalog.queue_events.leases_lapsed += len(self.taken) - ready
+        if not fair:
+            self._collect_lapsed(lease_ms)
         self._apply()
         if self.policy.max_in_flight:
             limits.owned = max(0, self.policy.max_in_flight - in_flight(txn, group))
+        if fair:
+            ids = [eid for _, moved in self._moves for eid in moved]
+            self.turned = bool(ids) and free_keys(txn, group, ids, min(self.left, limits.owned))
         return self.taken
+
+    def _collect_lapsed(self, lease_ms: int | None) -> None:
+        """Take entries that were delivered ``lease_ms`` ago; None: none."""
+        if lease_ms is not None:
+            txn, before = self.txn, len(self.taken)
+            self._collect(lapsed_runs(txn, self.reader.group, txn.now_ms - lease_ms), _ALL)
+            txn.catalog.queue_events.leases_lapsed += len(self.taken) - before
 
     def _collect(self, runs: Iterable[Run], most: int) -> None:
         """Take up to ``most`` entries of runs."""
@@ -344,7 +366,7 @@ class _Redelivery:
         txn, reader, group = self.txn, self.reader, self.reader.group
         for run, ids in self._moves:
             if reader.noack:
-                acknowledge(txn, group, ids)
+                acknowledge(txn, group, ids)  # keys that take turns go on with the next read
             else:
                 redeliver(txn, group, run, ids, reader.consumer.name)
         if group.keyed is not None and (self._gone or self._dead or self._fatal):

@@ -37,9 +37,9 @@ from kvstream.meta.timers import TIME_MAX, Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.operations import delayed, unique
-from kvstream.operations.delivery.ordering import HELD_RANK, get_or_create_keyed
 from kvstream.operations.groups import require_stream
 from kvstream.operations.queues import policy, redrive, retention, schedules
+from kvstream.operations.turns import HELD_RANK, get_or_create_keyed
 from kvstream.types.ids import StreamID
 from kvstream.types.images import PackedID, QueueRow
 

@@ -32,9 +32,15 @@ def set_policy(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) 
     stream, meta = existing_group(txn, name, group)
     before = meta.policy or GroupPolicy()
     policy = before.with_rules(changes)
+    if policy.fair and not policy.order_by:
+        if changes.get("fair"):
+            raise InvalidArgument("fair goes with order_by, which names the field of the key")
+        policy = policy.with_rules({"fair": False})  # the order ends
     if policy != before or (changes and meta.policy is None):
         meta.policy, meta.owned_since = policy, 0
         follow_policy(txn, meta, before)
+        if policy.fair:
+            txn.catalog.with_turns.add(name)
         if policy.reap_idle_ms != before.reap_idle_ms:
             consumers.watch(txn, stream, meta)
         txn.member_changed(meta)

@@ -36,6 +36,7 @@ class OrderMachine(RuleBasedStateMachine):
     """Uses one group ordered by ``user``, and records its expected state."""
 
     thresholds = DEFAULT
+    fair = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,6 +69,7 @@ class OrderMachine(RuleBasedStateMachine):
         rules = {
             "order_by": b"user",
             "max_per_key": most,
+            "fair": self.fair,
             "lease_ms": LEASE_MS,
             "backoff_ms": DELAYS_MS,
             "max_deliveries": deliveries,
@@ -194,8 +196,15 @@ class IndexedOrderMachine(OrderMachine):
     thresholds = Thresholds(cached_rows=SMALL_TREE_ROWS, store_rows=0)
 
 
+class FairOrderMachine(IndexedOrderMachine):
+    """The same if the keys take turns."""
+
+    fair = True
+
+
 TestOrder = OrderMachine.TestCase
 TestIndexedOrder = IndexedOrderMachine.TestCase
-TestOrder.settings = TestIndexedOrder.settings = settings(
+TestFairOrder = FairOrderMachine.TestCase
+TestOrder.settings = TestIndexedOrder.settings = TestFairOrder.settings = settings(
     max_examples=12, stateful_step_count=40, deadline=None
 )

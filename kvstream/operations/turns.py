@@ -1,0 +1,128 @@
+"""Keys that take turns (``fair`` of a policy): sort the new entries of a group by their keys.
+
+The first entry of a key becomes ready, as if it had been given back, and the others are held behind
+it: they are pending with nobody. Each delivery of a key's ready entry makes its next one ready,
+behind the ready ones of other keys (``pel.free_keys``). So a read takes the keys in turn and looks
+at no entry that it does not deliver, however many of one key are before it. The entries without the
+field are one key.
+
+An append sorts what it adds, in its own commit. What was added otherwise is sorted by reads, some
+entries each, and by ``sort_streams``, which the engine calls in the background: the entries before
+the policy was set, those of bulk loads, and those of streams whose group is not in memory yet.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+
+from kvstream.errors import Corruption, WrongType
+from kvstream.layout.keys import ID_BYTES
+from kvstream.layout.values import decode_fields
+from kvstream.meta import pel
+from kvstream.meta.keyed import Edit, Keyed, key_of_value
+from kvstream.meta.records import GroupMeta, StreamMeta
+from kvstream.meta.runs import HELD_MS
+from kvstream.meta.txn import Txn
+from kvstream.meta.wakeups import Wake
+from kvstream.operations.groups import advance_over
+from kvstream.operations.reads.limits import first_page
+from kvstream.operations.reads.rows import read_rows
+from kvstream.storage.batch import Row
+from kvstream.types.ids import MAX_ID
+
+PAGE = 500
+"""Entries that are sorted together."""
+HELD_RANK = 1
+"""The rank of all held entries: it does not order them."""
+_FEW_GROUPS = 16
+"""A stream with more groups is not sorted by appends until a read has loaded the group."""
+_AHEAD = 16
+"""Entries that an append sorts beside its own, so that it reaches those added otherwise."""
+
+
+def get_or_create_keyed(txn: Txn, stream: StreamMeta, group: GroupMeta) -> Keyed:
+    """Return the rows of the keys of an ordered group; create their tree if there is none."""
+    if group.keyed is None:
+        assert group.policy is not None
+        tree = txn.allocate()
+        group.policy = group.policy.with_rules({"keyed_tree": tree})
+        group.keyed = Keyed(stream, tree, txn.thresholds, new=True)
+        txn.member_changed(group)
+    return group.keyed
+
+
+def sort_added(txn: Txn, name: bytes, count: int) -> None:
+    """Sort ``count`` entries that were appended to a stream of which keys may take turns."""
+    for stream, group in _groups_with_turns(txn, name):
+        sort_new(txn, stream, group, 2 * count + _AHEAD)
+
+
+def sort_streams(txn: Txn) -> bool:
+    """Sort some entries of the streams in memory; return whether there are more."""
+    most = txn.thresholds.sorted_entries
+    for name in list(txn.catalog.with_turns):
+        for stream, group in _groups_with_turns(txn, name):
+            last = group.last_delivered
+            if sort_new(txn, stream, group, most):
+                txn.signal(name, Wake.MORE)
+                return True
+            if group.last_delivered > last:
+                txn.signal(name, Wake.MORE)
+    return False
+
+
+def _groups_with_turns(txn: Txn, name: bytes) -> Iterator[tuple[StreamMeta, GroupMeta]]:
+    """Yield the groups in memory whose keys take turns; forget the name if there are none."""
+    try:
+        stream = txn.stream(name)
+    except (Corruption, WrongType):
+        stream = None
+    if stream is None:
+        groups = []
+    elif len(stream.groups) < stream.groups_count <= _FEW_GROUPS:
+        groups = list(txn.catalog.groups(txn, stream))
+    else:
+        groups = list(stream.groups.values())
+    fair = [group for group in groups if group.policy is not None and group.policy.fair]
+    if not fair:
+        txn.catalog.with_turns.discard(name)
+    for group in fair:
+        if stream is not None and group.last_delivered < stream.last:
+            yield stream, group
+
+
+def sort_new(txn: Txn, stream: StreamMeta, group: GroupMeta, most: int) -> bool:
+    """Sort up to ``most`` new entries of a group whose keys take turns; return whether more are."""
+    while most > 0 and group.last_delivered < stream.last and stream.length:
+        count = min(most, PAGE, first_page(stream))
+        page = read_rows(txn, stream, group.last_delivered.next(), MAX_ID, count)
+        if not page:
+            return False
+        _sort(txn, stream, group, page)
+        most -= len(page)
+    return group.last_delivered < stream.last and stream.length > 0
+
+
+def _sort(txn: Txn, stream: StreamMeta, group: GroupMeta, page: list[Row]) -> None:
+    """Make new entries ready, or hold them behind others of their key."""
+    assert group.policy is not None
+    edit = Edit(get_or_create_keyed(txn, stream, group), txn.batch)
+    field, most = group.policy.order_by, group.policy.max_per_key
+    ids = [key[-ID_BYTES:] for key, _ in page]
+    last = group.runs.floor(txn.batch, ids[-1])
+    is_moved_back = last is not None and last.last >= ids[0]
+    pending = frozenset(pel.pending_among(txn, group, ids)) if is_moved_back else frozenset()
+    turns: list[bool | None] = []
+    for (_, row), eid in zip(page, ids, strict=True):
+        value = decode_fields(row).get(field, b"") if field in row else b""
+        of_pending = eid in pending
+        turns.append(None if of_pending else edit.take_turn(key_of_value(value), eid, most))
+    edit.apply()
+    advance_over(stream, group, ids)
+    rank = group.nack_rank = max(group.nack_rank, HELD_RANK) + 1
+    for turn, same in groupby(zip(turns, ids, strict=True), itemgetter(0)):
+        if turn is not None:
+            part = [eid for _, eid in same]
+            time_ms, of_part = (0, rank) if turn else (HELD_MS, HELD_RANK)
+            pel.insert(txn, group, part, b"", time_ms, 0, of_part)
+    txn.member_changed(group)

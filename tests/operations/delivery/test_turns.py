@@ -1,0 +1,213 @@
+"""Keys that take turns: a key with very many entries delays no other one."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from kvstream import InvalidArgument, ManualClock, Store, StreamID
+from kvstream.engine import timer_thread
+from kvstream.group import Group
+from kvstream.layout.keys import qualified
+from kvstream.operations import turns
+from kvstream.operations.queues import policy
+from kvstream.types.options import RefPolicy
+from tests.opening import change_thresholds
+
+NAME = qualified(0, b"s")
+Reopen = Callable[..., Store]
+
+
+def rules(store: Store, **changes: object) -> None:
+    store.engine.run(policy.set_policy, NAME, b"g", changes)
+
+
+def group_of(store: Store) -> Group:
+    return store.stream("s").group("g")
+
+
+def add(store: Store, keys: str) -> list[StreamID]:
+    """Add an entry for each letter, with no field for ``-``."""
+    fields = [{"n": str(n)} if key == "-" else {"user": key} for n, key in enumerate(keys)]
+    return store.stream("s").add_many(fields)
+
+
+@pytest.fixture
+def fair(store: Store) -> Store:
+    """A store with a group whose values of ``user`` take turns."""
+    store.stream("s").create_group("g")
+    rules(store, order_by=b"user", fair=True, max_per_key=100)
+    return store
+
+
+def read(store: Store, count: int | None = None, noack: bool = False) -> str:
+    """Return the keys of the entries that a read delivers."""
+    entries = group_of(store).consumer("w").read(count=count, noack=noack)
+    return "".join(entry.fields.get(b"user", b"-").decode() for entry in entries)
+
+
+def test_keys_take_turns_whichever_was_first(fair: Store) -> None:
+    add(fair, "aaaaaa" + "bbb" + "c")
+    assert [read(fair, 1) for _ in range(10)] == list("abcabab" + "aaa")
+    assert read(fair, 1) == ""
+
+
+def test_a_new_key_waits_for_one_turn_of_the_others(fair: Store) -> None:
+    add(fair, "a" * 50 + "b" * 50)
+    assert [read(fair, 1) for _ in range(4)] == list("abab")
+    add(fair, "c")
+    assert [read(fair, 1) for _ in range(4)] == list("abca")
+
+
+def test_one_read_shares_its_entries_among_the_keys(fair: Store) -> None:
+    add(fair, "a" * 500 + "b" * 500 + "c" * 5)
+    assert Counter(read(fair, 65)) == {"a": 30, "b": 30, "c": 5}
+    assert Counter(read(fair, 40)) == {"a": 20, "b": 20}
+
+
+def test_entries_without_the_field_are_one_key(fair: Store) -> None:
+    rules(fair, max_per_key=2)
+    add(fair, "----" + "a")
+    assert [read(fair, 1) for _ in range(4)] == ["-", "a", "-", ""]
+
+
+def test_the_limit_of_a_key_holds_and_its_end_frees_it(fair: Store) -> None:
+    rules(fair, max_per_key=2)
+    ids = add(fair, "aaaa" + "bb")
+    assert Counter(read(fair)) == {"a": 2, "b": 2}
+    assert read(fair) == ""
+    group_of(fair).ack(ids[0])
+    assert read(fair) == "a"
+
+
+def test_the_order_within_a_key_is_that_of_the_stream(fair: Store) -> None:
+    ids = add(fair, "abababab")
+    found = [group_of(fair).consumer("w").read(count=1)[0].id for _ in range(8)]
+    assert found == ids
+
+
+def test_pending_entries_with_a_lease_that_ended_come_before_the_turns(
+    fair: Store, clock: ManualClock
+) -> None:
+    rules(fair, lease_ms=1000)
+    add(fair, "b" + "a" * 100)
+    assert read(fair, 1) == "b"
+    clock.advance(1000)
+    assert read(fair, 1) == "b"
+
+
+END: dict[str, Callable[[Store, StreamID], object]] = {
+    "XACK": lambda store, eid: group_of(store).ack(eid),
+    "XACKDEL": lambda store, eid: group_of(store).ack_delete(eid, ref_policy=RefPolicy.DELREF),
+    "XCLAIM": lambda store, eid: group_of(store).claim("v", [eid]),
+    "XAUTOCLAIM": lambda store, eid: group_of(store).autoclaim("v", count=1),
+    "XDEL": lambda store, eid: store.stream("s").delete(eid),
+    "XNACK": lambda store, eid: group_of(store).nack(eid),
+    "XTRIM": lambda store, eid: store.stream("s").trim(minid=eid.next()),
+}
+
+
+@pytest.mark.parametrize("how", END)
+def test_whatever_takes_the_entry_of_the_turn_the_key_goes_on(fair: Store, how: str) -> None:
+    ids = add(fair, "aaa")
+    END[how](fair, ids[0])
+    assert fair.check() == []
+    left = 3 - (how in ("XACK", "XACKDEL", "XCLAIM", "XAUTOCLAIM", "XDEL", "XTRIM"))
+    assert sum(len(read(fair, 1)) for _ in range(5)) == left
+    assert fair.check() == []
+
+
+def test_a_read_without_acknowledgement_takes_turns_too(fair: Store) -> None:
+    add(fair, "aaaa" + "b")
+    assert [read(fair, 1, noack=True) for _ in range(5)] == list("abaaa")
+    assert group_of(fair).pending().count == 0
+
+
+def test_a_paused_group_and_its_limits_hold(fair: Store) -> None:
+    add(fair, "aaaa" + "bb")
+    rules(fair, paused=True)
+    assert read(fair) == ""
+    rules(fair, paused=False, max_in_flight=3)
+    assert Counter(read(fair)) == {"a": 2, "b": 1}
+
+
+def test_entries_of_before_the_rule_are_sorted_by_reads_and_in_the_background(
+    store: Store,
+) -> None:
+    add(store, "a" * 1300 + "b")
+    store.stream("s").create_group("g", start="0")
+    rules(store, order_by=b"user", fair=True, max_per_key=10_000)
+    assert read(store, 1) == "a"
+    while store.engine.run(turns.sort_streams):
+        pass
+    assert [read(store, 1) for _ in range(2)] == list("ab")
+    info = store.stream("s").group("g").info()
+    assert (info.lag, info.pending) == (0, 1301)
+    assert store.check() == []
+
+
+def test_a_read_behind_a_very_long_key_sorts_some_entries_only(store: Store) -> None:
+    change_thresholds(store.engine, sorted_entries=10)
+    add(store, "a" * 100 + "b")
+    store.stream("s").create_group("g", start="0")
+    rules(store, order_by=b"user", fair=True, max_per_key=3)
+    found = [read(store, 1) for _ in range(12)]
+    assert sorted(found) == ["", *[""] * 7, "a", "a", "a", "b"]
+
+
+def test_appends_sort_after_a_restart(fair: Store, reopen: Reopen) -> None:
+    add(fair, "aaa")
+    store = reopen(fair)
+    assert read(store, 1) == "a"
+    add(store, "b")
+    assert [read(store, 1) for _ in range(2)] == list("ab")
+    assert store.check() == []
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_the_rule_may_be_set_and_removed(fair: Store, before: bool) -> None:
+    rules(fair, fair=before, max_per_key=2)
+    add(fair, "aaaaa" + "b")
+    if not before:
+        assert read(fair, 2) == "aa"
+    rules(fair, fair=not before)
+    assert fair.check() == []
+    group = group_of(fair)
+    for _ in range(6):
+        read(fair)
+        group.ack(*[row.id for row in group.pending_range(count=10, consumer="w")])
+    assert group.pending().count == 0
+    assert fair.check() == []
+
+
+def test_an_order_that_ends_ends_the_turns(fair: Store) -> None:
+    add(fair, "aaaa")
+    group_of(fair).set_policy(order_by="")
+    found = group_of(fair).policy()
+    assert found is not None
+    assert not found.fair
+    assert read(fair) == "aaaa"
+    with pytest.raises(InvalidArgument, match="fair goes with order_by"):
+        rules(fair, fair=True)
+
+
+def test_a_retry_comes_after_its_backoff(fair: Store, clock: ManualClock) -> None:
+    rules(fair, backoff_ms=(500,), max_per_key=1)
+    ids = add(fair, "aa" + "b")
+    assert read(fair) == "ab"
+    group_of(fair).nack(ids[0])
+    assert read(fair) == ""
+    clock.advance(500)
+    fair.engine.run(timer_thread.run_due, 100)
+    assert read(fair) == "a"
+    assert fair.check() == []
+
+
+def test_a_copy_keeps_the_turns(fair: Store) -> None:
+    add(fair, "aaa" + "b")
+    assert read(fair, 1) == "a"
+    fair.copy("s", "t")
+    group = fair.stream("t").group("g")
+    found = [group.consumer("v").read(count=1)[0].fields[b"user"] for _ in range(3)]
+    assert sorted(found) == [b"a", b"a", b"b"]
+    assert fair.check() == []
