@@ -64,6 +64,7 @@ SECTIONS = {
         "redis_command.cmd": "Run one command of Redis, also on a directory.",
         "serve.serve": "Serve the store to Redis clients.",
         "top.command.top": "Watch streams, groups and clients live.",
+        "console.console": "Look at a store in the browser.",
         "monitor.monitor": "Show the requests of a server's clients as they come.",
     },
     "Jobs": {

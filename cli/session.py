@@ -236,8 +236,8 @@ class ServerSession:
         """``db`` None: the one that the URL names."""
         self.wait_s = wait_s
         """How long to wait for a server that is loading its data set."""
-        self._url = url
-        self._db = db
+        self.url = url
+        self.db = db
         self._connect_s = connect_s
         self._engine: FailoverEngine | RemoteEngine | None = None
 
@@ -287,7 +287,7 @@ class ServerSession:
     def _connect(self) -> FailoverEngine | RemoteEngine:
         from kvstream.opening import connect_engine
 
-        connect = partial(connect_engine, self._url, self._db, self._connect_s, self._connect_s)
+        connect = partial(connect_engine, self.url, self.db, self._connect_s, self._connect_s)
         return retry(connect, self.wait_s, ServerLoading)
 
     def connection(self) -> Connection:

@@ -271,7 +271,7 @@ _LAZY = {
     ),
 }
 """The names that are imported when they are first used, by module: see TYPE_CHECKING above."""
-_PACKAGES = ("adapters", "aio", "errors", "inbox", "jobs", "migration", "spark")
+_PACKAGES = ("adapters", "aio", "console", "errors", "inbox", "jobs", "migration", "spark")
 """The public modules, which are imported when they are first used, too."""
 _REDIS = ("Redis", "StrictRedis", "from_url")
 _MODULES = {name: module for module, names in _LAZY.items() for name in names}

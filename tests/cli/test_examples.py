@@ -29,13 +29,13 @@ def leaves(command: click.Command, *path: str) -> Iterator[tuple[str, click.Comm
 COMMANDS = dict(leaves(main))
 ELSEWHERE = {
     *("serve", "top", "monitor", "shell", "archive", "restore", "migrate", "diff", "spark", "work"),
-    "workers",
+    *("console", "workers"),
 }
 EXAMPLES = [
     pytest.param(line, id=line)
     for name, command in COMMANDS.items()
     # See test_serving.py, test_top.py, test_monitor.py, test_shell.py,
-    # test_archive.py, tests/migration/test_command_line.py, tests/spark and tests/jobs.
+    # test_archive.py, tests/migration/test_command_line.py, tests/spark, tests/jobs, tests/console.
     if name.split()[0] not in ELSEWHERE
     for line in examples_of(command)
 ]

@@ -25,7 +25,14 @@ from kvstream.surface import _MEANT, Public
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIST = Path(__file__).with_name("public_names.txt")
 MODULES = [
-    *("kvstream", "kvstream.aio", "kvstream.errors", "kvstream.inbox", "kvstream.jobs"),
+    *(
+        "kvstream",
+        "kvstream.aio",
+        "kvstream.console",
+        "kvstream.errors",
+        "kvstream.inbox",
+        "kvstream.jobs",
+    ),
     *("kvstream.jobs.middleware", "kvstream.jobs.pytest_plugin", "kvstream.jobs.testing"),
     *("kvstream.migration", "kvstream.spark", "kvstream.spark.jobs"),
     *("kvstream.adapters.apscheduler", "kvstream.adapters.celery", "kvstream.adapters.dramatiq"),

@@ -1,0 +1,81 @@
+"""``console``: the web console of a store or a server, for this machine's browser."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from kvstream.cli.parameters import example
+from kvstream.cli.session import DirectorySession, Session
+from kvstream.errors import ClientMissing
+
+PORT = 9122
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_MISSING = "the console needs starlette, jinja2 and uvicorn: pip install 'kvstream-db[console]'"
+
+
+@click.command(
+    short_help="Look at a store in the browser.",
+    epilog=example(
+        "kvstream console --store data",
+        "kvstream console --url redis://localhost:6390 --open",
+        "kvstream console --store data --read-only",
+    ),
+)
+@click.option("--host", default=_LOOPBACK[0], help="The address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    metavar="N",
+    help="The port to listen on; 0 takes a free one.",
+)
+@click.option("--open", "opens", is_flag=True, help="Open the browser.")
+@click.option("--read-only", is_flag=True, help="Refuse every action that changes something.")
+@click.pass_obj
+def console(session: Session, /, host: str, port: int, opens: bool, read_only: bool) -> None:
+    """Show what failed, the queues, jobs, streams and groups of a store in the browser.
+
+    It listens on 127.0.0.1 and prints a URL with a token, which logs one browser in; then it prints
+    another one. For a machine elsewhere make a tunnel: ssh -L 9122:127.0.0.1:9122 HOST. Programs
+    that share the directory work meanwhile. With --read-only a directory is opened read-only for
+    each page. To have the console inside an application, with users of your own, mount
+    kvstream.console.app there: see docs/console.md.
+    """
+    if host not in _LOOPBACK:
+        raise click.UsageError(
+            f"--host {host} would let others in with one token, unencrypted: listen on 127.0.0.1 "
+            "and make a tunnel (ssh -L 9122:127.0.0.1:9122 HOST), or mount kvstream.console.app in "
+            "a program that knows its users"
+        )
+    try:
+        from kvstream.console.serving import serve
+    except ModuleNotFoundError as error:
+        raise ClientMissing(f"{_MISSING} (there is no {error.name})") from None
+    place, options = _place_of(session)
+    serve(
+        place,
+        host=host,
+        port=port,
+        read_only=read_only,
+        options=options,
+        announce=_announce,
+        opens=opens,
+    )
+
+
+def _place_of(session: Session) -> tuple[Any, dict[str, Any]]:
+    """Return the place of the global options, and options for its opening."""
+    if isinstance(session, DirectorySession):
+        with session.reading():  # NoSuchStore and the like, before anything is served
+            pass
+        return session.path, {"db": session.db, "trust_group": session.trust_group}
+    session.ping()
+    return session.url, {"db": session.db}
+
+
+def _announce(url: str) -> None:
+    click.echo(f"open {url}")
+    sys.stdout.flush()

@@ -1,0 +1,165 @@
+"""Who may see and do what: users, roles, sessions of a browser, and tokens against forgery.
+
+A mounted console asks the ``auth`` of its program. ``kvstream console`` has sessions of its own: a
+login URL with a token that works once, and a cookie.
+"""
+
+from __future__ import annotations
+
+import hmac
+import inspect
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import wraps
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import parse_qsl
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from kvstream.errors import InvalidArgument, show
+from kvstream.types.clock import monotonic
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+SESSION_S = 12 * 3600.0
+SESSIONS_MAX = 1000
+"""Sessions that are kept; the oldest goes first."""
+FORM_TOKEN = "csrf"
+"""The field of a form that has the token against forgery."""
+
+
+class Role(IntEnum):
+    """What a user may do: each role may do what those before it may."""
+
+    VIEWER = 1
+    """See everything."""
+    OPERATOR = 2
+    """Retry, redrive, cancel, pause, claim and acknowledge."""
+    ADMIN = 3
+    """Trim and delete."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the console; ``role`` is "viewer", "operator" or "admin"."""
+
+    name: str
+    role: Role | str = Role.VIEWER
+
+    def __post_init__(self) -> None:
+        names = {each.name.lower(): each for each in Role}
+        role = names.get(self.role) if isinstance(self.role, str) else Role(self.role)
+        if role is None:
+            raise InvalidArgument(f"a role is one of {', '.join(names)}, not {show(self.role)}")
+        object.__setattr__(self, "role", role)
+
+    def may(self, role: Role) -> bool:
+        return isinstance(self.role, Role) and self.role >= role
+
+
+Auth: TypeAlias = Callable[["Request"], "User | Awaitable[User | None] | None"]
+
+
+class Sessions:
+    """The browsers that have logged in by a URL. It is the ``auth`` of ``kvstream console``."""
+
+    def __init__(self, user: User, cookie: str, announce: Callable[[str], object]) -> None:
+        """``announce`` is called with the path of each new login."""
+        self.cookie = cookie
+        self._user, self._announce = user, announce
+        self._lock = Lock()
+        self._sessions: dict[str, float] = {}
+        self._token = ""
+
+    def offer(self) -> str:
+        """Make a new login, which works once; return its path."""
+        self._token = secrets.token_urlsafe(32)
+        path = f"login?token={self._token}"
+        self._announce(path)
+        return path
+
+    def log_in(self, token: str) -> str | None:
+        """Return the ID of a new session; None if the token is wrong or was used."""
+        with self._lock:
+            if not self._token or not hmac.compare_digest(token.encode(), self._token.encode()):
+                return None
+            self._token = ""
+            session = secrets.token_urlsafe(32)
+            self._sessions[session] = monotonic() + SESSION_S
+            while len(self._sessions) > SESSIONS_MAX:
+                del self._sessions[next(iter(self._sessions))]
+        self.offer()
+        return session
+
+    def log_out(self, request: Request) -> None:
+        with self._lock:
+            self._sessions.pop(request.cookies.get(self.cookie, ""), None)
+
+    def __call__(self, request: Request) -> User | None:
+        until = self._sessions.get(request.cookies.get(self.cookie, ""))
+        return self._user if until is not None and monotonic() < until else None
+
+
+def form_token(secret: str) -> str:
+    """Return the token that a form must have, for the secret in the cookie of its browser."""
+    return hmac.digest(secret.encode(), b"kvstream console form", "sha256").hex()
+
+
+async def user_of(auth: Auth, request: Request) -> User | None:
+    """Return the user of a request; None if nobody is known."""
+    found = auth(request)
+    user = await found if inspect.isawaitable(found) else found
+    if user is None or isinstance(user, User):
+        return user
+    raise InvalidArgument(f"auth returns a kvstream.console.User or None, not {show(user)}")
+
+
+Page: TypeAlias = Callable[[Any], "Response"]
+Endpoint: TypeAlias = Callable[["Request"], Awaitable["Response"]]
+
+
+def requires(role: Role) -> Callable[[Page], Endpoint]:
+    """Make a page or an action an endpoint for users of a role; it runs in a thread.
+
+    This is the only place where roles are checked. Endpoints that change something get forms whose
+    token fits the browser; see ``guard`` for their origin.
+    """
+
+    def decorate(page: Page) -> Endpoint:
+        @wraps(page)
+        async def endpoint(request: Request) -> Response:
+            console: Any = request.app.state.console
+            user = await user_of(console.auth, request)
+            if user is None:
+                raise HTTPException(401)
+            if not user.may(role):
+                raise HTTPException(403, f"this needs the role {role.name.lower()}")
+            form = None
+            if request.method == "POST":
+                if console.read_only:
+                    raise HTTPException(403, "this console is read-only")
+                form = dict(parse_qsl((await request.body()).decode("ascii", "replace"), True))
+                given = form.get(FORM_TOKEN, "")
+                secret = console.secret_of(request)
+                if not secret or not hmac.compare_digest(
+                    given.encode(), form_token(secret).encode()
+                ):
+                    raise HTTPException(403, "the form is too old: go back, reload, try again")
+            return await run_in_threadpool(console.answer, page, request, user, form)
+
+        endpoint.role = role  # type: ignore[attr-defined]
+        return endpoint
+
+    return decorate
+
+
+def public(endpoint: Endpoint) -> Endpoint:
+    """Mark an endpoint that everybody may see: the login and the files of the page."""
+    endpoint.role = None  # type: ignore[attr-defined]
+    return endpoint

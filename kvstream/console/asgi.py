@@ -1,0 +1,184 @@
+"""The console as an ASGI app: its routes, its errors, and what all its requests share."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse
+from starlette.staticfiles import StaticFiles
+
+from kvstream.console.access import Auth, Page, Sessions, User, form_token
+from kvstream.console.guard import Guard
+from kvstream.console.listing import Listings
+from kvstream.console.places import place_of
+from kvstream.console.rendering import FOLDER, templates
+from kvstream.console.routes import ROUTES
+from kvstream.console.view import View
+from kvstream.errors import (
+    AccessDenied,
+    Corruption,
+    InvalidArgument,
+    KVStreamError,
+    NoGroup,
+    NoSuchKey,
+    NoSuchStore,
+    RequestError,
+    ServerLoading,
+    ServerTooOld,
+    ServerUnavailable,
+    StoreLocked,
+    WrongType,
+)
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
+
+COOKIE = "kvstream-console"
+"""The cookie of a mounted console: a secret that forms are made for."""
+_STATUS: dict[type[Exception], int] = {
+    AccessDenied: 403,
+    Corruption: 500,
+    InvalidArgument: 400,
+    NoGroup: 404,
+    NoSuchKey: 404,
+    NoSuchStore: 404,
+    ServerLoading: 503,
+    ServerTooOld: 501,
+    ServerUnavailable: 503,
+    StoreLocked: 503,
+    WrongType: 400,
+    RequestError: 400,
+}
+"""The status of the page of an error; another error of the store is 500."""
+_TITLES = {
+    400: "This cannot be done",
+    401: "Not logged in",
+    403: "Not allowed",
+    404: "There is no such page",
+    501: "This server cannot do that",
+    503: "The store does not answer",
+}
+
+
+class Console:
+    """A console; it is an ASGI app. ``close`` closes what it has opened."""
+
+    def __init__(
+        self,
+        place: Any,
+        auth: Auth,
+        *,
+        read_only: bool = False,
+        hosts: Collection[str] = (),
+        **options: Any,
+    ) -> None:
+        """``hosts``: the values of the header Host that are served, by default all."""
+        self.auth, self.read_only = auth, read_only
+        self.place = place_of(place, read_only=read_only, **options)
+        self.listings = Listings()
+        self.templates = templates()
+        self.cookie = auth.cookie if isinstance(auth, Sessions) else COOKIE
+        inner = Starlette(
+            routes=ROUTES,
+            exception_handlers={HTTPException: self._refused, Exception: self._broken},
+            lifespan=self._lifespan,
+        )
+        inner.state.console = self
+        inner.mount("/static", StaticFiles(directory=FOLDER / "static"), "static")
+        self._guarded = Guard(inner, hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._guarded(scope, receive, send)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Any) -> AsyncIterator[None]:
+        yield
+        self.close()
+
+    def close(self) -> None:
+        """Close the store, if the console has opened it; the next page opens it again."""
+        self.place.close()
+
+    # --- replies --------------------------------------------------------------------------------
+
+    def secret_of(self, request: Request) -> str:
+        """Return the secret of a browser; empty if it has none yet."""
+        return request.cookies.get(self.cookie, "")
+
+    def answer(
+        self, page: Page, request: Request, user: User, form: dict[str, str] | None
+    ) -> Response:
+        """Run a page or an action with the store; an error of the store has a page, too."""
+        secret = self.secret_of(request) or secrets.token_urlsafe(32)
+        try:
+            with self.place.reading() as store:
+                view = View(self, request, user, store, form)
+                view.token = form_token(secret)
+                try:
+                    reply = page(view)
+                except KVStreamError as error:
+                    status = _status_of(error)
+                    values = {"title": _TITLES.get(status, "An error"), "error": str(error)}
+                    reply = view.page("error.html", status, values)
+        except KVStreamError as error:
+            reply = self._bare(request, _status_of(error), str(error))
+        if secret != self.secret_of(request):
+            self.set_cookie(request, reply, secret)
+        return reply
+
+    def set_cookie(self, request: Request, reply: Response, value: str) -> None:
+        reply.set_cookie(
+            self.cookie,
+            value,
+            path=request.scope.get("root_path", "") or "/",
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+
+    def _bare(self, request: Request, status: int, text: str) -> Response:
+        values = {
+            "root": request.scope.get("root_path", ""),
+            "title": _TITLES.get(status, "An error"),
+            "text": text,
+            "offers_login": status == 401 and isinstance(self.auth, Sessions),
+        }
+        return HTMLResponse(self.templates.get_template("bare.html").render(values), status)
+
+    def _refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        known = {401: "Log in to see this console.", 404: "Nothing is at this address."}
+        text = known.get(error.status_code, error.detail)
+        return self._bare(request, error.status_code, text)
+
+    def _broken(self, request: Request, error: Exception) -> Response:
+        return self._bare(request, 500, "The page failed; the log of the program says why.")
+
+
+def _status_of(error: KVStreamError) -> int:
+    return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+
+
+def app(
+    place: Any, *, auth: Auth, read_only: bool = False, hosts: Collection[str] = (), **options: Any
+) -> Console:
+    """Return a console as an ASGI app, to be served or mounted under any path.
+
+    ``place`` is a Store, a Jobs, a directory or the URL of a server; ``options`` are those of
+    ``kvstream.open``. ``auth`` is called with each request of Starlette, and returns the ``User``,
+    or None to refuse it; it may be async. ``read_only`` refuses every action, and opens a
+    directory read-only. ``hosts``: the values of the header Host that are served, by default all
+    that reach the program. ::
+
+        app.mount("/ops", kvstream.console.app("data", auth=user_of))
+    """
+    if not callable(auth):
+        raise InvalidArgument("auth is a function of the request, which returns a User or None")
+    return Console(place, auth, read_only=read_only, hosts=hosts, **options)

@@ -1,0 +1,125 @@
+"""The figures of queues and groups: one call of the store for each stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvstream.errors import NoSuchKey, RequestError, ServerTooOld, WrongType
+from kvstream.operations.queues.info import GroupQueue, QueueInfo, queue_info
+
+if TYPE_CHECKING:
+    from kvstream.console.listing import Listing
+    from kvstream.meta.policy import GroupPolicy
+    from kvstream.store import Store
+
+
+class QueueRow(NamedTuple):
+    """A queue: all its priorities together."""
+
+    name: bytes
+    group: bytes
+    ready: int | None
+    leased: int
+    waiting: int
+    held: int
+    delayed: int
+    dead: int
+    """The letters in its stream of dead letters, which other queues may share."""
+    oldest_ms: int
+    consumers: int
+    policy: GroupPolicy
+    dead_key: bytes
+    streams: tuple[bytes, ...]
+
+    @property
+    def is_troubled(self) -> bool:
+        return bool(self.dead or self.policy.paused or self.oldest_ms > OLD_MS)
+
+    @property
+    def group_shown(self) -> bytes:
+        """The group, unless it is the usual one."""
+        return b"" if self.group == b"workers" else self.group
+
+    @property
+    def open(self) -> int:
+        """Messages that are not done."""
+        return (self.ready or 0) + self.leased + self.waiting + self.held + self.delayed
+
+
+OLD_MS = 300_000
+"""A queue whose oldest message is older is shown among the first."""
+
+
+def info_of(store: Store, name: bytes) -> QueueInfo | None:
+    """Return the figures of a stream; None if it is gone, or the server knows no queues."""
+    try:
+        return store.run(queue_info, name)
+    except (NoSuchKey, WrongType, ServerTooOld):
+        return None
+    except RequestError:  # a server that does not know the command
+        return None
+
+
+def queue_rows(
+    store: Store, listing: Listing, names: Iterable[bytes], calls: int
+) -> tuple[list[QueueRow], bytes | None]:
+    """Return the queues among streams, and the first that was not asked after ``calls`` calls."""
+    rows: list[QueueRow] = []
+    for name in names:
+        parts = listing.priorities(name)
+        if calls < len(parts):
+            return rows, name
+        calls -= len(parts)
+        rows += rows_of(store, name, parts)
+    return rows, None
+
+
+def rows_of(store: Store, name: bytes, parts: Iterable[bytes]) -> list[QueueRow]:
+    """Return a row for each group with rules of a queue; its priorities are added up."""
+    rows: dict[bytes, QueueRow] = {}
+    for part in parts:
+        info = info_of(store, part)
+        for group in () if info is None else info.groups:
+            if group.policy is not None:
+                row = _row(name, part, group, info.delayed if info else 0)
+                rows[group.name] = _added(rows[group.name], row) if group.name in rows else row
+    return list(rows.values())
+
+
+def _row(name: bytes, part: bytes, group: GroupQueue, delayed: int) -> QueueRow:
+    assert group.policy is not None
+    return QueueRow(
+        *(name, group.name, group.ready, group.leased, group.waiting, group.held),
+        delayed=delayed,
+        dead=group.dead,
+        oldest_ms=group.oldest_ms,
+        consumers=group.consumers,
+        policy=group.policy,
+        dead_key=group.policy.dead_key(part),
+        streams=(part,),
+    )
+
+
+def _added(one: QueueRow, other: QueueRow) -> QueueRow:
+    ready = None if one.ready is None or other.ready is None else one.ready + other.ready
+    is_same = one.dead_key == other.dead_key
+    return one._replace(
+        ready=ready,
+        leased=one.leased + other.leased,
+        waiting=one.waiting + other.waiting,
+        held=one.held + other.held,
+        delayed=one.delayed + other.delayed,
+        dead=max(one.dead, other.dead) if is_same else one.dead + other.dead,
+        oldest_ms=max(one.oldest_ms, other.oldest_ms),
+        consumers=max(one.consumers, other.consumers),
+        policy=one.policy if one.policy.paused else other.policy,
+        streams=one.streams + other.streams,
+    )
+
+
+def troubled_first(rows: Iterable[QueueRow]) -> list[QueueRow]:
+    """Return queues in the order in which a person wants to see them."""
+    return sorted(
+        rows, key=lambda row: (not row.dead, not row.is_troubled, -row.oldest_ms, row.name)
+    )

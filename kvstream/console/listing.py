@@ -1,0 +1,111 @@
+"""The keys of a store, read for all viewers together.
+
+A listing costs a call for each thousand keys and is kept for five seconds, so the number of open
+pages does not matter. Of more than ``KEYS_MAX`` keys the first are listed; others are found by
+their names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from kvstream.meta.policy import DEAD_SUFFIX
+from kvstream.types.clock import monotonic
+from kvstream.types.records import KeyInfo
+
+if TYPE_CHECKING:
+    from kvstream.store import Store
+
+KEPT_S = 5.0
+KEYS_MAX = 10_000
+_INTERNAL = (b":result:", b":notes:", b":history:", b":workflow:", b":tries:", b":index:")
+"""Parts of the names of streams that Jobs keep for single jobs."""
+_OWN = b"kvstream:"
+PRIORITIES = (b":high", b":low")
+"""Ends of the names of streams that are priorities of a queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The keys as they were at one moment."""
+
+    keys: dict[bytes, KeyInfo]
+    """By name, in order of creation."""
+    taken: float
+    whole: bool
+    """Whether these are all keys."""
+
+    @property
+    def streams(self) -> list[KeyInfo]:
+        """The streams that programs have made, by name."""
+        found = [each for each in self.keys.values() if each.type == "stream"]
+        return sorted((each for each in found if not is_internal(each.key)), key=_by_name)
+
+    @property
+    def dead(self) -> list[KeyInfo]:
+        """The streams of dead letters, the longest first."""
+        found = [each for each in self.streams if is_dead(each.key) and each.length]
+        return sorted(found, key=lambda each: -(each.length or 0))
+
+    @property
+    def queues(self) -> list[bytes]:
+        """The streams that may be queues, by name; a priority goes with its queue."""
+        names = {each.key: each for each in self.streams if not is_dead(each.key)}
+        bases = {base_of(name, names): None for name in names if self._may_be_queue(names[name])}
+        return list(bases)
+
+    def _may_be_queue(self, key: KeyInfo) -> bool:
+        return bool(key.groups) or key.key + DEAD_SUFFIX in self.keys
+
+    def priorities(self, queue: bytes) -> list[bytes]:
+        """Return the streams of a queue, the most urgent first."""
+        high, low = (queue + end for end in PRIORITIES)
+        return [name for name in (high, queue, low) if name in self.keys or name == queue]
+
+
+def _by_name(key: KeyInfo) -> bytes:
+    return key.key
+
+
+def is_internal(name: bytes) -> bool:
+    """Return whether a stream is one that kvstream keeps for itself."""
+    return name.startswith(_OWN) or any(part in name for part in _INTERNAL)
+
+
+def is_dead(name: bytes) -> bool:
+    """Return whether a stream has the usual name of dead letters."""
+    return name.endswith(DEAD_SUFFIX)
+
+
+def base_of(name: bytes, names: dict[bytes, KeyInfo]) -> bytes:
+    """Return the queue of a priority, if it is one; else the name."""
+    for end in PRIORITIES:
+        if name.endswith(end) and name.removesuffix(end) in names:
+            return name.removesuffix(end)
+    return name
+
+
+class Listings:
+    """Reads a listing when the one before is too old."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._last: Listing | None = None
+
+    def get(self, store: Store, fresh: bool = False) -> Listing:
+        """Return the listing of a store; with ``fresh`` one that has just been read."""
+        with self._lock:
+            last = self._last
+            if last is None or fresh or monotonic() - last.taken >= KEPT_S:
+                found = list(islice(store.key_infos(), KEYS_MAX + 1))
+                keys = {each.key: each for each in found[:KEYS_MAX]}
+                last = self._last = Listing(keys, monotonic(), len(found) <= KEYS_MAX)
+            return last
+
+    def forget(self) -> None:
+        """Read the next listing anew: something was changed."""
+        with self._lock:
+            self._last = None

@@ -1,0 +1,130 @@
+"""The entries of a stream, by ID and time, and one entry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvstream.console.access import Role, requires
+from kvstream.console.view import ROWS
+from kvstream.errors import NoGroup, NoSuchKey
+from kvstream.types.ids import StreamID
+from kvstream.types.records import Entry, GroupInfo, PendingEntry
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from kvstream.console.view import View
+    from kvstream.stream import Stream
+
+FIRST, LARGE = 5, 4_000_000
+"""The entries that are read first; if they have more bytes than that, the page ends with them."""
+COLUMNS_MAX = 7
+"""Entries with more names of fields together are shown without columns."""
+FIELDS_MAX = 30
+"""Fields of an entry that a list shows."""
+SHOWN_BYTES = 900
+"""Bytes of an entry that a list shows."""
+GROUPS_MAX = 20
+"""Groups that are asked whether an entry is pending."""
+
+
+@requires(Role.VIEWER)
+def entries(view: View) -> Response:
+    name = view.part("stream")
+    stream = view.store.stream(name)
+    info = stream.info()
+    at, is_forward = view.asked("at").strip(), view.asked("dir") == "newer"
+    found, has_more = page_of(stream, at, is_forward)
+    if is_forward:
+        found.reverse()
+    older = found[-1].id if found and (has_more or is_forward) else None
+    newer = found[0].id if found and (at or is_forward) else None
+    columns = columns_of(found)
+    return view.page(
+        "entries.html",
+        name=name,
+        info=info,
+        rows=[_shown(each) for each in found],
+        columns=columns,
+        at=at,
+        older=None if older is None else f"({older}",
+        newer=None if newer is None else f"({newer}",
+    )
+
+
+def page_of(stream: Stream, at: str, is_forward: bool = False) -> tuple[list[Entry], bool]:
+    """Return the entries before ``at`` (after it, with ``is_forward``), and whether there are more.
+
+    An ID, a time or a bound of ``Stream.range``. Large entries end the page early.
+    """
+
+    def read(bound: str, count: int) -> list[Entry]:
+        if is_forward:
+            return stream.range(bound or "-", "+", count)
+        return stream.revrange(bound or "+", "-", count)
+
+    found = read(at, FIRST)
+    if len(found) < FIRST:
+        return found, False
+    if sum(len(part) for each in found for part in each.flat) > LARGE:
+        return found, True
+    found += read(f"({found[-1].id}", ROWS - FIRST + 1)
+    return found[:ROWS], len(found) > ROWS
+
+
+def columns_of(found: list[Entry]) -> list[bytes] | None:
+    """Return the names of fields as columns; None if they are too many, or repeat in an entry."""
+    names: dict[bytes, None] = {}
+    for each in found:
+        pairs = each.pairs
+        if len(pairs) != len(each.fields):
+            return None
+        names.update(dict.fromkeys(each.fields))
+        if len(names) > COLUMNS_MAX:
+            return None
+    return list(names)
+
+
+def _shown(entry: Entry) -> dict[str, Any]:
+    """Return an entry as a list shows it: some fields and bytes, and what is left out."""
+    pairs, size = [], 0
+    for name, value in entry.pairs[:FIELDS_MAX]:
+        if size > SHOWN_BYTES:
+            break
+        pairs.append((name, value))
+        size += min(len(name), 60) + min(len(value), 200)
+    left_out = len(entry.flat) // 2 - len(pairs)
+    return {"id": entry.id, "pairs": pairs, "fields": dict(pairs), "left_out": left_out}
+
+
+@requires(Role.VIEWER)
+def entry(view: View) -> Response:
+    name, eid = view.part("stream"), StreamID.parse(view.request.path_params["id"])
+    stream = view.store.stream(name)
+    found = stream.get(eid)
+    if found is None:
+        raise NoSuchKey(f"the stream has no entry {eid}: it was deleted, trimmed or is done")
+    before, after = stream.revrange(f"({eid}", "-", 1), stream.range(f"({eid}", "+", 1)
+    groups = stream.groups()
+    return view.page(
+        "entry.html",
+        name=name,
+        entry=found,
+        pairs=found.pairs[:200],
+        left_out=max(0, len(found.pairs) - 200),
+        size=sum(map(len, found.flat)),
+        older=before[0].id if before else None,
+        newer=after[0].id if after else None,
+        groups=[(each, *_state(stream, each, eid)) for each in groups[:GROUPS_MAX]],
+    )
+
+
+def _state(stream: Stream, group: GroupInfo, eid: StreamID) -> tuple[str, PendingEntry | None]:
+    """Return what a group has done with an entry."""
+    try:
+        pending = stream.group(group.name).pending_range(eid, eid, 1)
+    except (NoGroup, NoSuchKey):
+        return "unknown", None
+    if pending:
+        return ("pending" if pending[0].consumer else "given back"), pending[0]
+    return ("done" if eid <= group.last_delivered_id else "not delivered"), None

@@ -1,0 +1,103 @@
+"""The first page: what failed, which queues need attention, which groups are behind."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import TYPE_CHECKING, Any
+
+from kvstream.console.access import Role, requires
+from kvstream.console.failures import Failure, grouped, newest
+from kvstream.console.figures import QueueRow, queue_rows, troubled_first
+from kvstream.console.listing import Listing
+from kvstream.errors import KVStreamError, NoSuchKey, WrongType
+from kvstream.types.records import GroupInfo
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from kvstream.console.view import View
+    from kvstream.store import Store
+
+QUEUE_CALLS, DEAD_STREAMS, LAG_CALLS = 24, 3, 10
+"""Calls for the queues, streams of dead letters that are read, and calls for the lag of groups."""
+LETTERS = 100
+SHOWN = 8
+"""Lines of each table."""
+
+
+@requires(Role.VIEWER)
+def overview(view: View) -> Response:
+    store, listing = view.store, view.listing
+    queues = _queues(store, listing)
+    failures = _failures(store, listing)
+    return view.page(
+        "overview.html",
+        dead=sum(each.length or 0 for each in listing.dead),
+        failures=failures[:SHOWN],
+        more_failures=max(0, len(failures) - SHOWN),
+        queues=queues[:SHOWN],
+        more_queues=max(0, len(listing.queues) - SHOWN),
+        lags=_lags(store, listing, {name for each in queues for name in each.streams}),
+        facts=_facts(store),
+        streams=len(listing.streams),
+        is_whole=listing.whole,
+        ready=sum(each.ready or 0 for each in queues),
+        leased=sum(each.leased for each in queues),
+        later=sum(each.waiting + each.held + each.delayed for each in queues),
+        oldest_ms=max((each.oldest_ms for each in queues), default=0),
+    )
+
+
+def _queues(store: Store, listing: Listing) -> list[QueueRow]:
+    """Return the first queues: those with dead letters, then those with many entries."""
+    dead = {each.key.removesuffix(b":dead") for each in listing.dead}
+
+    def order(name: bytes) -> tuple[bool, int]:
+        keys = (listing.keys.get(each) for each in listing.priorities(name))
+        return name not in dead, -sum(key.length or 0 for key in keys if key is not None)
+
+    rows, _ = queue_rows(store, listing, sorted(listing.queues, key=order), QUEUE_CALLS)
+    return troubled_first(rows)
+
+
+def _failures(store: Store, listing: Listing) -> list[Failure]:
+    found: list[Failure] = []
+    for each in listing.dead[:DEAD_STREAMS]:
+        found += grouped(each.key, newest(store, each.key, LETTERS))
+    return sorted(found, key=lambda each: -each.last.id.ms)
+
+
+def _lags(
+    store: Store, listing: Listing, queues: Container[bytes]
+) -> list[tuple[bytes, GroupInfo]]:
+    """Return the groups that are furthest behind, of the longest streams that are no queues."""
+    plain = [
+        each for each in listing.streams if each.groups and each.length and each.key not in queues
+    ]
+    plain.sort(key=lambda each: -(each.length or 0))
+    rows: list[tuple[bytes, GroupInfo]] = []
+    for each in plain[:LAG_CALLS]:
+        try:
+            groups = store.stream(each.key).groups()
+        except (NoSuchKey, WrongType):
+            continue
+        rows += [(each.key, group) for group in groups if group.lag or group.pending]
+    return sorted(rows, key=lambda row: -(row[1].lag or 0))[:SHOWN]
+
+
+def _facts(store: Store) -> dict[str, Any]:
+    """Return what is known of the place: version, uptime, rate and disk."""
+    try:
+        stats = store.stats()
+    except KVStreamError:
+        return {}
+    parts = [part for part in stats.values() if isinstance(part, dict)]
+    flat = {name: value for part in parts for name, value in part.items()}
+    rate = flat.get("instantaneous_ops_per_sec")
+    return {
+        "version": flat.get("kvstream_version") or flat.get("redis_version"),
+        "uptime_s": flat.get("uptime_in_seconds"),
+        "rate": None if rate is None else int(float(rate)),
+        "size": stats.get("size_on_disk") or flat.get("aof_current_size"),
+        "clients": flat.get("connected_clients"),
+    }

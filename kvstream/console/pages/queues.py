@@ -1,0 +1,100 @@
+"""The list of queues, and one queue."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from kvstream.console.access import Role, requires
+from kvstream.console.failures import grouped, newest
+from kvstream.console.figures import QueueRow, queue_rows, rows_of, troubled_first
+from kvstream.console.names import name_of
+from kvstream.console.pages.entries import columns_of, page_of
+from kvstream.errors import NoSuchKey
+from kvstream.meta.policy import GroupPolicy
+from kvstream.types.formatting import duration
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from kvstream.console.view import View
+
+CALLS = 45
+"""Streams that are asked for one page of the list."""
+DELAYED = 20
+LETTERS = 100
+
+
+@requires(Role.VIEWER)
+def queues(view: View) -> Response:
+    names, after = view.listing.queues, view.asked("after")
+    if after:
+        names = [each for each in names if each >= name_of(after)]
+    rows, following = queue_rows(view.store, view.listing, names, CALLS)
+    return view.page(
+        "queues.html", rows=troubled_first(rows), next=following, is_whole=view.listing.whole
+    )
+
+
+@requires(Role.VIEWER)
+def queue(view: View) -> Response:
+    name, asked = view.part("queue"), view.asked("group")
+    rows = rows_of(view.store, name, view.listing.priorities(name))
+    group = name_of(asked) if asked else None
+    row = next((each for each in rows if group in (None, each.name, each.group)), None)
+    if row is None:
+        raise NoSuchKey("no queue has this name: a stream becomes one with its first worker")
+    stream = view.store.stream(name)
+    found, _ = page_of(stream, "")
+    pending = {each.id: each for each in stream.group(row.group).pending_range("-", "+", 200)}
+    letters = newest(view.store, row.dead_key, LETTERS) if row.dead else []
+    return view.page(
+        "queue.html",
+        row=row,
+        others=[each for each in rows if each is not row],
+        rules=rules_of(row.policy),
+        failures=grouped(row.dead_key, letters)[:10],
+        letters=len(letters),
+        delayed=stream.delayed(count=DELAYED) if row.delayed else [],
+        messages=[(each, pending.get(each.id)) for each in found[:20]],
+        columns=columns_of(found[:20]),
+        last_delivered=stream.group(row.group).info().last_delivered_id,
+    )
+
+
+_TITLES = {
+    "lease_ms": "lease",
+    "max_deliveries": "deliveries at most",
+    "backoff_ms": "backoff",
+    "backoff_cap_ms": "backoff at most",
+    "jitter_percent": "jitter",
+    "dead_letter": "dead letters to",
+    "order_by": "in order of",
+    "max_per_key": "at a time for a key",
+    "max_in_flight": "in work at most",
+    "rate_count": "messages in a period",
+    "rate_ms": "period",
+    "reap_idle_ms": "consumers are deleted after",
+}
+
+
+def rules_of(policy: GroupPolicy) -> list[tuple[str, Any]]:
+    """Return the rules of a queue as titles and texts."""
+    rows: list[tuple[str, Any]] = []
+    for each in fields(policy):
+        value, title = getattr(policy, each.name), _TITLES.get(each.name)
+        if title is None or not value or (value == each.default and each.name == "max_per_key"):
+            continue
+        rows.append((title, _rule(each.name, value)))
+    return rows
+
+
+def _rule(name: str, value: Any) -> Any:
+    if isinstance(value, tuple):
+        return ", ".join(duration(each) for each in value)
+    if name.endswith("_ms"):
+        return duration(value)
+    return f"{value} %" if name == "jitter_percent" else value
+
+
+__all__ = ["QueueRow", "queue", "queues", "rules_of"]

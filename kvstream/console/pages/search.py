@@ -1,0 +1,32 @@
+"""The search: an exact name or ID leads to its page, else names that begin so are listed."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from kvstream.console.access import Role, requires
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from kvstream.console.view import View
+
+FOUND = 50
+_SPECIAL = re.compile(rb"[*?\[\]\\]")
+
+
+@requires(Role.VIEWER)
+def search(view: View) -> Response:
+    text = view.asked("q").strip()
+    if not text:
+        return view.go("streams")
+    name = text.encode("utf-8", "surrogateescape")
+    if view.store.type(name) == "stream":
+        return view.go("streams", name)
+    found = [each for each in view.listing.keys if name in each]
+    if not view.listing.whole and not found:
+        pattern = _SPECIAL.sub(rb"\\\g<0>", name) + b"*"
+        found = list(islice(view.store.scan_keys(pattern), FOUND))
+    return view.page("search.html", asked=text, found=found[:FOUND], count=len(found))

@@ -1,0 +1,48 @@
+"""The addresses of the console: one table."""
+
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.routing import Route
+
+from kvstream.console.names import name_of, segment_of
+from kvstream.console.pages.dead import dead, dead_stream
+from kvstream.console.pages.entries import entries, entry
+from kvstream.console.pages.group import group
+from kvstream.console.pages.login import health, icon, log_in
+from kvstream.console.pages.overview import overview
+from kvstream.console.pages.queues import queue, queues
+from kvstream.console.pages.schedules import schedules
+from kvstream.console.pages.search import search
+from kvstream.console.pages.streams import stream, streams
+
+
+class _NameConvertor(Convertor[bytes]):
+    """A name in the path, as ``names`` writes it."""
+
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> bytes:
+        return name_of(value)
+
+    def to_string(self, value: bytes) -> str:
+        return segment_of(value)
+
+
+register_url_convertor("kvname", _NameConvertor())
+
+ROUTES = [
+    Route("/", overview),
+    Route("/queues", queues),
+    Route("/queues/{queue:kvname}", queue),
+    Route("/dead", dead),
+    Route("/dead/{stream:kvname}", dead_stream),
+    Route("/streams", streams),
+    Route("/streams/{stream:kvname}", stream),
+    Route("/streams/{stream:kvname}/entries", entries),
+    Route("/streams/{stream:kvname}/entries/{id}", entry),
+    Route("/streams/{stream:kvname}/groups/{group:kvname}", group),
+    Route("/schedules", schedules),
+    Route("/search", search),
+    Route("/login", log_in),
+    Route("/healthz", health),
+    Route("/favicon.ico", icon),
+]

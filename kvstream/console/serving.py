@@ -1,0 +1,73 @@
+"""Serve a console alone, for the browser of this machine."""
+
+from __future__ import annotations
+
+import socket
+import webbrowser
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import uvicorn
+
+from kvstream.console.access import Role, Sessions, User
+from kvstream.console.asgi import Console
+from kvstream.errors import RequestError
+from kvstream.types.urls import netloc_of
+
+GRACE_S = 2
+"""How long open connections may take to end."""
+
+
+def serve(
+    place: Any,
+    *,
+    host: str,
+    port: int,
+    read_only: bool,
+    options: Mapping[str, Any],
+    announce: Callable[[str], object],
+    opens: bool = False,
+) -> None:
+    """Serve a place until SIGTERM or Ctrl-C; ``announce`` is called with each login URL."""
+    listening = _listen(host, port)
+    port = listening.getsockname()[1]
+    root = f"http://{netloc_of(host, port)}/"
+    user = User("local", Role.VIEWER if read_only else Role.ADMIN)
+    sessions = Sessions(user, f"kvstream-console-{port}", lambda path: announce(root + path))
+    names = {host, "127.0.0.1", "localhost", "[::1]"} - {"::1"}
+    console = Console(
+        place,
+        sessions,
+        read_only=read_only,
+        hosts={f"{name}:{port}" for name in names},
+        **options,
+    )
+    path = sessions.offer()
+    if opens:
+        webbrowser.open(root + path)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            console,
+            log_level="warning",
+            server_header=False,
+            timeout_graceful_shutdown=GRACE_S,
+            lifespan="on",
+        )
+    )
+    with listening:
+        server.run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; RequestError if the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise RequestError(
+            f"cannot listen on {netloc_of(host, port)}: {error.strerror}; give another --port"
+        ) from None
+    return listening

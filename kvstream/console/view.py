@@ -1,0 +1,125 @@
+"""One request for a page: the store, the user, the URLs, and the reply."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlencode
+
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from kvstream.console.access import Role, User
+from kvstream.console.names import segment_of
+from kvstream.types.formatting import printable
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from starlette.requests import Request
+
+    from kvstream.console.listing import Listing, Listings
+    from kvstream.console.places import AnyPlace
+    from kvstream.store import Store
+
+ROWS = 50
+"""Rows of a table on one page."""
+
+
+class AnyConsole(Protocol):
+    """The console, as its pages see it."""
+
+    listings: Listings
+    place: AnyPlace
+    read_only: bool
+    templates: Environment
+
+
+class View:
+    """What a page is made of. It is used by one thread."""
+
+    def __init__(
+        self,
+        console: AnyConsole,
+        request: Request,
+        user: User,
+        store: Store,
+        form: dict[str, str] | None,
+    ) -> None:
+        self.console, self.request, self.user, self.store = console, request, user, store
+        self.form = form
+        self.token = ""
+        """What a form of this page must have against forgery."""
+        self.now_ms = store.now_ms()
+
+    # --- the request ----------------------------------------------------------------------------
+
+    def part(self, name: str) -> bytes:
+        """Return a name in the path, such as the stream."""
+        found: bytes = self.request.path_params[name]
+        return found
+
+    def asked(self, name: str, default: str = "") -> str:
+        """Return a value of the query."""
+        return self.request.query_params.get(name, default)
+
+    def given(self, name: str, default: str = "") -> str:
+        """Return a value of the form."""
+        return default if self.form is None else self.form.get(name, default)
+
+    def may(self, role: str) -> bool:
+        """Return whether the user may act in a role; nobody may in a read-only console."""
+        return not self.console.read_only and self.user.may(Role[role.upper()])
+
+    @property
+    def listing(self) -> Listing:
+        return self.console.listings.get(self.store)
+
+    # --- URLs -----------------------------------------------------------------------------------
+
+    def url(self, *parts: str | bytes, **query: Any) -> str:
+        """Return the URL of a page; bytes are names of streams, groups and the like."""
+        segments = [each if isinstance(each, str) else segment_of(each) for each in parts]
+        asked = {name: _query(value) for name, value in query.items() if value not in (None, "")}
+        end = f"?{urlencode(asked)}" if asked else ""
+        return f"{self.request.scope.get('root_path', '')}/{'/'.join(segments)}{end}"
+
+    def here(self, **query: Any) -> str:
+        """Return the URL of this page with other values in the query; None leaves one out."""
+        merged = {**self.request.query_params, **query}
+        return self.url(self.path.strip("/"), **merged)
+
+    @property
+    def path(self) -> str:
+        """The path of the page within the console."""
+        root = self.request.scope.get("root_path", "")
+        return str(self.request.scope["path"]).removeprefix(root) or "/"
+
+    @property
+    def section(self) -> str:
+        """The first part of the path, which is a page of the menu."""
+        return self.path.strip("/").partition("/")[0]
+
+    @staticmethod
+    def word(name: bytes) -> str:
+        """Return a name as a word of a command line."""
+        return shlex.quote(printable(name))
+
+    # --- the reply ------------------------------------------------------------------------------
+
+    def page(
+        self, template: str, status: int = 200, values: Mapping[str, Any] | None = None, **more: Any
+    ) -> Response:
+        """Return a page from a template."""
+        return HTMLResponse(self.render(template, **(values or {}), **more), status)
+
+    def render(self, template: str, **values: Any) -> str:
+        names = {"view": self, "now_ms": self.now_ms, **values}
+        return self.console.templates.get_template(template).render(names)
+
+    def go(self, *parts: str | bytes, **query: Any) -> Response:
+        """Send the browser to another page, after an action."""
+        return RedirectResponse(self.url(*parts, **query), 303)
+
+
+def _query(value: Any) -> str:
+    return segment_of(value) if isinstance(value, bytes) else str(value)

@@ -1,0 +1,257 @@
+"""Every page of the console: its links, what it shows, and what it costs."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstream import Queue, Store
+from kvstream.console import User, app
+from kvstream.console.names import name_of, segment_of
+from kvstream.console.routes import ROUTES
+from kvstream.engine.engine import Engine
+from tests.console.browser import Browser, route_of
+from tests.console.conftest import HOSTILE, Open
+from tests.server.conftest import Served, redis_port, redis_process, serve, served
+
+__all__ = ["redis_port", "redis_process", "serve", "served"]
+
+CALLS_MAX, ROWS_MAX, BYTES_MAX = 60, 500, 256 * 1024
+"""What a page may cost, whatever the store has."""
+
+
+class Counted:
+    """The calls of the store, and the rows that they returned."""
+
+    calls = rows = 0
+
+    def note(self, result: Any) -> None:
+        self.calls += 1
+        self.rows += len(result) if hasattr(result, "entries") or isinstance(result, list) else 0
+
+
+@contextmanager
+def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
+    counted, run = Counted(), Engine.run
+
+    def counting_run(engine: Engine, *args: Any, **kwargs: Any) -> Any:
+        result = run(engine, *args, **kwargs)
+        counted.note(result)
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "run", counting_run)
+        yield counted
+
+
+@pytest.mark.parametrize("root_path", ["", "/a/b"])
+def test_every_link_leads_to_a_page_and_none_writes(
+    opened: Open, full: Store, root_path: str
+) -> None:
+    before = full.engine.database.sequence
+    pages = opened(root_path=root_path).crawl()
+    assert full.engine.database.sequence == before
+    kinds = {route_of(path.removeprefix(root_path)) for path in pages}
+    assert kinds >= {route.path for route in ROUTES if "GET" in (route.methods or ())} - {
+        *("/login", "/healthz", "/favicon.ico", "/search", "/events"),
+    }
+    for path, page in pages.items():
+        assert "style" not in page.tags, path
+        assert page.inline_scripts == [], path
+        names = {name for _, name, _ in page.attributes}
+        assert not [name for name in names if name == "style" or name.startswith("on")], path
+
+
+def test_names_of_any_bytes_are_parts_of_urls() -> None:
+    for name in (*HOSTILE, b"", b".", b"a.b", b"~", b"~7E", bytes(range(256))):
+        segment = segment_of(name)
+        assert re.fullmatch(r"[\w.:@~-]+", segment, re.ASCII), segment
+        assert segment not in (".", "..")
+        assert name_of(segment) == name
+    assert segment_of(b"orders:2025") == "orders:2025"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_and_values_of_strangers_are_text(opened: Open, name: bytes) -> None:
+    browser = opened()
+    for path in ("", "/entries", f"/groups/{segment_of(name)}"):
+        reply = browser.get(f"/streams/{segment_of(name)}{path}")
+        assert "<script>alert" not in reply.text
+        assert "\x00" not in reply.text
+        assert "\u202e" not in reply.text
+        browser.page(f"/streams/{segment_of(name)}{path}")
+    shown = browser.get(f"/streams/{segment_of(name)}/entries").text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
+    assert r"\u202e" in shown
+    assert "ff00" in shown
+
+
+def test_the_overview_says_what_failed(opened: Open) -> None:
+    text = opened("viewer").page("/").text
+    assert "Dead letters 9 given up" in text
+    assert re.search(r"ConnectionError: refused by smtp-\d mail emails\S* 8", text), text
+    assert re.search(r"no such user mail emails\S* 1", text)
+    assert "emails 2 priorities" in text
+    assert "orders billing 50 70" in text
+
+
+def test_an_empty_store_says_what_to_do(store: Store) -> None:
+    browser = Browser(app(store, auth=lambda _: User("ann")))
+    assert "Nothing failed." in browser.page("/").text
+    assert "kvstream add orders sku=a1" in browser.page("/streams").text
+    assert "kvstream queue put" in browser.page("/queues").text
+    assert "Nothing was given up." in browser.page("/dead").text
+    assert "kvstream schedule set" in browser.page("/schedules").text
+
+
+def test_dead_letters_of_one_kind_are_one_line(opened: Open) -> None:
+    browser = opened()
+    page = browser.page("/dead/emails:dead")
+    (link,) = {each for each in page.links if "ConnectionError" in each}
+    assert "9 letters" in page.text
+    of_kind = browser.page(link.removeprefix(browser.root_path))
+    assert "Letters of this kind" in of_kind.text
+    assert of_kind.text.count("fatal") == 8
+
+
+def test_entries_are_found_by_id_and_time_in_pages(opened: Open, full: Store) -> None:
+    browser, orders = opened(), full.stream("orders").range()
+    ids = [str(each.id) for each in orders]
+
+    def shown(path: str) -> list[str]:
+        links = browser.page(path).links
+        return [each.rpartition("/")[2] for each in links if re.search(r"entries/\d+-\d+$", each)]
+
+    assert shown("/streams/orders/entries") == ids[:-51:-1]
+    assert shown(f"/streams/orders/entries?at={ids[70]}")[:1] == [ids[70]]
+    assert shown(f"/streams/orders/entries?at=({ids[70]}") == ids[69:19:-1]
+    assert shown(f"/streams/orders/entries?at=({ids[20]}&dir=newer") == ids[70:20:-1]
+    assert shown(f"/streams/orders/entries?at={orders[5].id.ms}") == ids[5::-1]
+    page = browser.page(f"/streams/orders/entries/{ids[3]}")
+    assert '"at": [ 3 ]' in page.text
+    assert "billing pending b1 1" in page.text
+    browser.get("/streams/orders/entries?at=nonsense", 400)
+    browser.get("/streams/orders/entries/1-1", 404)
+    browser.get("/streams/none", 404)
+    browser.get("/queues/orders", 404)
+
+
+def test_pending_entries_are_shown_by_age_and_owner(opened: Open) -> None:
+    browser = opened()
+    page = browser.page("/streams/orders/groups/billing")
+    assert "1 m to 10 m 60 60" in page.text
+    assert "under 10 s 10 10" in page.text
+    own = browser.page("/streams/orders/groups/billing?consumer=b2")
+    assert len([each for each in own.links if "/entries/" in each]) == 10
+
+
+def test_the_search_leads_to_a_stream(opened: Open) -> None:
+    browser = opened()
+    assert browser.get("/search?q=orders", 303).headers["location"] == "/streams/orders"
+    assert "emails:dead" in browser.page("/search?q=email").text
+
+
+def test_the_cost_of_a_page_does_not_grow(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for at in range(300):
+        full.stream(f"many:{at:03d}").create_group("g")
+        full.stream(f"many:{at:03d}").add({"a": "1"})
+    for name in ("q1", "q2", "q3", "q4"):
+        queue = Queue(full, name, max_deliveries=1)
+        queue.get()
+        queue.put_many([{"n": str(at)} for at in range(150)])
+        for message in queue.get(120):
+            message.nack(fatal=True, error="x" * 3000)
+    wide = full.stream("wide")
+    wide.add_many([[(f"f{at}" * 20, "<&>" * 400) for at in range(50)] for _ in range(60)])
+    full.stream("large").add_many([{"a": b"<" * 3_000_000} for _ in range(12)])
+    browser = Browser(app(full, auth=lambda _: User("ann")))
+    paths = [
+        "/",
+        "/queues",
+        "/queues/q1",
+        "/dead",
+        "/dead/q1:dead",
+        "/streams",
+        "/streams/many:007",
+    ]
+    paths += ["/streams/wide/entries", "/streams/large/entries", "/streams/orders", "/schedules"]
+    paths += ["/streams/orders/groups/billing", "/search?q=many"]
+    paths += [
+        f"/streams/{name}/entries/{full.stream(name).revrange(count=1)[0].id}"
+        for name in ("wide", "large")
+    ]
+    for path in paths:
+        browser._app.listings.forget()
+        with counting(monkeypatch) as counted:
+            reply = browser.get(path)
+        # a listing is one call for a thousand keys, which five seconds of all viewers share
+        assert counted.calls <= CALLS_MAX, path
+        assert counted.rows - len(full.keys()) <= ROWS_MAX, path
+        assert len(reply.content) <= BYTES_MAX, (path, len(reply.content))
+
+
+def test_a_listing_is_shared_by_all_viewers(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = app(full, auth=lambda _: User("ann"))
+    Browser(console).get("/streams?q=nothing")
+    with counting(monkeypatch) as counted:
+        Browser(console).get("/streams?q=nothing")
+    assert counted.calls == 0
+
+
+def test_a_directory_is_shared_or_read_only(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s", durability="no") as store:
+        store.stream("orders").add({"a": "1"})
+        console = app(tmp_path / "s", auth=lambda _: User("ann"))
+        refused = Browser(console).page("/", 503)
+        assert (
+            "another process" in refused.text
+            or "StoreLocked" in refused.text
+            or "open" in refused.text
+        )
+    for read_only in (True, False):
+        console = app(tmp_path / "s", auth=lambda _: User("ann"), read_only=read_only)
+        assert "orders" in Browser(console).page("/streams").text
+        assert ("read-only" in Browser(console).page("/").text) is read_only
+        console.close()
+    with Store.open(tmp_path / "s") as store:
+        assert store.check() == []
+    missing = app(tmp_path / "none", auth=lambda _: User("ann"))
+    Browser(missing).get("/", 404)
+
+
+def test_a_server_is_shown(served: Served) -> None:
+    url = f"redis://127.0.0.1:{served.port}"
+    queue = Queue(Store(served.engine), "emails", max_deliveries=1)
+    queue.get()
+    queue.put({"to": "ann"})
+    queue.get()[0].nack(fatal=True, error="no such user")
+    console = app(url, auth=lambda _: User("ann"))
+    try:
+        pages = Browser(console).crawl()
+    finally:
+        console.close()
+    assert "no such user" in pages["/"].text
+    assert len(pages) > 12
+
+
+def test_a_redis_is_shown_without_queues(redis_port: int) -> None:
+    import redis
+
+    with redis.Redis(port=redis_port) as client:
+        client.xadd("orders", {"sku": "a1"})
+        client.xgroup_create("orders", "billing", "0")
+    console = app(f"redis://127.0.0.1:{redis_port}", auth=lambda _: User("ann"))
+    try:
+        pages = Browser(console).crawl()
+    finally:
+        console.close()
+    assert "No queues" in pages["/queues"].text
+    assert "billing" in pages["/streams/orders"].text
+
+
+def test_every_address_is_in_the_table_once() -> None:
+    paths = [route.path for route in ROUTES]
+    assert len(paths) == len(set(paths))
