@@ -190,12 +190,14 @@ def expiries(txn: Txn, limit: int) -> Callable[[int], Expiries]:
     return txn.catalog.index.expiries(txn, limit)
 
 
-def live(txn: Txn, db: int, cursor: int) -> Iterator[tuple[int, Key]]:
-    """Yield the keys of a database from a cursor on, in the order of SCAN, with their cursors."""
-    for generation, name in txn.catalog.index.names(txn, db, cursor):
-        key = txn.catalog.peek(txn, name)
-        if key is not None:
-            yield generation, key
+_COUNTED_TOGETHER = 100
+
+
+def counted(txn: Txn, db: int) -> Iterator[Key]:
+    """Yield the keys of a database in the order of SCAN, with their counts."""
+    names = (name for _, name in txn.catalog.index.names(txn, db, 0))
+    while some := [*islice(names, _COUNTED_TOGETHER)]:
+        yield from txn.catalog.peek_all(txn, some)
 
 
 def random_key(txn: Txn, db: int) -> bytes | None:

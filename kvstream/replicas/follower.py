@@ -75,9 +75,9 @@ class Follower(threading.Thread):
         self.link = Link.CONNECT
         self.error = ""
         """Why the last link ended."""
-        self.last_io = self.down_since = monotonic()
-        self.bytes_left = 0
-        """Bytes of the copy that are still to come."""
+        self.last_io = self.down_since = self.up_since = monotonic()
+        self.bytes_left = self.bytes_total = 0
+        """Bytes of the copy that are still to come, and of all that it lacks."""
         self.copies = 0
         """How many copies were taken."""
         self.primary_lsn = 0
@@ -163,6 +163,8 @@ class Follower(threading.Thread):
     def _set(self, link: Link) -> None:
         if link is not self.link:
             self.link = link
+            if link is Link.CONNECTED:
+                self.up_since = monotonic()
             self._changed()
 
     # --- one link -------------------------------------------------------------------------------
@@ -288,6 +290,7 @@ class Follower(threading.Thread):
                     if frame.kind == protocol.FILES and incoming is None:
                         wanted = protocol.decode_files(frame.payload)
                         incoming = Incoming(self._path, wanted)
+                        self.bytes_total = self.bytes_left = incoming.bytes_left
                         self._send(protocol.encode_request("REPLCONF", "NEED", *incoming.needed))
                     elif frame.kind == protocol.FILE and incoming is not None:
                         incoming.write(frame.a, frame.b, frame.payload)

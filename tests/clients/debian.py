@@ -1,4 +1,4 @@
-"""The programs of Debian's redis-tools."""
+"""The programs of Debian's redis-tools and of its other packages."""
 
 import os
 import shutil
@@ -9,11 +9,11 @@ import pytest
 from tests.patience import PATIENCE_S
 
 
-def require(program: str) -> str:
+def require(program: str, package: str = "redis-tools") -> str:
     """Return the path of a program; without it skip the test, or fail it if skips are forbidden."""
     path = shutil.which(program)
     if path is None:
-        reason = f"{program} is not installed: apt-get install redis-tools"
+        reason = f"{program} is not installed: apt-get install {package}"
         if os.environ.get("KVSTREAM_REQUIRE_ALL") == "1":
             pytest.fail(reason.replace("is not installed", "is required here"))
         pytest.skip(reason)

@@ -1,7 +1,9 @@
 """The library follows a failover: one pair with Sentinels, on which several failovers run."""
 
 import asyncio
+import json
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -31,9 +33,13 @@ from kvstream.jobs import Worker
 from kvstream.spark.read.batch import BatchReader
 from kvstream.spark.read.partitions import TaskPartition
 from kvstream.spark.read.servers import Server
+from tests.clients.test_node import FOLDER
+from tests.clients.test_node import node as node_program
 from tests.patience import PATIENCE_S, until
 from tests.replicas.sentinels import NAME, TOLD_S, Sentinels, sentinel_program
 from tests.replicas.servers import Node, refuse_differences, replica_of, wait_equal, wait_linked
+
+__all__ = ["node_program"]
 
 DOWN_MS = 1500
 AGAIN_S = 30.0
@@ -420,6 +426,31 @@ def test_redis_py_follows_too(pair: Pair) -> None:
     assert primary.xadd("of-redis-py", {"n": 2}) > eid
     for node in pair.nodes:
         confirm_all(node)
+
+
+def test_ioredis_follows_too(pair: Pair, node_program: str) -> None:
+    ports = [str(port) for port in pair.sentinels.ports]
+    program = subprocess.Popen(
+        [node_program, str(FOLDER / "sentinel.js"), NAME, *ports],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert program.stderr is not None
+        assert program.stderr.readline() == "adds\n"
+        pair.fail_over()
+        pair.settle()
+        out, errors = program.communicate(timeout=TOLD_S)
+    finally:
+        program.kill()
+    assert errors == ""
+    told = json.loads(out)
+    with pair.nodes[0].client(decode_responses=True) as client:
+        entries = client.xrange("of-ioredis")
+    assert [eid for eid, _ in entries] == told["ids"]
+    assert [fields["n"] for _, fields in entries] == [str(n) for n in range(len(told["ids"]))]
 
 
 def _answers(client: Any) -> bool:

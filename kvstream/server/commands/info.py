@@ -381,7 +381,7 @@ def _of_replica(replication: Replication, follower: Follower) -> list[tuple[str,
     """Return the fields of a replica, as Sentinel reads them."""
     now, is_up = monotonic(), follower.link is Link.CONNECTED
     host, port = follower.source
-    down = [] if is_up else [("master_link_down_since_seconds", int(now - follower.down_since))]
+    since = ("up", follower.up_since) if is_up else ("down", follower.down_since)
     return [
         ("role", "slave"),
         ("master_host", host),
@@ -391,12 +391,24 @@ def _of_replica(replication: Replication, follower: Follower) -> list[tuple[str,
         ("master_sync_in_progress", int(follower.link is Link.SYNC)),
         ("slave_read_repl_offset", replication.lsn),
         ("slave_repl_offset", replication.lsn),
-        *([("master_sync_left_bytes", follower.bytes_left)] if follower.bytes_left else []),
-        *down,
+        *_of_copy(follower.bytes_left, follower.bytes_total),
+        (f"master_link_{since[0]}_since_seconds", int(now - since[1])),
         ("master_link_error", " ".join(follower.error.split())),
         ("slave_priority", replication.priority),
         ("slave_read_only", 1),
         ("replica_announced", int(replication.setting("replica-announced"))),
+    ]
+
+
+def _of_copy(left: int, total: int) -> list[tuple[str, object]]:
+    """Return how far the copy is that a replica takes; nothing if it takes none."""
+    if not left:
+        return []
+    return [
+        ("master_sync_total_bytes", total),
+        ("master_sync_read_bytes", total - left),
+        ("master_sync_left_bytes", left),
+        ("master_sync_perc", f"{100 * (total - left) / total:.2f}"),
     ]
 
 
