@@ -23,7 +23,7 @@ from kvstream.jobs.history.log import HISTORY, WORKFLOW, WorkflowLog
 from kvstream.jobs.job import Job, Refused, creation_ms
 from kvstream.jobs.notes import NOTES
 from kvstream.jobs.registry import is_of_registry
-from kvstream.jobs.workflows.workflow import WorkflowHandle, is_workflow
+from kvstream.jobs.workflows.handle import WorkflowHandle, is_workflow
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.queue import Queue
 from kvstream.types.ids import StreamID, Ticket

@@ -49,7 +49,8 @@ from kvstream.jobs.workflows.calls import (
     wait_for,
 )
 from kvstream.jobs.workflows.canvas import batch, chain, chord, each, group
-from kvstream.jobs.workflows.workflow import Counts, Step, Update, Workflow, WorkflowHandle
+from kvstream.jobs.workflows.handle import Counts, Step, Update, WorkflowHandle
+from kvstream.jobs.workflows.workflow import Workflow
 
 __all__ = [
     "Backoff",

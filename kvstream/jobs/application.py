@@ -53,14 +53,8 @@ from kvstream.jobs.registry import WORKERS, WorkerRecord, workers_of
 from kvstream.jobs.schedules import SCHEDULED, Schedule
 from kvstream.jobs.task import Task, built_in_task
 from kvstream.jobs.workflows.canvas import CHUNK, canvas_of, chunk_of
-from kvstream.jobs.workflows.workflow import (
-    CANVAS,
-    EVENTS_MAX,
-    WORKFLOW_TTL_S,
-    Workflow,
-    WorkflowHandle,
-    is_workflow,
-)
+from kvstream.jobs.workflows.handle import CANVAS, WorkflowHandle, is_workflow
+from kvstream.jobs.workflows.workflow import EVENTS_MAX, WORKFLOW_TTL_S, Workflow
 from kvstream.operations.queues.schedules import refuse_most
 from kvstream.queue import Queue, finish
 from kvstream.storage.contexts import contextmanager

@@ -252,6 +252,8 @@ class Ends:
     def _read(self, job_id: str, status: str) -> list[str]:
         """Read what follows from one end; return the jobs that fail with it."""
         stream = self._jobs.store.stream(dependents_key(self._jobs, job_id))
+        if not len(stream):
+            return []
         entries, told, failed = stream.range(), [], []
         for entry in entries:
             waiting, if_failed = entry.fields[_JOB].decode(), entry.fields[_IF_FAILED].decode()

@@ -54,6 +54,7 @@ from kvstream.jobs.job_log import (
     log_waits,
     logger_of,
 )
+from kvstream.jobs.together import end_together
 from kvstream.jobs.unknown import leave_to_others
 from kvstream.storage.contexts import contextmanager
 from kvstream.types.clock import monotonic
@@ -313,9 +314,12 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
                 job.settled = True
             for job in alike:
                 _note_done(job)
+    end_together(jobs, ending)
     for job in ending:
         if not job.settled:
             _finish_one(jobs, job, begun)
+        elif job.run is not None:
+            _note_done(job)
 
 
 def _finish_one(jobs: AnyJobs, job: Job, begun: float) -> None:

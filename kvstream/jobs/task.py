@@ -85,11 +85,20 @@ class Task(Public, Generic[P, R_co]):
     _internal = frozenset(
         {
             *("call", "delay_s", "digest_of", "end", "limits", "load", "max_deliveries"),
-            *("backoff", "merge_options", "new_job", "new_packed_job", "pack_call", "pack_plain"),
-            *("put_child", "signature"),
+            *(
+                "backoff",
+                "merge_options",
+                "new_job",
+                "new_packed_job",
+                "pack_call",
+                "is_workflow",
+                "pack_plain",
+            ),
+            *("is_workflow", "put_child", "signature"),
         }
     )
     _known_options, _noun = OPTIONS, "job"
+    is_workflow = False
 
     def __init__(
         self,

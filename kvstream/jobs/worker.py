@@ -39,6 +39,7 @@ from kvstream.jobs.job_log import log_lost, log_problem, logger_of
 from kvstream.jobs.registration import Registration, facts_of
 from kvstream.jobs.starting import LINE_S
 from kvstream.jobs.threads import Threads
+from kvstream.jobs.together import begin_together
 from kvstream.logs import Throttle
 from kvstream.queue import take_until
 from kvstream.surface import Public
@@ -301,6 +302,7 @@ class Worker(Public):
         return 1
 
     def _begin(self, runs: Sequence[Run]) -> None:
+        begin_together(self.jobs, [run.job for run in runs])
         with self._lock:
             self._runs.update(runs)
         if any(run.deadline is not None for run in runs):

@@ -1,8 +1,8 @@
-"""A workflow in its store: the stream of its history, and one entry with its state.
+"""A workflow in its store: the stream of its history, and a string with its state.
 
 The history (``<name>:history:<id>``) is the truth of what has been done. The state
-(``<name>:workflow:<id>``, a stream of one entry) says what is next, so that whoever sends a signal
-or ends a child reads one entry. A message of the queue, the *wake*, makes a worker run the
+(``<name>:workflow:<id>``, a string of JSON) says what is next, so that whoever sends a signal or
+ends a child reads one value. A message of the queue, the *wake*, makes a worker run the
 workflow. A workflow that waits has none, or a delayed one: it costs rows on disk alone.
 
 The *generation* counts the waits. A wake has the generation of its wait, and one of an earlier wait
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from kvstream.errors import Conflict
 from kvstream.jobs.history.events import ENDS, Fields, History
 from kvstream.jobs.job import AnyJobs, Job
+from kvstream.operations import strings
 from kvstream.stream import Stream
 from kvstream.types.ids import StreamID, Ticket
 from kvstream.types.records import Entry
@@ -77,31 +78,24 @@ class State:
     def has_ended(self) -> bool:
         return self.status in ENDS
 
-    def to_fields(self) -> dict[str, str]:
-        """Return the fields of its entry; empty ones are left out."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {
-            name: value if isinstance(value, str) else json.dumps(value)
-            for name, value in found.items()
-            if value
-        }
+    def pack(self) -> bytes:
+        """Return it as JSON; empty fields are left out."""
+        found = {name: value for name, value in vars(self).items() if value}
+        return json.dumps(found, separators=(",", ":")).encode()
 
     @classmethod
-    def of(cls, stored: Any) -> State:
-        known = {each.name: each.type for each in fields(cls)}
-        found = {name.decode(): value.decode() for name, value in stored.items()}
-        return cls(
-            **{
-                name: value if known[name] == "str" else json.loads(value)
-                for name, value in found.items()
-                if name in known
-            }
-        )
+    def of(cls, packed: bytes) -> State:
+        """Return a packed state; fields of later versions are left out."""
+        found = json.loads(packed)
+        return cls(**{name: found[name] for name in found.keys() & _FIELDS})
 
     def rest(self) -> None:
         """Forget what it has waited for."""
         self.names, self.left, self.raises, self.ticket, self.why = [], 0, False, "", ""
         self.after = False
+
+
+_FIELDS = frozenset(State.__dataclass_fields__)
 
 
 class WorkflowLog:
@@ -124,8 +118,8 @@ class WorkflowLog:
 
     def state(self) -> State | None:
         """Return the state; None if there is no such workflow."""
-        last = self.store.stream(self._state_key).revrange(count=1)
-        return State.of(last[0].fields) if last else None
+        packed: bytes | None = self.store.run(strings.get, self._state_key)
+        return None if packed is None else State.of(packed)
 
     def entries(self, after: StreamID) -> Iterator[Entry[bytes]]:
         """Yield the events after an ID."""
@@ -162,9 +156,9 @@ class WorkflowLog:
         for kind, values in events:
             self.add(kind, **values)
 
-    def write(self, state: State) -> None:
-        """Replace the state."""
-        self.store.stream(self._state_key).add(state.to_fields(), maxlen=1)
+    def write(self, state: State, expire_at: int = 0) -> None:
+        """Replace the state; ``expire_at`` is in Unix milliseconds, 0 for never."""
+        self.store.run(strings.put, self._state_key, state.pack(), expire_at)
 
     def wake(self, state: State, at_ms: int | None = None) -> None:
         """Put the message that makes a worker run the workflow, at a time or now."""
@@ -201,20 +195,14 @@ class WorkflowLog:
         self.add(status, **{name: value for name, value in outcome.items() if name in _SHOWN})
         state.rest()
         state.status, state.generation = status, state.generation + 1
-        self.write(state)
+        self.write(state, self.store.now_ms() + state.ttl_ms)
         if not is_recorded:
             self.record(state, status, outcome)
-        self.expire(state.ttl_ms / 1000)
-
-    def expire(self, seconds: float) -> None:
-        """Let history and state expire."""
-        for key in (self.stream.key, self._state_key):
-            self.store.expire(key, seconds)
+        self.store.expire(self.stream.key, state.ttl_ms / 1000)
 
     def persist(self) -> None:
-        """Keep history and state."""
-        for key in (self.stream.key, self._state_key):
-            self.store.persist(key)
+        """Keep the history; to write the state keeps that."""
+        self.store.persist(self.stream.key)
 
 
 _SHOWN = frozenset({"error", "traceback"})

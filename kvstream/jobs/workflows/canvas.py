@@ -25,14 +25,8 @@ from kvstream.jobs.history.child import Child, running_workflow
 from kvstream.jobs.history.events import value_fields
 from kvstream.jobs.job import AnyJobs, Job
 from kvstream.jobs.task import Call, Task
-from kvstream.jobs.workflows.workflow import (
-    CANVAS,
-    EVENTS_MAX,
-    TOTAL,
-    WORKFLOW_TTL_S,
-    Workflow,
-    WorkflowHandle,
-)
+from kvstream.jobs.workflows.handle import CANVAS, TOTAL, WorkflowHandle
+from kvstream.jobs.workflows.workflow import EVENTS_MAX, WORKFLOW_TTL_S, Workflow
 from kvstream.surface import Public
 
 if TYPE_CHECKING:

@@ -74,6 +74,14 @@ class Commits:
         self.history.take(Event(kind, stored, StreamID(self.now_ms(), 0)))
         self.unwritten.append((kind, values))
 
+    def mark(self) -> tuple[list[tuple[str, Fields]], RunEnded | None]:
+        """Return what ``go_back`` needs if the commits from here on are undone."""
+        return [*self.unwritten], self.ended
+
+    def go_back(self, mark: tuple[list[tuple[str, Fields]], RunEnded | None]) -> None:
+        """Take back the commits since ``mark``: their transaction was undone."""
+        self.unwritten[:], self.ended = mark
+
     def commit(self, block: Callable[[], T]) -> T:
         """Run a block with the new events as one commit; end the run if it may not go on."""
         try:

@@ -6,10 +6,9 @@ and ``history.log`` keeps them in the store.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, Unpack, cast, overload
 
@@ -17,14 +16,13 @@ from kvstream.engine.coerce import at_least_1
 from kvstream.engine.queue_arguments import due_ms
 from kvstream.errors import (
     InvalidArgument,
-    JobUnknown,
     KVStreamError,
     LeaseLost,
     StepFailed,
     describe,
     show,
 )
-from kvstream.jobs.arguments import codec_of, pack, unpack
+from kvstream.jobs.arguments import pack, unpack
 from kvstream.jobs.dependents import (
     HAS_FAILED,
     Dependencies,
@@ -32,18 +30,13 @@ from kvstream.jobs.dependents import (
     failure_of,
     text_of,
 )
-from kvstream.jobs.handle import LOOK_S, RETRY, JobHandle
+from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history import events
 from kvstream.jobs.history.child import check_result, running, take_nudge
 from kvstream.jobs.history.events import (
     CANCELLED,
-    CHILD,
     DONE,
     FAILED,
-    OPEN,
-    STEP,
-    Call,
-    Event,
     Fields,
 )
 from kvstream.jobs.history.log import (
@@ -58,9 +51,9 @@ from kvstream.jobs.history.log import (
 from kvstream.jobs.job import TASK, AnyJobs, Job, Refused, RunEnded, to_seconds
 from kvstream.jobs.job_log import Failure, logger_of
 from kvstream.jobs.task import Options, Task, TaskWithOptions
+from kvstream.jobs.workflows.handle import WorkflowHandle, cancel_children
 from kvstream.jobs.workflows.run import Run, end_workflow
 from kvstream.queue import finish
-from kvstream.types.ids import MIN_ID, StreamID
 
 if TYPE_CHECKING:
     from kvstream.stream import Stream
@@ -78,13 +71,8 @@ LIVES_MAX = 5
 """A workflow whose workers die is given up after so many runs without progress."""
 ELSEWHERE_S = 5.0
 """Pause before another worker may take a workflow whose version this one does not know."""
-CANVAS = "kvstream.canvas"
-"""The name of the built-in workflow that runs canvases."""
-TOTAL = "total"
-"""What a batch publishes: the number of its children."""
 _ID_MAX = 1000
 """Characters of an ID."""
-_PAGE = 500
 _log = logger_of(__name__)
 
 
@@ -94,48 +82,26 @@ class WorkflowOptions(Options, total=False):
     id: str | None
 
 
-class Step(NamedTuple):
-    """What a workflow has done, or does: a step, a child, a pause or a wait."""
+class Begin(NamedTuple):
+    """The begin of a run."""
 
-    kind: str
-    """"step", "child", "pause" or "wait"."""
-    name: str
-    status: str
-    """"done", "failed", "cancelled" (a child), or "open"."""
-    attempt: int
-    """The tries so far of a step."""
-    begun: datetime
-    ended: datetime | None
-    result: Any
-    """Plain data."""
-    error: str | None
-    traceback: str | None
-
-
-class Update(NamedTuple):
-    """What a workflow has published."""
-
-    name: str
-    value: Any
-    at: datetime
-
-
-class Counts(NamedTuple):
-    """The children of a workflow by their state."""
-
-    total: int
-    """Those started so far; of a batch, all of them."""
-    done: int
-    failed: int
-    cancelled: int
-    open: int
-    """Those that have not ended, or of a batch not begun."""
+    past: events.History
+    why: str
+    """Why this worker cannot run the workflow; empty if it can."""
+    state: State | None
+    """None: the wake was dropped or put off."""
 
 
 class Workflow(Task[P, R_co]):
     """A function of a ``Jobs`` that is made of steps; ``enqueue`` begins one."""
 
-    _internal = frozenset({"create", "end_failed", "limit_s", "stream_of", "version"})
+    is_workflow = True
+    _internal = frozenset(
+        {
+            *("create", "end_failed", "forget", "limit_s", "prepare", "stream_of"),
+            "version",
+        }
+    )
     _known_options, _noun = (
         frozenset({"id", "delay", "at", "priority", "depends_on", "if_failed"}),
         "workflow",
@@ -178,6 +144,8 @@ class Workflow(Task[P, R_co]):
         self.version = str(version)
         self._accepted = {self.version, *map(str, accepts)}
         self._max_events = at_least_1(max_events, "max_events")
+        self._prepared: dict[Job, Begin] = {}
+        """Runs that were begun together, until each is loaded."""
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name}>"
@@ -293,21 +261,35 @@ class Workflow(Task[P, R_co]):
         if job.generation == NUDGE:
             self._take(job, log, partial(take_nudge, self.jobs, job), "a child of it has ended")
         try:
-            past, state = log.history(), log.state()
-            if state is not None and state.status == CANCELLED:
-                _cancel_children(self.jobs, past.open_children())
-            why = self._unknown(job, past)
-            begun = log.commit(lambda: self._begin(log, job, past, why))
+            begin = self._prepared.pop(job, None) or self._prepare(job, log)
         except LeaseLost as error:
             raise RunEnded("lost", str(error)) from error
         except KVStreamError as error:
             raise RunEnded("lost", describe(error)) from error
-        if begun is None:
-            raise RunEnded("stale", why or "there was nothing to wake")
-        if begun.lives > LIVES_MAX:
+        if begin.state is None:
+            raise RunEnded("stale", begin.why or "there was nothing to wake")
+        past = begin.past
+        if begin.state.lives > LIVES_MAX:
             at = past.calls[past.last_seq].shown if past.calls else "its begin"
             raise Refused(f"it has killed its workers {LIVES_MAX} times after {at}")
-        job.run = Run(self, job, log, begun, past)
+        job.run = Run(self, job, log, begin.state, past)
+
+    def _prepare(self, job: Job, log: WorkflowLog) -> Begin:
+        """Read the history, and mark the workflow as running."""
+        past = log.history()
+        if past.end is not None and past.end.kind == CANCELLED:
+            cancel_children(self.jobs, past.open_children())
+        why = self._unknown(job, past)
+        return Begin(past, why, log.commit(lambda: self._begin(log, job, past, why)))
+
+    def prepare(self, job: Job) -> None:
+        """Do the reads and writes of ``load`` before it, in the open transaction."""
+        if job.generation not in (None, NUDGE):
+            self._prepared[job] = self._prepare(job, WorkflowLog(self.jobs, job.id))
+
+    def forget(self, job: Job) -> None:
+        """Forget what was prepared: its transaction was undone."""
+        self._prepared.pop(job, None)
 
     @staticmethod
     def _take(job: Job, log: WorkflowLog, act: Callable[[], object], why: str) -> None:
@@ -464,24 +446,12 @@ def _end_unbegun(log: WorkflowLog, job: Job, outcome: Fields) -> None:
     log.commit(end)
 
 
-def _cancel_children(jobs: AnyJobs, children: Sequence[str]) -> None:
-    """Cancel children of a cancelled workflow; those that have ended stay as they are."""
-    for child in children:
-        with suppress(InvalidArgument):
-            jobs.handle(child).cancel()
-
-
 def _check_id(workflow_id: Any) -> str | None:
     if workflow_id is None:
         return None
     if not isinstance(workflow_id, str) or not 0 < len(workflow_id) <= _ID_MAX:
         raise InvalidArgument(f"the id of a workflow is a text, not {show(workflow_id)}")
     return workflow_id
-
-
-def is_workflow(jobs: AnyJobs, job_id: str) -> bool:
-    """Return whether there is a workflow with an ID."""
-    return WorkflowLog(jobs, job_id).state() is not None
 
 
 class WorkflowWithOptions(TaskWithOptions[P, R_co]):
@@ -498,244 +468,3 @@ class WorkflowWithOptions(TaskWithOptions[P, R_co]):
     def enqueue(self, /, *args: Any, **kwargs: Any) -> WorkflowHandle[Any]:
         """Begin a workflow; all arguments are the function's. See ``Workflow.enqueue``."""
         return cast("WorkflowHandle[Any]", super().enqueue(*args, **kwargs))
-
-
-class WorkflowHandle(JobHandle[R]):
-    """A workflow that was enqueued; ``await`` it for its result in asyncio."""
-
-    __slots__ = ()
-
-    def __init__(self, jobs: AnyJobs, workflow_id: str, task: Any = None) -> None:
-        """``task``: what loads the result by its type hint."""
-        super().__init__(jobs, workflow_id, task)
-        self._jobs = jobs
-
-    def __repr__(self) -> str:
-        return f"<WorkflowHandle {self.id}>"
-
-    @property
-    def _workflow_log(self) -> WorkflowLog:
-        return WorkflowLog(self._jobs, self.id)
-
-    def _state(self) -> State:
-        """Return the state; JobUnknown if there is none."""
-        state = self._workflow_log.state()
-        if state is None:
-            raise self._unknown()
-        return state
-
-    def _unknown(self) -> JobUnknown:
-        return JobUnknown(
-            f"there is no workflow {self.id}: it was not enqueued, or ended longer ago than its "
-            "history is kept"
-        )
-
-    @property
-    def status(self) -> str:
-        """Where the workflow is.
-
-        ``"scheduled"`` (delayed), ``"queued"``, ``"running"``, ``"waiting"`` (see ``waits_for``),
-        ``"done"``, ``"failed"``, ``"cancelled"``, or ``"unknown"``: there is none, or it ended
-        longer ago than its history is kept.
-        """
-        state = self._workflow_log.state()
-        return "unknown" if state is None else state.status
-
-    @property
-    def waits_for(self) -> str | None:
-        """What the workflow waits for, such as ``"signal confirmed"``; None if it does not wait.
-
-        For a workflow whose version no worker knows, it says so.
-        """
-        state = self._workflow_log.state()
-        if state is not None and state.after:
-            return super().waits_for
-        return (state.why or None) if state is not None else None
-
-    def steps(self) -> list[Step]:
-        """Return what the workflow has done so far, in order; JobUnknown if there is none."""
-        self._state()
-        past = self._workflow_log.history()
-        kinds = (STEP, CHILD, events.PAUSE, events.WAIT)
-        calls = [call for _, call in sorted(past.calls.items()) if call.kind in kinds]
-        return [_shown(call, past) for call in calls]
-
-    def counts(self) -> Counts:
-        """Return how many children there are, and how many have ended how."""
-        self._state()
-        past = self._workflow_log.history()
-        children = [call.child for call in past.calls.values() if call.kind == CHILD]
-        ended = [
-            past.children[child].text("status") for child in children if child in past.children
-        ]
-        done, failed, cancelled = (ended.count(each) for each in (DONE, FAILED, CANCELLED))
-        total = len(children)
-        if TOTAL in past.published and self._state().task == CANVAS:
-            total = max(total, past.published[TOTAL].value("value"))
-        return Counts(total, done, failed, cancelled, total - len(ended))
-
-    # --- signals and updates --------------------------------------------------------------------
-
-    def send(self, name: str, value: Any = None) -> bool:
-        """Send a signal, which ``wait_for(name)`` returns; False if the workflow has ended.
-
-        It is kept until the workflow waits for it. Two signals of one name end two waits, in
-        order. ``value`` is plain data. Raises JobUnknown if there is no such workflow. In a
-        transaction it is part of that.
-        """
-        events.check_name(name, "a signal")
-        form = self._jobs.format
-        fields = events.value_fields("value", codec_of(Any).dump(value), form)
-        log = self._workflow_log
-
-        def add() -> bool:
-            state = log.state()
-            if state is None:
-                raise self._unknown()
-            if state.has_ended:
-                return False
-            if len(log.stream) >= state.bound:
-                raise InvalidArgument(
-                    f"the history of the workflow {self.id} is full: it has {state.bound} events"
-                )
-            log.add(events.SIGNAL, name=name, **fields)
-            if state.status == WAITING and name in state.names:
-                log.wake_now(state)
-            return True
-
-        done = log.commit(add)
-        if self._jobs.testing is not None:
-            self._jobs.testing.run()
-        return done
-
-    async def asend(self, name: str, value: Any = None) -> bool:
-        """Send a signal as ``send`` does, without blocking the event loop."""
-        return await asyncio.to_thread(partial(self.send, name, value))
-
-    def published(self) -> dict[str, Any]:
-        """Return the last value of each name that the workflow has published."""
-        self._state()
-        found = self._workflow_log.history().published
-        return {name: event.value("value") for name, event in found.items()}
-
-    def updates(self) -> Iterator[Update]:
-        """Yield what the workflow publishes, from its begin to its end; JobUnknown without one."""
-        after, more = MIN_ID, True
-        while more:
-            after, found, more = self._read_updates(after)
-            yield from found
-
-    async def aupdates(self) -> AsyncIterator[Update]:
-        """Yield what the workflow publishes as ``updates`` does, without blocking the loop."""
-        after, more = MIN_ID, True
-        while more:
-            after, found, more = await asyncio.to_thread(self._read_updates, after)
-            for update in found:
-                yield update
-
-    def _read_updates(self, after: StreamID) -> tuple[StreamID, list[Update], bool]:
-        """Wait for events; return the ID of the last, the updates, and whether more may come."""
-        state = self._workflow_log.state()
-        if state is None and after == MIN_ID:
-            raise self._unknown()
-        is_over = state is None or state.has_ended
-        block = None if is_over or self._jobs.testing is not None else LOOK_S
-        entries = self._workflow_log.stream.read(after, count=_PAGE, block=block)
-        found = [Event.of(entry) for entry in entries]
-        updates = [
-            Update(event.text("name"), event.value("value"), _time(event.id.ms))
-            for event in found
-            if event.kind == events.PUBLISHED
-        ]
-        more = bool(entries) or not (is_over or self._jobs.testing is not None)
-        return (entries[-1].id if entries else after), updates, more
-
-    # --- by hand --------------------------------------------------------------------------------
-
-    def cancel(self) -> bool:
-        """Cancel the workflow and its children; return False if it had ended before.
-
-        A step that runs goes on to its end, and its result is dropped. Nothing is undone.
-        """
-        log = self._workflow_log
-
-        def end() -> list[str] | None:
-            state = log.state()
-            if state is None or state.has_ended:
-                return None
-            children = log.history().open_children()
-            end_workflow(log, state, CANCELLED, {})
-            if children:  # a worker cancels them if this process dies now
-                log.wake(state)
-            return children
-
-        children = log.commit(end)
-        if children is None:
-            return False
-        _cancel_children(self._jobs, children)
-        return True
-
-    def retry(self, from_step: str | None = None) -> bool:
-        """Run a failed workflow on; return whether it had failed.
-
-        It goes back to the first step that failed or was undone, or to the first step or child
-        named ``from_step``: what came before is not run again. InvalidArgument if no step has that
-        name.
-        """
-        log = self._workflow_log
-
-        def go_back() -> bool:
-            state = log.state()
-            if state is None or state.status != FAILED:
-                return False
-            past = log.history()
-            to = past.retry_seq(from_step)
-            if to is None:
-                raise InvalidArgument(
-                    f"the workflow {self.id} has no step {show(from_step)}: it has "
-                    f"{', '.join(dict.fromkeys(past.step_names())) or 'none'}"
-                )
-            state.status, state.generation, state.lives = QUEUED, state.generation + 1, 0
-            log.add(events.RETRIED, to=str(to))
-            log.wake(state)
-            log.write(state)
-            log.persist()
-            end = past.end
-            failed = {name: end.text(name) if end else "" for name in ("error", "traceback")}
-            self._jobs.record(self.id, RETRY, state.ttl_ms / 1000, failed)
-            return True
-
-        done = log.commit(go_back)
-        if self._jobs.testing is not None:
-            self._jobs.testing.run()
-        return done
-
-
-def _time(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
-
-
-def _shown(call: Call, past: events.History) -> Step:
-    """Return a call as the handle shows it."""
-    event, status, ended_ms = call.event, call.status, call.ended_ms
-    if call.kind == CHILD and call.child in past.children:
-        event = past.children[call.child]
-        status, ended_ms = event.text("status"), event.id.ms
-    if call.kind == events.PAUSE and past.end is None and call is past.calls[past.last_seq]:
-        status, ended_ms = OPEN, 0
-    elif call.kind == events.PAUSE:
-        status, ended_ms = DONE, call.until_ms or 0
-    name = {STEP: "result", CHILD: "result", events.WAIT: "value"}.get(call.kind, "")
-    assert event is not None
-    has_result = status == DONE and name in event.fields
-    return Step(
-        kind=call.kind,
-        name=call.name,
-        status=status,
-        attempt=max(1, event.number("attempt")),
-        begun=_time(call.from_ms),
-        ended=_time(ended_ms) if status != OPEN else None,
-        result=event.value(name) if has_result else None,
-        error=event.text("error") or None,
-        traceback=event.text("traceback") or None,
-    )

@@ -1,0 +1,80 @@
+"""Workflows that begin and end in one commit, and one among them that cannot."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kvstream import Jobs
+from kvstream.jobs import now
+from kvstream.jobs.execution import finish, job_of, run_sync
+from kvstream.jobs.testing import Testing
+from kvstream.jobs.together import begin_together
+
+
+@pytest.fixture
+def testing() -> Iterator[Testing]:
+    with Jobs("nowhere").test() as found:
+        yield found
+        assert found.jobs.store.check() == []
+
+
+def commits_of(jobs: Any) -> list[int]:
+    """Return a list with one item, the number of commits, which counts from now on."""
+    engine, counted = jobs.store.engine, [0]
+    commit = engine._commit
+
+    def count(txn: Any) -> int:
+        counted[0] += 1
+        return int(commit(txn))
+
+    engine._commit = count
+    return counted
+
+
+def taken(testing: Testing, number: int) -> tuple[list[Any], list[Any]]:
+    """Return the handles of workflows, and their jobs, which a worker has taken."""
+    jobs = testing.jobs
+    assert isinstance(jobs, Jobs)
+
+    @jobs.workflow
+    def flow(n: int) -> int:
+        now()
+        return n
+
+    with testing.held():
+        handles = [flow.enqueue(n) for n in range(number)]
+        messages = jobs.queues()[0].get(number)
+    return handles, [job_of(jobs, message) for message in messages]
+
+
+def run_all(testing: Testing, found: list[Any]) -> list[Any]:
+    """Run jobs as a worker does; return those that have returned."""
+    jobs: Any = testing.jobs
+    begin_together(jobs, found)
+    return [job for job in found if run_sync(jobs, job, lambda awaitable: None)]
+
+
+def test_several_workflows_take_two_commits(testing: Testing) -> None:
+    handles, found = taken(testing, 5)
+    counted = commits_of(testing.jobs)
+    finish(testing.jobs, run_all(testing, found))
+    assert counted == [2]
+    assert [handle.result() for handle in handles] == [*range(5)]
+
+
+def test_one_that_has_lost_its_lease_or_is_cancelled_holds_up_no_other(testing: Testing) -> None:
+    handles, found = taken(testing, 5)
+    found[0].message.nack(0)
+    returned = run_all(testing, found)
+    assert returned == found[1:]
+    assert handles[2].cancel()
+    finish(testing.jobs, returned)
+    testing.run()
+    assert [handle.status for handle in handles] == ["done", "done", "cancelled", "done", "done"]
+    for handle in handles:
+        entries = testing.jobs.store.stream(f"jobs:history:{handle.id}").range()
+        kinds = Counter(entry.fields[b"event"] for entry in entries)
+        assert kinds[b"value"] == (handle.status == "done")
+        assert set(kinds.values()) == {1}
