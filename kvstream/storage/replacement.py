@@ -3,8 +3,9 @@
 ::
 
     incoming/            the other store, complete and durable once READY is there
-    incoming/READY       JSON, written last: which files are the old ones, and where some are kept
+    incoming/READY       JSON, written last: where some of the old files are kept
     outgoing/            the old files, while the new ones take their places
+    outgoing/MOVED       written once all old files are there: what is in the directory now is new
     outgoing/NOTE        what was READY, once they have
     diverged-N/          old logs and what is needed to read them, if they were to be kept, and NOTE
 
@@ -24,7 +25,7 @@ from kvstream.storage import files, watermark
 from kvstream.storage.changes import ARCHIVE
 from kvstream.storage.directory import LAYOUT_FILE
 
-INCOMING, OUTGOING, READY, NOTE = "incoming", "outgoing", "READY", "NOTE"
+INCOMING, OUTGOING, READY, MOVED, NOTE = "incoming", "outgoing", "READY", "MOVED", "NOTE"
 KEPT = "diverged-"
 """The beginning of the names of the folders that keep logs; their number follows."""
 _FILES = re.compile(
@@ -39,22 +40,22 @@ _LOG = re.compile(r"([0-9]+)\.log")
 def prepare(directory: Path, kept_from: int | None, note: dict[str, object]) -> None:
     """Decide that the store in ``incoming``, which is durable, takes the place of this one.
 
+    The old store may be open still: RocksDB makes and removes files until it is closed.
     ``kept_from`` is the number of the first old log that is kept, with ``note`` in the file NOTE
     beside it; None: none is.
     """
     incoming = directory / INCOMING
-    old = sorted(name for name in os.listdir(directory) if _FILES.fullmatch(name))
     keep = "" if kept_from is None else _free_name(directory)
-    plan = {"old": old, "keep": keep, "kept_from": kept_from or 0, "note": note}
+    plan = {"keep": keep, "kept_from": kept_from or 0, "note": note}
     files.write(incoming / READY, json.dumps(plan).encode())
 
 
 def finish(directory: Path) -> None:
     """Do what ``prepare`` has decided, as far as it is not done yet."""
     incoming, outgoing = directory / INCOMING, directory / OUTGOING
-    if (plan := _read_plan(incoming / READY)) is not None:
+    if _read_plan(incoming / READY) is not None:
         outgoing.mkdir(files.DIRECTORY_MODE, exist_ok=True)
-        _exchange(directory, plan["old"])
+        _exchange(directory)
         (incoming / READY).rename(outgoing / NOTE)
         files.sync_directory(outgoing)
     if not (incoming / READY).exists() and incoming.exists() and not os.listdir(incoming):
@@ -77,15 +78,16 @@ def _read_plan(path: Path) -> dict[str, Any] | None:
     return plan
 
 
-def _exchange(directory: Path, old: list[str]) -> None:
-    """Move the old files out, and then the new ones in; what has been moved out is old."""
+def _exchange(directory: Path) -> None:
+    """Move the old files out, and then the new ones in, which may have the same names."""
     incoming, outgoing = directory / INCOMING, directory / OUTGOING
-    moved = set(os.listdir(outgoing))
-    for name in old:
-        if name not in moved and (directory / name).exists():
-            (directory / name).rename(outgoing / name)
-    files.sync_directory(outgoing)
-    files.sync_directory(directory)
+    if not (outgoing / MOVED).exists():
+        for name in sorted(os.listdir(directory)):
+            if _FILES.fullmatch(name):
+                (directory / name).rename(outgoing / name)
+        files.sync_directory(outgoing)
+        files.sync_directory(directory)
+        files.write(outgoing / MOVED, b"")
     for name in sorted(os.listdir(incoming)):
         if name == LAYOUT_FILE:
             (incoming / name).unlink()
@@ -115,6 +117,7 @@ def _keep_logs(outgoing: Path, kept_from: int) -> None:
 
     Logs of both places come together, so that the folder is read as the logs of a store are.
     """
+    (outgoing / MOVED).unlink(missing_ok=True)
     archive = outgoing / ARCHIVE
     for path in list(archive.iterdir()) if archive.is_dir() else ():
         path.rename(outgoing / path.name)

@@ -105,9 +105,11 @@ class Crash(Exception):
     """The process would end here."""
 
 
+@pytest.mark.parametrize("is_open", [False, True])
 def test_a_crash_at_any_step_leaves_the_old_store_or_the_new_one(
-    primary: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    primary: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool
 ) -> None:
+    """An old store that ``is_open`` removes and makes files until it is closed."""
     replica = open_store(tmp_path / "replica")
     replica.stream("own").add({"n": 1})
     old = sum_of(replica)
@@ -124,6 +126,11 @@ def test_a_crash_at_any_step_leaves_the_old_store_or_the_new_one(
         left = crash_after(steps, monkeypatch)
         try:
             replacement.prepare(place, 0, {"fork": 7})
+            if is_open:
+                same = {*os.listdir(place)} & {*os.listdir(place / replacement.INCOMING)}
+                os.unlink(place / min(name for name in same if name.endswith((".log", ".sst"))))
+                (place / "999999.sst").touch()
+                (place / "999998.log").touch()
             replacement.finish(place)
         except Crash:
             pass

@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,6 +31,14 @@ COPY_ENTRIES, COPY_BYTES = 100, 100_000
 """Entries that do not compress: a copy of them takes a while."""
 CHANGES = 400
 """Changes of files in which a death is looked for: those of a start and a copy, about."""
+LOOK_S = 0.2
+"""How often it is asked whether a copy is over."""
+
+
+def wait_until(deadline: float, condition: Callable[[], bool]) -> None:
+    """Return once ``condition`` holds, without a pause: it does for a moment; or at a time."""
+    while not condition() and time.monotonic() < deadline:
+        pass
 
 
 class Killed:
@@ -86,22 +95,34 @@ class Killed:
         self.restart()
 
     def kill_in_an_exchange(self) -> None:
-        """Kill it at some change of a file while a copy replaces rows that it alone has."""
+        """Kill it while a copy replaces rows that it alone has: at some change of a file, or then.
+
+        The new files take the places of the old ones within milliseconds.
+        """
         with self.replica.client() as client:
             client.replicaof("NO", "ONE")
             client.xadd("alone", {"n": 1})
         self.replica.kill()
-        dies_at = self.chance.randint(1, CHANGES)
+        dies_at = self.chance.choice([0, self.chance.randint(1, CHANGES)])
         with suppress(AssertionError, OSError, redis.RedisError):  # it is dead already
             self.replica = self.start(dies_at)
             with self.replica.client() as client:
                 client.replicaof("127.0.0.1", str(self.primary.port))
-            until(lambda: self.replica.process.poll() is not None or self.is_linked(), "its end")
+            if dies_at:
+                until(lambda: self.has_died() or self.is_linked(), "its end")
+            else:
+                ready = self.directory / replacement.INCOMING / replacement.READY
+                while not ready.exists() and not self.is_linked():
+                    wait_until(time.monotonic() + LOOK_S, ready.exists)
+                time.sleep(self.chance.uniform(0, 0.01))
         self.strike()
         self.replica = self.start()
         with self.replica.client() as client:  # it may have died before its role was kept
             client.replicaof("127.0.0.1", str(self.primary.port))
         wait_linked(self.replica)
+
+    def has_died(self) -> bool:
+        return self.replica.process.poll() is not None
 
     def is_linked(self) -> bool:
         try:
