@@ -238,7 +238,7 @@ class Queue(DeadLetters[S]):
             message.ack()
     """
 
-    _internal = frozenset({"messages_of", "policy", "prepare", "stream_for"})
+    _internal = frozenset({"keys", "messages_of", "policy", "prepare", "stream_for"})
 
     def __init__(
         self,
@@ -343,6 +343,10 @@ class Queue(DeadLetters[S]):
     def streams(self) -> list[Stream[S]]:
         """Return the streams of the priorities, the most urgent first."""
         return [Stream(self._engine, name, self._decoder) for name in self._names]
+
+    def keys(self) -> list[str]:
+        """Return the keys of the streams of the priorities, as text."""
+        return [key_of(name).decode("utf-8", "surrogateescape") for name in self._names]
 
     def groups(self) -> list[Group[S]]:
         """Return the group of each stream."""
@@ -727,15 +731,15 @@ def _take(
 
 def finish(
     messages: Sequence[Message[S]],
-    results: Iterable[tuple[Name, FieldsLike, Seconds]] = (),
+    results: Iterable[tuple[Name, FieldsLike, Seconds | None]] = (),
     unless: Sequence[Name] = (),
 ) -> bool:
     """Acknowledge and delete messages of one store, and add their results, in one commit.
 
-    A result is an entry of a stream of its own: the key, the fields, and the seconds for which the
-    key is kept. If one of the keys ``unless`` exists, nothing is done, and False is returned.
-    Raises LeaseLost, and nothing is done, if the lease of one message is lost. In an open
-    transaction, which is undone then, all messages must be of one stream.
+    A result is an entry of a stream: the key, the fields, and the seconds for which the key is
+    kept, or None if its expiry is not to change. If one of the keys ``unless`` exists, nothing is
+    done, and False is returned. Raises LeaseLost, and nothing is done, if the lease of one message
+    is lost. In an open transaction, which is undone then, all messages must be of one stream.
     """
     by_stream: dict[tuple[Queue[S], bytes, bytes], list[Message[S]]] = {}
     for message in messages:
@@ -744,7 +748,7 @@ def finish(
     made = [
         leases.Result(store.name_of(key), *encode_fields(fields), ttl_ms)
         for key, fields, seconds in results
-        if (ttl_ms := expiry_ms(seconds)) > 0
+        if (ttl_ms := None if seconds is None else expiry_ms(seconds)) is None or ttl_ms > 0
     ]
     with store.brief_transaction() if len(by_stream) > 1 else nullcontext():
         for (queue, name, consumer), some in by_stream.items():

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Container, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import click
@@ -11,34 +10,18 @@ from click.core import ParameterSource
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.json_values import dumps, jsonable
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import Count, Duration, example
+from kvstream.cli.parameters import Duration, example
+from kvstream.cli.queues.job_lists import (
+    STATUSES,
+    count_jobs,
+    list_jobs,
+    name_option,
+    row_of,
+)
 from kvstream.cli.session import Session
-from kvstream.cli.tables import TIME_WIDTH, Column, name_column, plain, printable, time_of
+from kvstream.cli.tables import plain, printable, time_of
 from kvstream.logs import FORMATS, LEVEL, LEVELS
 
-STATUSES = (
-    *("scheduled", "queued", "running", "retrying", "waiting"),
-    *("done", "failed", "cancelled"),
-)
-COUNT = 100
-
-
-def _first_line(error: str | None) -> str:
-    return plain(None if error is None else error.partition("\n")[0])
-
-
-_LS = (
-    Column("id", "id", width=36),
-    name_column("task"),
-    Column("status", "status", width=9),
-    Column("error", "error", _first_line, wraps=True, spare=True),
-    Column("enqueued", "enqueued_ms", time_of, width=TIME_WIDTH, spare=True),
-    Column("queue", "queue", shrinks=True, spare=True),
-)
-
-name_option = click.option(
-    "--name", default="jobs", help="The name of the Jobs, with which its streams begin."
-)
 job_argument = click.argument("job_id", metavar="ID")
 jobs_argument = click.argument("job_ids", metavar="[ID...]", nargs=-1)
 task_option = click.option("--task", help="All of this task.")
@@ -48,43 +31,14 @@ _ENDED = ("done", "failed", "cancelled")
 
 @click.group(epilog=example("kvstream jobs ls --status failed"))
 def jobs() -> None:
-    """List, show, cancel and retry jobs.
+    """List, count, show, cancel and retry jobs.
 
     The application need not be there, only its store. `kvstream work` runs jobs.
     """
 
 
-@jobs.command("ls", epilog=example("kvstream jobs ls", "kvstream jobs ls --status failed --json"))
-@name_option
-@click.option("--status", type=click.Choice(STATUSES), help="Only those of this status.")
-@click.option("--task", help="Only those of this task.")
-@click.option("--count", "-n", type=Count(1), default=COUNT, metavar="N", help="Show at most N.")
-@output_options
-def list_jobs(
-    session: Session,
-    out: Output,
-    /,
-    name: str,
-    status: str | None,
-    task: str | None,
-    count: int,
-) -> None:
-    """List jobs, by default all.
-
-    These are the jobs in queues, those that failed, and those whose result is kept. A job is
-    scheduled (delayed), queued, running, retrying (it failed and is to be tried again), waiting (a
-    workflow, or a job that depends on others; the error is what it waits for), done, failed or
-    cancelled.
-    """
-    from kvstream.cli.queues.stored_jobs import StoredJobs, jobs_of
-
-    with session.reading() as store:
-        rows = (
-            row
-            for row in jobs_of(StoredJobs(store, name))
-            if status in (None, row["status"]) and task in (None, row["task"])
-        )
-        out.table(_LS, islice(rows, count), nothing="no jobs")
+jobs.add_command(list_jobs)
+jobs.add_command(count_jobs)
 
 
 @jobs.command(epilog=example("kvstream jobs show 018bcfe5-6800-7000-8000-000000000001"))
@@ -97,13 +51,15 @@ def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
     A workflow is shown with its steps. The arguments of a job that is done or cancelled are not
     kept.
     """
-    from kvstream.cli.queues.stored_jobs import StoredJobs, jobs_of
+    from kvstream.cli.queues.stored_jobs import StoredJobs
 
     with session.reading() as store:
         stored = StoredJobs(store, name)
         handle = stored.existing(job_id)
-        found = next((row for row in jobs_of(stored) if row["id"] == job_id), {"id": job_id})
-        values = {**found, "status": handle.status, "result": None, "error": handle.error}
+        info = stored.info(handle)
+        facts = stored.facts(handle) if info is None else row_of(info)
+        outcome = {"status": handle.status, "result": None, "error": handle.error}
+        values = {**facts, **outcome}
         traceback = handle.traceback or ""
         steps = _steps_of(handle)
         progress, lines = handle.progress, handle.log()
@@ -226,7 +182,7 @@ def retry(
     with session.writing() as store:
         stored = StoredJobs(store, name)
         is_by_filter = bool(task or failed_with)
-        wanted = _selected(stored, job_ids, task, {"failed"}, is_by_filter, failed_with or "")
+        wanted = _selected(stored, job_ids, task, {"failed"}, is_by_filter, failed_with)
         done = wanted if dry_run else [each for each in wanted if stored.existing(each).retry()]
     verb = "would be queued again" if dry_run else "queued again"
     _tell(out, wanted, done, verb, "has not failed", by_id=bool(job_ids))
@@ -238,22 +194,15 @@ def _selected(
     task: str | None,
     statuses: Container[str],
     is_by_filter: bool,
-    error: str = "",
+    error: str | None = None,
 ) -> list[str]:
     """Return the jobs that are named, or those that a filter selects."""
-    from kvstream.cli.queues.stored_jobs import jobs_of
-
     if bool(job_ids) == is_by_filter:
         raise click.UsageError("give the IDs of jobs, or options that select them")
     if job_ids:
         return list(job_ids)
-    return [
-        row["id"]
-        for row in jobs_of(stored)
-        if task in (None, row["task"])
-        and row["status"] in statuses
-        and error in (row["error"] or "")
-    ]
+    wanted = [each for each in STATUSES if each in statuses]
+    return [info.id for info in stored.find_all(status=wanted, task=task, failed_with=error)]
 
 
 def _tell(

@@ -10,7 +10,7 @@ import click
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, example
-from kvstream.cli.queues.jobs import name_option
+from kvstream.cli.queues.job_lists import name_option
 from kvstream.cli.session import Session
 from kvstream.cli.tables import (
     TIME_WIDTH,

@@ -30,6 +30,9 @@ from kvstream.jobs.application import Jobs
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.child import Child
 from kvstream.jobs.job import GiveUp, Job, JobTimeout, Retry, current_job
+from kvstream.jobs.listing.counts import JobCounts
+from kvstream.jobs.listing.filters import JobInfo
+from kvstream.jobs.listing.pages import JobPage
 from kvstream.jobs.middleware import Middleware, OpenTelemetryMiddleware, PrometheusMiddleware
 from kvstream.jobs.registry import RunningJob, WorkerRecord
 from kvstream.jobs.schedules import Schedule
@@ -59,9 +62,12 @@ __all__ = [
     "GiveUp",
     "Job",
     "JobCancelled",
+    "JobCounts",
     "JobError",
     "JobFailed",
     "JobHandle",
+    "JobInfo",
+    "JobPage",
     "JobTimeout",
     "JobUnknown",
     "Jobs",

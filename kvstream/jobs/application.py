@@ -8,10 +8,9 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from kvstream import opening
@@ -21,34 +20,22 @@ from kvstream.errors import (
     AccessDenied,
     ClientMissing,
     InvalidArgument,
-    RequestError,
     nearest,
     part_done,
     show,
 )
 from kvstream.jobs import schedules
-from kvstream.jobs.arguments import check_format, pack
-from kvstream.jobs.dependents import (
-    AFTER,
-    DEPENDENTS,
-    ENDED,
-    dependents_key,
-    nudge_dependents,
-    tell_dependents,
-    tells_dependents,
-)
-from kvstream.jobs.handle import DONE, JobHandle
-from kvstream.jobs.history.child import (
-    LARGE_RESULT,
-    check_result,
-    nudge_parent,
-    parent_to_nudge,
-    tell_of_result,
-)
+from kvstream.jobs.arguments import check_format
+from kvstream.jobs.dependents import AFTER, DEPENDENTS, tells_dependents
+from kvstream.jobs.dependents import ENDED as TELLS
+from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.log import HISTORY, WORKFLOW
 from kvstream.jobs.job import ID, Job, id_of, may_be_of_job, to_seconds
+from kvstream.jobs.listing.ended import ENDED, ENDED_MAX, ENDED_TTL_S, TAGGED, EndedJobs
+from kvstream.jobs.listing.face import Listing
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.notes import NOTES
+from kvstream.jobs.outcomes import Outcomes
 from kvstream.jobs.registry import WORKERS, WorkerRecord, workers_of
 from kvstream.jobs.schedules import SCHEDULED, Schedule
 from kvstream.jobs.task import Task, built_in_task
@@ -56,8 +43,7 @@ from kvstream.jobs.workflows.canvas import CHUNK, canvas_of, chunk_of
 from kvstream.jobs.workflows.handle import CANVAS, WorkflowHandle, is_workflow
 from kvstream.jobs.workflows.workflow import EVENTS_MAX, WORKFLOW_TTL_S, Workflow
 from kvstream.operations.queues.schedules import refuse_most
-from kvstream.queue import Queue, finish
-from kvstream.storage.contexts import contextmanager
+from kvstream.queue import Queue
 from kvstream.surface import Public
 from kvstream.types.clock import now_ms
 from kvstream.types.cron import parse
@@ -83,7 +69,10 @@ UNKNOWN_GRACE_S = 30.0
 LEASE_S, LEASE_S_MIN = 30.0, 0.2
 """The lease of a job, unless a task has a shorter timeout. Workers extend it while they live."""
 _RESERVED = frozenset(
-    {"dead", "result", AFTER, DEPENDENTS, HISTORY, NOTES, SCHEDULED, WORKERS, WORKFLOW, *PRIORITIES}
+    {
+        *("dead", "result", AFTER, DEPENDENTS, ENDED, HISTORY, NOTES, SCHEDULED, TAGGED, WORKERS),
+        *(WORKFLOW, *PRIORITIES),
+    }
 )
 _log = logging.getLogger(__name__)
 
@@ -109,7 +98,7 @@ def _name_of(function: Any) -> str:
     return str(name)
 
 
-class Jobs(Public):
+class Jobs(Outcomes, Listing, Public):
     """The tasks of an application. The first use opens the store; ``close`` closes it.
 
     ``place`` is a directory or the URL of a server.
@@ -127,8 +116,8 @@ class Jobs(Public):
 
     _internal = frozenset(
         {
-            *("dead_keys", "declare", "find_task", "finish", "finishing", "lease_s", "now_ms"),
-            "put",
+            *("dead_keys", "declare", "ended", "find_task", "finish", "finishing", "lease_s"),
+            *("note_end", "now_ms", "put"),
             *("put_many", "queue_names", "queue_of", "queues_to_work", "record"),
             *("result_key",),
             *("share", "testing", "use"),
@@ -149,6 +138,8 @@ class Jobs(Public):
         middleware: Sequence[Middleware] = (),
         application: str = "",
         unknown_grace: float | timedelta = UNKNOWN_GRACE_S,
+        ended_ttl: float | timedelta = ENDED_TTL_S,
+        ended_max: int = ENDED_MAX,
         **options: Any,
     ) -> None:
         """Describe the jobs; nothing is opened yet.
@@ -160,7 +151,9 @@ class Jobs(Public):
         ``priorities``: the most urgent first. ``application`` names the program whose schedules
         these are, where others share the store; by default the file and variable of the Jobs.
         ``unknown_grace``: the seconds for which a worker leaves a job to other workers if it does
-        not know its task, or that version of it. ``options`` are those of ``kvstream.open``.
+        not know its task, or that version of it. ``ended_ttl`` and ``ended_max``: the seconds for
+        which jobs that have ended are listed, and how many of each task and outcome, or of each
+        tag; 0: none. ``options`` are those of ``kvstream.open``.
         """
         self.place = place
         self.name = name
@@ -174,6 +167,7 @@ class Jobs(Public):
         self._module = schedules.calling_module()
         self._declared: set[schedules.Place] = set()
         self.unknown_grace = to_seconds(unknown_grace, "unknown_grace")
+        self.ended = EndedJobs(self, to_seconds(ended_ttl, "ended_ttl"), whole(ended_max, "max"))
         if options.get("decode"):
             raise InvalidArgument("a Jobs has a store of bytes: leave out decode")
         self._options: dict[str, Any] = {"shared": shared, **options}
@@ -241,6 +235,7 @@ class Jobs(Public):
         with self._lock:
             before, self._store = self._store, store
             self._queues.clear()
+            self.ended.forget()
         if before is not None:
             before.close()
 
@@ -282,6 +277,7 @@ class Jobs(Public):
         rate: tuple[int, float | timedelta] | None = ...,
         max_in_flight: int | None = ...,
         result_ttl: float | timedelta | None = ...,
+        tags: Sequence[str] = ...,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     def task(
         self,
@@ -299,6 +295,7 @@ class Jobs(Public):
         rate: tuple[int, float | timedelta] | None = None,
         max_in_flight: int | None = None,
         result_ttl: float | timedelta | None = None,
+        tags: Sequence[str] = (),
     ) -> Any:
         """Make a function, sync or async, a task; it stays callable.
 
@@ -307,7 +304,8 @@ class Jobs(Public):
         seconds of one run. ``dead_letter``: the stream for jobs that are given up, by default
         ``<name>:dead``; False: none. ``unique``: True, or a template such as ``"welcome:{to}"``,
         is the default of ``enqueue``. ``rate=(100, 60)``: at most 100 runs begin in 60 seconds.
-        ``max_in_flight``: at most so many run at a time, in all workers. A task with a rate,
+        ``max_in_flight``: at most so many run at a time, in all workers. ``tags``: words by which
+        its jobs are found. A task with a rate,
         max_in_flight or dead_letter of its own has a queue of its own, of the task's name, unless
         it names one.
         """
@@ -330,6 +328,7 @@ class Jobs(Public):
                 unique=unique,
                 priority=priority,
                 result_ttl=self.result_ttl if result_ttl is None else result_ttl,
+                tags=tags,
             )
             self._register(task, limits)
             return task
@@ -405,7 +404,7 @@ class Jobs(Public):
         task = self.tasks.get(name) or self._built_in.get(name)
         if task is None and name == CANVAS:
             task = self._built_in[name] = canvas_of(self)
-        elif task is None and name == ENDED:
+        elif task is None and name == TELLS:
             task = self._built_in[name] = built_in_task(self, tells_dependents(self), name)
         elif task is None and name.startswith(CHUNK):
             called = self.tasks.get(name.removeprefix(CHUNK))
@@ -551,7 +550,9 @@ class Jobs(Public):
     ) -> Any:
         """Put a job into the queue of its task; return its handle. See ``Queue.put``."""
         self._check_priority(task, priority)
-        where = self.queue_of(task).put(job.fields(), priority=priority, unique=unique, **options)
+        queue = self.queue_of(task)
+        self.ended.note_queue(queue)
+        where = queue.put(job.fields(), priority=priority, unique=unique, **options)
         handle: JobHandle[R] = JobHandle(self, job.id, task, where)
         if unique is not None:
             handle = self._claim_name(unique, handle, task, options.get("window"))
@@ -621,6 +622,7 @@ class Jobs(Public):
         """Put jobs, with unique ``names`` or None, in one commit, and return their handles."""
         self._check_priority(task, priority)
         queue, fields = self.queue_of(task), [job.fields() for job in jobs]
+        self.ended.note_queue(queue)
         places: Sequence[Any]
         if all(value is None for value in (*options.values(), *names)):
             places = queue.put_many(fields, priority=priority)
@@ -654,109 +656,6 @@ class Jobs(Public):
     def _has_workflows(self) -> bool:
         return any(isinstance(task, Workflow) for task in self.tasks.values())
 
-    def result_key(self, job_id: str) -> str:
-        """Return the key of the stream that has the outcome of a job."""
-        return f"{self.name}:result:{job_id}"
-
-    def record(
-        self,
-        job_id: str,
-        status: bytes,
-        ttl: float | None = None,
-        fields: Mapping[str, str | bytes | int] = MappingProxyType({}),
-    ) -> None:
-        """Write the outcome of a job, in the open transaction if there is one."""
-        ttl = self.result_ttl if ttl is None else ttl
-        if ttl > 0:
-            self._write(job_id, {"status": status, **fields}, ttl)
-
-    def _write(self, job_id: str, fields: Mapping[Any, Any], ttl: float) -> None:
-        key = self.result_key(job_id)
-        self.store.stream(key).add(fields)
-        self.store.expire(key, ttl)
-
-    @contextmanager
-    def finishing(self, job: Job) -> Iterator[Store]:
-        """End a job with its result, in one commit with the writes of the block."""
-        assert job.message is not None
-        job.ending = True
-        reads = not self.store.watches_reads
-        parent = None if job.parent is None or reads else parent_to_nudge(self, job)
-        try:
-            with job.message.transaction() as store:
-                yield store
-                (tell_dependents if reads else nudge_dependents)(self, job)
-                self._end([(job, self._outcome(job))])
-                if reads and job.parent is not None:
-                    tell_of_result(self, job)
-                else:
-                    nudge_parent(self, job, parent)
-        except BaseException:
-            job.ending = False
-            raise
-
-    def finish(self, jobs: Sequence[Job]) -> None:
-        """End jobs with their results in one commit; raise LeaseLost if one has lost its lease."""
-        ended = [(job, self._outcome(job)) for job in jobs]
-        for job, outcome in ended:
-            job.ending = True
-            if len(outcome.get(b"result", b"")) > LARGE_RESULT:
-                self._write_large(job, outcome)
-        children = [job for job in jobs if job.parent is not None]
-        if not children and self._end(ended, [dependents_key(self, job.id) for job in jobs]):
-            return
-        if len(jobs) > 1:
-            raise RequestError("jobs whose ends others wait for end one by one")
-        with self.store.brief_transaction():
-            for job in jobs:
-                assert job.message is not None
-                job.message.guard()
-                tell_dependents(self, job)
-                if job.parent is not None:
-                    tell_of_result(self, job)
-            self._end(ended)
-
-    def _write_large(self, job: Job, outcome: dict[bytes, Any]) -> None:
-        """Write a result that a server may refuse before its job is acknowledged.
-
-        A server undoes nothing of a transaction: the job would be gone without its result.
-        """
-        if self.store.own_engine is not None:
-            return
-        with self.store.brief_transaction():
-            assert job.message is not None
-            job.message.guard()
-            self._write(job.id, outcome, job.task.result_ttl)
-        outcome.clear()
-
-    def _outcome(self, job: Job) -> dict[bytes, Any]:
-        """Return the fields that say that a job is done; empty if its result is not kept.
-
-        TypeError for a wrong result.
-        """
-        packed = pack(job.task.signature.dump_result(job.result), self.format)
-        if job.parent is not None:
-            job.result_packed = check_result(packed)
-        if job.task.result_ttl <= 0:
-            return {}
-        return {b"status": DONE, b"result": packed, b"format": self.format, b"task": job.task.name}
-
-    def _end(
-        self, ended: Sequence[tuple[Job, Mapping[bytes, Any]]], unless: Sequence[str] = ()
-    ) -> bool:
-        """Acknowledge and delete the messages of jobs, and write their outcomes.
-
-        An empty outcome was written before, or is not kept. Do nothing, and return False, if one of
-        the keys ``unless`` exists.
-        """
-        messages, results = [], []
-        for job, outcome in ended:
-            assert job.message is not None
-            messages.append(job.message)
-            if outcome:
-                results.append((self.result_key(job.id).encode(), outcome, job.task.result_ttl))
-        return finish(messages, results, unless)
-
     # --- workers --------------------------------------------------------------------------------
 
     def declare(self) -> None:
@@ -767,6 +666,7 @@ class Jobs(Public):
         """
         for queue in self.queues():
             queue.prepare()
+            self.ended.note_queue(queue)
         schedules.declare(self, self._declared)
 
     def workers(self) -> list[WorkerRecord]:

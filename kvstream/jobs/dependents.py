@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kvstream.engine.queue_arguments import moment_ms, one_of, span_ms
@@ -23,7 +24,7 @@ from kvstream.errors import InvalidArgument, JobUnknown, show
 from kvstream.jobs.arguments import pack
 from kvstream.jobs.history.events import CANCELLED, DONE, FAILED
 from kvstream.jobs.history.log import WorkflowLog
-from kvstream.jobs.job import TASK, AnyJobs, Job, new_id
+from kvstream.jobs.job import TASK, AnyJobs, Job, Refused, new_id
 from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def put_after(
         elif outcome == FAILED:
             fields = {"task": stored[TASK], **failure_of(HAS_FAILED)}
             jobs.record(job_id, FAILED.encode(), fields=fields)
+            _note_end(jobs, job_id, stored, FAILED, HAS_FAILED)
 
     WorkflowLog(jobs, job_id).commit(put)
 
@@ -180,12 +182,26 @@ def cancel_waiting(jobs: AnyJobs, job_id: str) -> bool:
     after = _after(jobs, job_id)
     if not len(after):
         return False
+    stored = after.range(count=1)[0].fields
     found = Ends(jobs)
     found.add(job_id, CANCELLED)
     jobs.store.delete(after.key)
     jobs.record(job_id, CANCELLED.encode())
+    _note_end(jobs, job_id, stored, CANCELLED, "")
     found.write()
     return True
+
+
+def _note_end(
+    jobs: AnyJobs, job_id: str, stored: Mapping[bytes, Any], status: str, error: str
+) -> None:
+    """List a job that has ended before it was put, in the open transaction."""
+    fields = {
+        name: value if isinstance(value, bytes) else str(value).encode()
+        for name, value in stored.items()
+    }
+    with suppress(Refused):
+        jobs.note_end(Job.of(fields, job_id), status, error)
 
 
 def forget_waiting(jobs: AnyJobs, job_id: str) -> None:
@@ -306,6 +322,7 @@ class Ends:
         if WHERE in stored:
             fields: dict[str, str | bytes | int] = {"task": stored.get(TASK, b""), **outcome}
             self._writes.append(lambda: self._jobs.record(waiting, FAILED.encode(), fields=fields))
+            self._writes.append(lambda: _note_end(self._jobs, waiting, stored, FAILED, error))
             return
         log = WorkflowLog(self._jobs, waiting)
         state = log.state()

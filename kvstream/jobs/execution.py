@@ -320,6 +320,7 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
             _finish_one(jobs, job, begun)
         elif job.run is not None:
             _note_done(job)
+    jobs.ended.name_new()
 
 
 def _finish_one(jobs: AnyJobs, job: Job, begun: float) -> None:
@@ -411,7 +412,9 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
         if job.parent is not None:
             ended = {"error": failure.text, "traceback": failure.trace}
             tell_parent(jobs, job.parent, job.id, FAILED.decode(), ended)
-        if task is not None and task.dead_letter is False:
+        is_letter = task is None or task.dead_letter is not False
+        jobs.note_end(job, FAILED.decode(), failure.text, is_letter=is_letter)
+        if not is_letter:
             message.ack()
             jobs.store.stream(message.key).delete(message.id)
         else:
@@ -460,6 +463,7 @@ def _write_failure(jobs: AnyJobs, job: Job, write: Callable[[bool], None], outco
     except KVStreamError as problem:
         _note_unwritten(job, outcome, problem)
     job.settled = True
+    jobs.ended.name_new()
     return done
 
 

@@ -39,16 +39,26 @@ from kvstream.jobs.dependents import (
 )
 from kvstream.jobs.history.child import tell_parent
 from kvstream.jobs.history.log import WorkflowLog
-from kvstream.jobs.job import GENERATION, PARENT, AnyJobs, creation_ms, has_id, to_seconds
+from kvstream.jobs.job import (
+    GENERATION,
+    PARENT,
+    AnyJobs,
+    Job,
+    Refused,
+    creation_ms,
+    has_id,
+    to_seconds,
+)
 from kvstream.jobs.notes import LogLine, Progress, lines_of, progress_of
 from kvstream.operations.ack import acknowledge
+from kvstream.surface import Public
 from kvstream.types.clock import call_later, monotonic
 from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
     from kvstream.queue import Queue
     from kvstream.stream import Stream
-    from kvstream.types.records import Entry, PendingEntry
+    from kvstream.types.records import Entry, Fields, PendingEntry
 
 R = TypeVar("R")
 
@@ -88,10 +98,11 @@ def _decode(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
 
 
-class JobHandle(Generic[R]):
+class JobHandle(Public, Generic[R]):
     """A job that was enqueued; ``await`` it for its result in asyncio."""
 
     __slots__ = ("_jobs", "_task", "_where", "id")
+    _internal = frozenset({"message", "task_name"})
 
     def __init__(
         self, jobs: AnyJobs, job_id: str, task: Any = None, where: StreamID | Ticket | None = None
@@ -371,6 +382,27 @@ class JobHandle(Generic[R]):
                     return stream, entry.id
         return None
 
+    def message(self) -> tuple[Stream, StreamID | Ticket, Fields[bytes]] | None:
+        """Return the stream, place and fields of its message or dead letter; None without one."""
+        end = self._end()
+        if end is not None:
+            letter = (
+                self._find_letter(f"{self._records()[-1].id.ms}-0") if end == "failed" else None
+            )
+            place = None if letter is None else (letter[0].dead_stream(), letter[1])
+        elif (delayed := self._find_delayed()) is not None:
+            stream, ticket = delayed
+            return next(((stream, ticket, each.fields) for each in stream.delayed(ticket, 1)), None)
+        else:
+            place = self._find_message()
+        entry = None if place is None else place[0].get(place[1])
+        return None if place is None or entry is None else (*place, entry.fields)
+
+    @property
+    def task_name(self) -> str | None:
+        """The task of a job that is done; None if that is not known."""
+        return self._text(b"task")
+
     def _is_mine(self, entry: Entry) -> bool:
         return has_id(entry.fields, entry.id, self.id)
 
@@ -381,6 +413,7 @@ class JobHandle(Generic[R]):
         and a thread's result is refused.
         """
         done = self._cancel()
+        self._jobs.ended.name_new()
         if self._jobs.testing is not None:
             self._jobs.testing.run()  # a workflow may have waited for it
         return done
@@ -399,6 +432,7 @@ class JobHandle(Generic[R]):
                     self._jobs.record(self.id, CANCELLED, self._ttl)
                     log.commit(lambda: tell_of_end(self._jobs, self.id, CANCELLED.decode()))
                     if message is not None:
+                        self._note_cancelled(message.fields)
                         self._tell_parent(message.fields)
                 return True
         for _ in range(_TRIES):
@@ -418,6 +452,7 @@ class JobHandle(Generic[R]):
                     self._jobs.store.run(acknowledge, stream.key, group, [entry_id])
                     stream.delete(entry_id)
                     self._jobs.record(self.id, CANCELLED, self._ttl)
+                    self._note_cancelled(entry.fields)
                 return True
             except Conflict:
                 continue
@@ -430,6 +465,11 @@ class JobHandle(Generic[R]):
                 f"the job {self.id} is a workflow, and this program has none: cancel it by a Jobs "
                 "that has it, or by kvstream jobs cancel"
             )
+
+    def _note_cancelled(self, fields: Mapping[bytes, bytes]) -> None:
+        """List the job as cancelled, unless any other program has written its message."""
+        with suppress(Refused):
+            self._jobs.note_end(Job.of(fields, self.id), CANCELLED.decode())
 
     def _tell_parent(self, fields: Mapping[bytes, bytes]) -> None:
         """Tell the workflow that has started the job that it was cancelled."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from kvstream.jobs.notes import add_note
 from kvstream.operations.queues.schedules import AT_FIELD, NAME_FIELD
 from kvstream.storage.contexts import contextmanager
 from kvstream.surface import Public
+from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
     from kvstream.queue import Message, Queue
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 TASK, ID, ARGS, VERSION, FORMAT = b"task", b"id", b"args", b"version", b"format"
 AT, KEY, HEADERS, APP = b"at", b"key", b"headers", b"app"
-PARENT, GENERATION = b"parent", b"generation"
+PARENT, GENERATION, TAGS = b"parent", b"generation", b"tags"
+TAGS_MAX, TAG_LENGTH_MAX = 20, 200
+"""Most tags of a job, and characters of one."""
 _DIGITS_MAX = 20
 """Digits of a time in milliseconds."""
 
@@ -130,6 +133,12 @@ class AnyJobs(Protocol):
         fields: Mapping[str, str | bytes | int] = ...,
     ) -> None: ...
 
+    ended: Any
+
+    def note_end(
+        self, job: Job, status: str, error: str = ..., *, is_letter: bool = ...
+    ) -> None: ...
+
     def finishing(self, job: Job) -> AbstractContextManager[Store]: ...
 
     def finish(self, jobs: Sequence[Job]) -> None: ...
@@ -195,7 +204,7 @@ class Job(Public):
     _internal = frozenset(
         {
             *("begun", "done", "ending", "form", "generation", "of", "outcome", "packed", "parent"),
-            *("result_packed", "returned", "run", "settled"),
+            *("result_packed", "returned", "run", "settled", "took_ms"),
         }
     )
 
@@ -217,6 +226,8 @@ class Job(Public):
     """The ID of the workflow that has started it."""
     generation: int | None = None
     """That of the wait which this message ends; None if the job is no workflow."""
+    tags: tuple[str, ...] = ()
+    """Words by which jobs are found."""
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     state: dict[Any, Any] = field(default_factory=dict)
@@ -262,6 +273,8 @@ class Job(Public):
             found[PARENT] = self.parent
         if self.generation is not None:
             found[GENERATION] = str(self.generation)
+        if self.tags:
+            found[TAGS] = ",".join(self.tags)
         return found
 
     @classmethod
@@ -293,7 +306,15 @@ class Job(Public):
             attempt,
             _text(fields, PARENT) if PARENT in fields else None,
             None if generation is None else int(generation),
+            tags_in(fields),
         )
+
+    @property
+    def took_ms(self) -> int | None:
+        """How long the run has taken; None if it has not begun here."""
+        if not self.begun:
+            return None
+        return round(1000 * ((self.returned or monotonic()) - self.begun))
 
     def progress(self, fraction: float, text: str = "") -> None:
         """Tell how far the job is, from 0 to 1, for ``handle.progress``. ::
@@ -353,6 +374,28 @@ def _text(fields: Mapping[bytes, bytes], name: bytes, default: bytes | None = No
         return value.decode()
     except UnicodeDecodeError:
         raise _no_job(f"its field {name.decode()} is not UTF-8: {show(value)}") from None
+
+
+def tags_in(fields: Mapping[bytes, bytes]) -> tuple[str, ...]:
+    """Return the tags in the fields of a message."""
+    raw = fields.get(TAGS)
+    return tuple(raw.decode("utf-8", "replace").split(",")) if raw else ()
+
+
+def check_tags(tags: Any) -> tuple[str, ...]:
+    """Return tags, each once; raise InvalidArgument for others than a list of words."""
+    if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
+        raise InvalidArgument(f"tags are a list of texts, not {show(tags)}")
+    found = tuple(dict.fromkeys(tags))
+    for tag in found:
+        if not isinstance(tag, str) or not tag or len(tag) > TAG_LENGTH_MAX or "," in tag:
+            raise InvalidArgument(
+                f"a tag is a text of 1 to {TAG_LENGTH_MAX} characters without a comma, not "
+                f"{show(tag)}"
+            )
+    if len(found) > TAGS_MAX:
+        raise InvalidArgument(f"a job has at most {TAGS_MAX} tags, not {len(found)}")
+    return found
 
 
 def _headers(fields: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -29,7 +29,15 @@ from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
 from kvstream.jobs.dependents import dependencies_of, message_of, put_after
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.child import Child, start_child
-from kvstream.jobs.job import AnyJobs, Job, Refused, UnknownTask, new_id, to_seconds
+from kvstream.jobs.job import (
+    AnyJobs,
+    Job,
+    Refused,
+    UnknownTask,
+    check_tags,
+    new_id,
+    to_seconds,
+)
 from kvstream.meta.policy import GroupPolicy
 from kvstream.surface import Public
 from kvstream.types.options import OnConflict
@@ -68,13 +76,14 @@ class Options(TypedDict, total=False):
     depends_on: Any
     """Handles of jobs, or their IDs."""
     if_failed: Literal["wait", "run", "fail"] | None
+    tags: Sequence[str] | None
 
 
 OPTIONS = frozenset(Options.__annotations__)
 """Options that may stand among the arguments of ``enqueue``, unless a parameter has the name."""
 WHEN = frozenset({"delay", "at"})
 """Options that take each other's place."""
-_OF_MESSAGE = OPTIONS - {"key", "unique", "priority", "depends_on", "if_failed"}
+_OF_MESSAGE = OPTIONS - {"key", "unique", "priority", "tags", "depends_on", "if_failed"}
 """Options that ``Queue.put`` gets as they are."""
 _NONE: Options = {}
 
@@ -114,6 +123,7 @@ class Task(Public, Generic[P, R_co]):
         unique: bool | str,
         priority: str | None,
         result_ttl: float | timedelta,
+        tags: Sequence[str] = (),
     ) -> None:
         functools.update_wrapper(self, function)  # first: an object may have such attributes
         self.jobs = jobs
@@ -124,6 +134,7 @@ class Task(Public, Generic[P, R_co]):
         self.timeout = None if timeout is None else to_seconds(timeout, "timeout")
         self.dead_letter = dead_letter
         self.result_ttl = to_seconds(result_ttl, "result_ttl")
+        self.tags = check_tags(tags)
         self._unique = unique
         self.default_priority = priority
         self.limits: dict[str, Any] = {}
@@ -196,7 +207,8 @@ class Task(Public, Generic[P, R_co]):
         for the ``window``; ``"mail:{to}"`` has the argument ``to`` in it (``{{`` is a brace), True
         makes the name of all arguments. ``on_conflict``: "skip" (the default) returns the handle of
         the first, "replace", "debounce", or "after" (once more, after the first).
-        ``priority``: one of those of the Jobs. ``ttl``: not after so many seconds.
+        ``priority``: one of those of the Jobs. ``ttl``: not after so many seconds. ``tags``: words
+        by which the job is found, beside those of the task.
         ``depends_on``: handles of jobs, or their IDs: it starts once all have ended well. If one
         fails or is cancelled it waits on (``if_failed="wait"``), for a retry that ends well; with
         "run" it starts all the same, with "fail" it fails too.
@@ -211,13 +223,15 @@ class Task(Public, Generic[P, R_co]):
         new = {name: value for name, value in given.items() if value is not None}
         if "unique" in new:
             self._check_unique(new["unique"])
+        if "tags" in new:
+            new["tags"] = check_tags(new["tags"])
         before = {} if WHEN.isdisjoint(new) else dict.fromkeys(WHEN)
         return cast(Options, {**options, **before, **new})
 
     def _enqueue(
         self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> JobHandle[Any]:
-        job = self.new_job(args, kwargs, options.get("key"))
+        job = self.new_job(args, kwargs, options.get("key"), tags=options.get("tags"))
         unique = self._unique_name(options.get("unique"), args, kwargs, job)
         if options.get("depends_on"):
             return self._enqueue_after(options, job, unique)
@@ -236,7 +250,9 @@ class Task(Public, Generic[P, R_co]):
                 f"a job with depends_on cannot be unique: give {self.name} unique=False"
             )
         priority = options.get("priority") or self.default_priority
-        stream = self.jobs.queue_of(self).stream_for(priority)
+        queue = self.jobs.queue_of(self)
+        self.jobs.ended.note_queue(queue)
+        stream = queue.stream_for(priority)
         put_after(self.jobs, job.id, message_of(job.fields(), stream, options), dependencies)
         if self.jobs.testing is not None:
             self.jobs.testing.run()
@@ -262,6 +278,7 @@ class Task(Public, Generic[P, R_co]):
         key: str | None = ...,
         priority: str | None = ...,
         ttl: float | timedelta | None = ...,
+        tags: Sequence[str] = ...,
     ) -> list[JobHandle[T]]: ...
     @overload
     def enqueue_many(
@@ -273,6 +290,7 @@ class Task(Public, Generic[P, R_co]):
         key: str | None = ...,
         priority: str | None = ...,
         ttl: float | timedelta | None = ...,
+        tags: Sequence[str] = ...,
     ) -> list[JobHandle[R_co]]: ...
     def enqueue_many(
         self,
@@ -283,6 +301,7 @@ class Task(Public, Generic[P, R_co]):
         key: str | None = None,
         priority: str | None = None,
         ttl: float | timedelta | None = None,
+        tags: Sequence[str] = (),
     ) -> list[JobHandle[Any]]:
         """Enqueue many calls in one commit; return a handle for each.
 
@@ -293,13 +312,14 @@ class Task(Public, Generic[P, R_co]):
         """
         jobs: list[Job] = []
         names: list[str | None] = []
+        checked = check_tags(tags)
         for call in calls:
             if isinstance(call, str | bytes) or not isinstance(call, Sequence | Mapping):
                 raise TypeError(
                     f"a call is a tuple or list of arguments, or a mapping, not {show(call)}"
                 )
             args, kwargs = ((), call) if isinstance(call, Mapping) else (tuple(call), {})
-            jobs.append(self.new_job(args, kwargs, key))
+            jobs.append(self.new_job(args, kwargs, key, tags=checked))
             names.append(self._unique_name(None, args, kwargs, jobs[-1]))
         priority = priority or self.default_priority
         return self._put_many(jobs, names, priority=priority, delay=delay, at=at, ttl=ttl)
@@ -379,14 +399,22 @@ class Task(Public, Generic[P, R_co]):
         kwargs: Mapping[str, Any],
         key: str | None,
         job_id: str | None = None,
+        tags: Sequence[str] | None = None,
     ) -> Job:
         """Return the job of a call, before it is enqueued."""
         packed = pack(self.signature.dump(args, kwargs), self.jobs.format)
-        return self._new_job(packed, key, job_id)
+        return self._new_job(packed, key, job_id, tags)
 
-    def _new_job(self, packed: bytes, key: str | None, job_id: str | None) -> Job:
+    def _new_job(
+        self,
+        packed: bytes,
+        key: str | None,
+        job_id: str | None,
+        tags: Sequence[str] | None = None,
+    ) -> Job:
         now, form, version = self.jobs.now_ms(), self.jobs.format, self.signature.version
         job = Job(job_id or new_id(now), self.name, packed, form, version, key, {}, now, task=self)
+        job.tags = check_tags((*self.tags, *tags)) if tags else self.tags
         for middleware in self.jobs.middleware:
             middleware.enqueued(job)
         return job

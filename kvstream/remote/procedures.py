@@ -133,6 +133,7 @@ def finish(
         now_ms = engine.clock.now_ms() if results else 0
         for result in results:
             engine.run(append.add, result.name, result.value, result.names)
-            engine.run(keyspace.expire_at, result.name, now_ms + result.ttl_ms)
+            if result.ttl_ms is not None:
+                engine.run(keyspace.expire_at, result.name, now_ms + result.ttl_ms)
         engine.run(leases.ack_delete, name, group, consumer, tokens)
     return True

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvstream import Jobs, JobUnknown
-from kvstream.cli.queues.stored_jobs import StoredJobs, jobs_of
+from kvstream.cli.queues.stored_jobs import StoredJobs
 from kvstream.errors import InvalidArgument
 from kvstream.jobs import current_job
 from kvstream.jobs.testing import Testing
@@ -53,7 +53,7 @@ class App:
     def rows(self, status: str) -> set[str]:
         """Return the IDs that ``kvstream jobs ls`` shows with a status."""
         stored = StoredJobs(self.jobs.store, "jobs")
-        return {row["id"] for row in jobs_of(stored) if row["status"] == status}
+        return {info.id for info in stored.find_all(status=status)}
 
     def is_clean(self) -> bool:
         """Return whether nothing is kept of waits that are over."""

@@ -198,6 +198,8 @@ class WorkflowLog:
         self.write(state, self.store.now_ms() + state.ttl_ms)
         if not is_recorded:
             self.record(state, status, outcome)
+        job = Job(self.id, state.task, NO_ARGUMENTS, enqueued_ms=state.at_ms, generation=0)
+        self.jobs.note_end(job, status, str(outcome.get("error", "")))
         self.store.expire(self.stream.key, state.ttl_ms / 1000)
 
     def persist(self) -> None:

@@ -238,6 +238,7 @@ class WorkflowHandle(JobHandle[R]):
         children = log.commit(end)
         if children is None:
             return False
+        self._jobs.ended.name_new()
         cancel_children(self._jobs, children)
         return True
 

@@ -200,6 +200,7 @@ class Workflow(Task[P, R_co]):
         return [WorkflowHandle(self.jobs, job.id, self) for job in jobs]
 
     def _create_all(self, jobs: Sequence[Job], options: Mapping[str, Any]) -> None:
+        self.jobs.ended.note_queue(self.jobs.queue_of(self))
         log, after = WorkflowLog(self.jobs, ""), None
         if options.get("depends_on"):
             if options.get("delay") is not None or options.get("at") is not None:

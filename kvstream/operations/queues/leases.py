@@ -94,15 +94,15 @@ _ID_OF = itemgetter(0)
 
 
 class Result(NamedTuple):
-    """The result of a delivery: the first entry of a new stream that expires."""
+    """The result of a delivery: the first entry of a new stream that expires, or one that stays."""
 
     name: bytes
     """The qualified name of the stream."""
     value: bytes
     names: Names
     """The encoded entry, and the names of its fields."""
-    ttl_ms: int
-    """Above 0."""
+    ttl_ms: int | None
+    """Above 0; None: the expiry of the stream does not change."""
 
 
 def finish(
@@ -129,9 +129,12 @@ def finish(
                 raise lost_lease(name, consumer, eid, deliveries)
     delete(txn, name, [*map(_ID_OF, tokens)])
     for result in results:
-        append.add_expiring(
-            txn, result.name, result.value, result.names, txn.now_ms + result.ttl_ms
-        )
+        if result.ttl_ms is None:
+            append.add(txn, result.name, result.value, result.names)
+        else:
+            append.add_expiring(
+                txn, result.name, result.value, result.names, txn.now_ms + result.ttl_ms
+            )
     return True
 
 

@@ -1,0 +1,185 @@
+"""``jobs ls`` and ``jobs count``: the jobs that meet some criteria, and how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kvstream.cli.json_values import dumps, jsonable
+from kvstream.cli.output import Output, output_options
+from kvstream.cli.parameters import Count, RangeBound, example
+from kvstream.cli.session import Session
+from kvstream.cli.tables import (
+    TIME_WIDTH,
+    Column,
+    count_column,
+    name_column,
+    number,
+    plain,
+    printable,
+    time_of,
+)
+
+if TYPE_CHECKING:
+    from kvstream.jobs.listing.filters import JobInfo
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STATUSES = (
+    *("scheduled", "queued", "running", "retrying", "waiting"),
+    *("done", "failed", "cancelled"),
+)
+COUNT = 100
+
+
+def _first_line(error: str | None) -> str:
+    return plain(None if error is None else error.partition("\n")[0])
+
+
+_LS = (
+    Column("id", "id", width=36),
+    name_column("task"),
+    Column("status", "status", width=9),
+    Column("error", "error", _first_line, wraps=True, spare=True),
+    Column("at", "at_ms", time_of, width=TIME_WIDTH, spare=True),
+    Column("queue", "queue", shrinks=True, spare=True),
+)
+_COUNT = (Column("status", "status", width=9), count_column("jobs"))
+
+name_option = click.option(
+    "--name", default="jobs", help="The name of the Jobs, with which its streams begin."
+)
+_CRITERIA = (
+    click.option("--task", help="Only those of this task."),
+    click.option("--tag", help="Only those with this tag."),
+    click.option("--key", help="Only those with this key."),
+    click.option("--since", type=RangeBound(), help="Only those since this time, as now-1h."),
+    click.option("--until", type=RangeBound(), help="Only those until this time."),
+    click.option("--failed-with", metavar="TEXT", help="Only those whose error has this text."),
+)
+
+
+def criteria_options(statuses: tuple[str, ...] = STATUSES) -> Callable[[F], F]:
+    """Add the options that select jobs; they are the criteria of ``Jobs.find``."""
+
+    def add(command: F) -> F:
+        for option in reversed(_CRITERIA):
+            command = option(command)
+        if statuses:
+            kind = click.Choice(statuses)
+            command = click.option(
+                "--status", "--state", "status", type=kind, help="Only those of this status."
+            )(command)
+        return command
+
+    return add
+
+
+def row_of(info: JobInfo) -> dict[str, Any]:
+    """Return a job as a row; times are in milliseconds."""
+    args, kwargs = _shown(info.args, info.kwargs)
+    return {
+        "id": info.id,
+        "task": info.task,
+        "status": info.status,
+        "queue": info.queue,
+        "at_ms": _ms(info.at),
+        "enqueued_ms": _ms(info.enqueued),
+        "due_ms": _ms(info.due),
+        "key": info.key,
+        "tags": list(info.tags),
+        "attempt": info.attempt,
+        "seconds": info.seconds,
+        "error": info.error,
+        "args": args,
+        "kwargs": kwargs,
+    }
+
+
+def _shown(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Return arguments if they can be shown, else None: any program may have written them."""
+    try:
+        dumps(jsonable([args, kwargs]))
+    except Exception:  # RecursionError
+        return None, None
+    return args, kwargs
+
+
+def _ms(at: datetime | None) -> int | None:
+    return None if at is None else round(at.timestamp() * 1000)
+
+
+@click.command(
+    "ls",
+    epilog=example(
+        "kvstream jobs ls",
+        "kvstream jobs ls --status failed --since now-1d --json",
+        "kvstream jobs ls --tag import --status done --count 1000",
+    ),
+)
+@name_option
+@criteria_options()
+@click.option("--count", "-n", type=Count(1), default=COUNT, metavar="N", help="Show at most N.")
+@click.option("--after", metavar="CURSOR", help="Go on after this page; the page before names it.")
+@output_options
+def list_jobs(
+    session: Session,
+    out: Output,
+    /,
+    name: str,
+    count: int,
+    after: str | None,
+    **criteria: Any,
+) -> None:
+    """List jobs, by default all, the newest first.
+
+    A job is scheduled (delayed), queued, running, retrying (it failed and is to be tried again),
+    waiting (a workflow, or a job that depends on others; the error is what it waits for), done,
+    failed or cancelled. Its time is that of its end, or of its way into the queue. Scheduled jobs
+    come after all others, the next one first, then those that wait.
+
+    Ended jobs are found by status, task and tag, others in their queues. A page looks at 20,000
+    entries at most. If there are more, stderr has the cursor for --after.
+    """
+    from kvstream.cli.queues.stored_jobs import StoredJobs
+
+    with session.reading() as store:
+        page = StoredJobs(store, name).find(count=count, after=after, **criteria)
+    out.table(_LS, map(row_of, page.jobs), nothing="" if page.after else "no jobs")
+    if page.after is not None:
+        looked = f"looked at {number(page.looked)} jobs; go on with" if page.looked else "more:"
+        click.echo(f"{looked} --after {printable(page.after)}", err=True)
+
+
+@click.command(
+    "count",
+    epilog=example("kvstream jobs count", "kvstream jobs count --task mail --since now-1h"),
+)
+@name_option
+@criteria_options()
+@output_options
+def count_jobs(session: Session, out: Output, /, name: str, **criteria: Any) -> None:
+    """Count jobs, by status.
+
+    Numbers of ended jobs are kept by task and status. Where no index answers, jobs are counted one
+    by one, up to 20,000 entries of each status; then there may be more, and JSON has at_least.
+    """
+    from kvstream.cli.queues.stored_jobs import StoredJobs
+
+    with session.reading() as store:
+        found = StoredJobs(store, name).count(**criteria)
+    if out.for_programs:
+        at_least = sorted(found.at_least)
+        out.object(total=found.total, by_status=found.by_status, at_least=at_least)
+        return
+    _show_counts(out, found.by_status)
+    for status in sorted(found.at_least):
+        click.echo(f"there may be more jobs that are {status}", err=True)
+
+
+def _show_counts(out: Output, by_status: Mapping[str, int]) -> None:
+    rows = [{"status": status, "jobs": count} for status, count in by_status.items()]
+    out.table(_COUNT, rows, nothing="no jobs")

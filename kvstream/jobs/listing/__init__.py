@@ -1,0 +1,1 @@
+"""What operators ask of jobs: lists, counts, tries, and changes of many."""

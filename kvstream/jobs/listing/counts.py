@@ -1,0 +1,97 @@
+"""How many jobs there are, from the lengths of streams and the figures of groups.
+
+The numbers of ended jobs are the lengths of their streams, or of ranges of them, those of others
+the figures of their queues. What these do not tell is counted in slices, up to a bound.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import NamedTuple
+
+from kvstream.errors import NoSuchKey
+from kvstream.jobs.job import AnyJobs
+from kvstream.jobs.listing.filters import (
+    CANCELLED,
+    DONE,
+    ENDED,
+    FAILED,
+    IN_QUEUE,
+    QUEUED,
+    RETRYING,
+    RUNNING,
+    SCHEDULED,
+    STATUSES,
+    JobFilter,
+)
+from kvstream.jobs.listing.pages import read_page
+from kvstream.jobs.listing.sources import dead_streams, queue_streams
+from kvstream.stream import Stream
+from kvstream.types.ids import MAX_ID, MIN_ID
+
+COUNTED_MAX = 20_000
+"""Jobs of one status that are counted one by one."""
+
+
+class JobCounts(NamedTuple):
+    """A number of jobs."""
+
+    total: int
+    by_status: dict[str, int]
+    """Only those that are not 0."""
+    at_least: frozenset[str]
+    """Statuses of which there may be more: no index answers, and a bound was reached."""
+
+
+def count_jobs(jobs: AnyJobs, wanted: JobFilter) -> JobCounts:
+    """Count the jobs of a filter."""
+    found: dict[str, int] = {}
+    at_least: set[str] = set()
+    for status in STATUSES:
+        if status not in wanted.statuses:
+            continue
+        number = _from_index(jobs, status, wanted)
+        if number is None:
+            page = read_page(jobs, wanted._replace(statuses=frozenset([status])), COUNTED_MAX, None)
+            number = len(page.jobs)
+            if page.after is not None:
+                at_least.add(status)
+        if number:
+            found[status] = number
+    return JobCounts(sum(found.values()), found, frozenset(at_least))
+
+
+def _from_index(jobs: AnyJobs, status: str, wanted: JobFilter) -> int | None:
+    """Return the number of jobs of one status; None if lengths and figures do not tell."""
+    if wanted.has_details:
+        return None
+    if status in (DONE, CANCELLED) or (status == FAILED and wanted.task is None):
+        keys = [jobs.ended.key(*each) for each in jobs.ended.streams([status], wanted.task)]
+        streams = [jobs.store.stream(key) for key in keys]
+        streams += dead_streams(jobs) if status == FAILED else []
+        return sum(_length(stream, wanted) for stream in streams)
+    if status in ENDED or wanted.task is not None or not _is_of_all_times(wanted):
+        return None
+    if status == SCHEDULED:
+        return sum(stream.delayed_count() for stream in queue_streams(jobs, None))
+    return _in_queues(jobs)[status] if status in IN_QUEUE else None
+
+
+def _is_of_all_times(wanted: JobFilter) -> bool:
+    return (wanted.first, wanted.last) == (MIN_ID, MAX_ID)
+
+
+def _length(stream: Stream, wanted: JobFilter) -> int:
+    with suppress(NoSuchKey):
+        return len(stream) if _is_of_all_times(wanted) else stream.count(wanted.first, wanted.last)
+    return 0
+
+
+def _in_queues(jobs: AnyJobs) -> dict[str, int]:
+    """Return the figures of all queues. A lease that has ended counts as queued."""
+    infos = [queue.info() for queue in jobs.queues()]
+    return {
+        QUEUED: sum(info.ready + info.held for info in infos),
+        RUNNING: sum(info.leased for info in infos),
+        RETRYING: sum(info.waiting for info in infos),
+    }

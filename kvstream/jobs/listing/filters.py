@@ -1,0 +1,108 @@
+"""Which jobs are asked for: the one filter of lists, counts and changes of many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import datetime
+from typing import Any, NamedTuple, TypedDict
+
+from kvstream.errors import InvalidArgument, nearest, show
+from kvstream.types.ids import MAX_ID, MIN_ID, BoundLike, StreamID, range_end, range_start
+
+SCHEDULED, QUEUED, RUNNING, RETRYING = "scheduled", "queued", "running", "retrying"
+WAITING, DONE, FAILED, CANCELLED = "waiting", "done", "failed", "cancelled"
+STATUSES = (SCHEDULED, QUEUED, RUNNING, RETRYING, WAITING, DONE, FAILED, CANCELLED)
+ENDED = (DONE, FAILED, CANCELLED)
+IN_QUEUE = (QUEUED, RUNNING, RETRYING)
+
+
+class JobInfo(NamedTuple):
+    """A job in a list."""
+
+    id: str
+    task: str
+    status: str
+    at: datetime
+    """When it ended, or came into its queue; of others, when it was enqueued."""
+    enqueued: datetime | None
+    due: datetime | None
+    """When it is to run, if it is scheduled."""
+    queue: str | None
+    key: str | None
+    tags: tuple[str, ...]
+    attempt: int
+    seconds: float | None
+    """How long its last run took, if it has ended."""
+    error: str | None
+    args: Any
+    """Arguments by place, as plain data; None once the job is done or cancelled."""
+    kwargs: Any
+    place: Any
+    """Where it is: the ID or ticket of its message, the ID of its dead letter or of its end."""
+    stream: str
+    """The key of the stream that ``place`` is in."""
+
+
+class Criteria(TypedDict, total=False):
+    """What may be asked for; None and what is left out admits all."""
+
+    status: str | Collection[str] | None
+    task: str | None
+    tag: str | None
+    key: str | None
+    since: BoundLike | None
+    until: BoundLike | None
+    failed_with: str | None
+
+
+class JobFilter(NamedTuple):
+    """Criteria that were checked."""
+
+    statuses: frozenset[str]
+    task: str | None
+    tag: str | None
+    key: str | None
+    first: StreamID
+    last: StreamID
+    """The time of ``JobInfo.at``, as IDs of entries."""
+    error: str | None
+
+    @property
+    def has_details(self) -> bool:
+        """Whether more is asked for than an index has: status, task and time."""
+        return (self.tag, self.key, self.error) != (None, None, None)
+
+    def admits(self, job: JobInfo) -> bool:
+        """Return whether a job is asked for."""
+        return (
+            job.status in self.statuses
+            and self.task in (None, job.task)
+            and (self.tag is None or self.tag in job.tags)
+            and self.key in (None, job.key)
+            and (self.error is None or self.error in (job.error or ""))
+        )
+
+    def admits_time(self, job: JobInfo) -> bool:
+        """Return whether a job is of the time that is asked for, if its place does not tell."""
+        ms = round(job.at.timestamp() * 1000)
+        return self.first.ms <= ms <= self.last.ms
+
+
+def filter_of(criteria: Criteria, now_ms: Callable[[], int]) -> JobFilter:
+    """Return checked criteria; raise InvalidArgument for a status or time that is none."""
+    status, error = criteria.get("status"), criteria.get("failed_with")
+    statuses = STATUSES if status is None else (status,) if isinstance(status, str) else status
+    for each in statuses:
+        if each not in STATUSES:
+            near = nearest(str(each), STATUSES) or f": {', '.join(STATUSES)}"
+            raise InvalidArgument(f"no such status: {show(each)}{near}")
+    since, until = criteria.get("since"), criteria.get("until")
+    return JobFilter(
+        frozenset(statuses) & {FAILED} if error is not None else frozenset(statuses),
+        criteria.get("task"),
+        criteria.get("tag"),
+        criteria.get("key"),
+        MIN_ID if since is None else range_start(since, now_ms),
+        MAX_ID if until is None else range_end(until, now_ms),
+        error,
+    )

@@ -1,0 +1,151 @@
+"""How jobs end in the store: their results, and the commits that acknowledge them with these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
+
+from kvstream.errors import RequestError
+from kvstream.jobs.arguments import pack
+from kvstream.jobs.dependents import dependents_key, nudge_dependents, tell_dependents
+from kvstream.jobs.handle import DONE
+from kvstream.jobs.history.child import (
+    LARGE_RESULT,
+    check_result,
+    nudge_parent,
+    parent_to_nudge,
+    tell_of_result,
+)
+from kvstream.jobs.job import AnyJobs, Job
+from kvstream.jobs.listing.ended import End, EndedJobs
+from kvstream.queue import finish
+from kvstream.storage.contexts import contextmanager
+
+if TYPE_CHECKING:
+    from kvstream.store import Store
+
+
+class Outcomes:
+    """What a ``Jobs`` writes when jobs end."""
+
+    name: str
+    format: str
+    result_ttl: float
+    ended: EndedJobs
+
+    @property
+    def _described(self) -> AnyJobs:
+        return cast("AnyJobs", self)
+
+    def result_key(self, job_id: str) -> str:
+        """Return the key of the stream that has the outcome of a job."""
+        return f"{self.name}:result:{job_id}"
+
+    def record(
+        self,
+        job_id: str,
+        status: bytes,
+        ttl: float | None = None,
+        fields: Mapping[str, str | bytes | int] = MappingProxyType({}),
+    ) -> None:
+        """Write the outcome of a job, in the open transaction if there is one."""
+        ttl = self.result_ttl if ttl is None else ttl
+        if ttl > 0:
+            self._write(job_id, {"status": status, **fields}, ttl)
+
+    def _write(self, job_id: str, fields: Mapping[Any, Any], ttl: float) -> None:
+        key = self.result_key(job_id)
+        self._described.store.stream(key).add(fields)
+        self._described.store.expire(key, ttl)
+
+    def note_end(self, job: Job, status: str, error: str = "", *, is_letter: bool = False) -> None:
+        """List a job as ended, in the open transaction; a dead letter is listed by itself."""
+        self.ended.add(End(job, status, job.took_ms, error, is_letter))
+
+    @contextmanager
+    def finishing(self, job: Job) -> Iterator[Store]:
+        """End a job with its result, in one commit with the writes of the block."""
+        assert job.message is not None
+        job.ending = True
+        jobs = self._described
+        reads = not jobs.store.watches_reads
+        parent = None if job.parent is None or reads else parent_to_nudge(jobs, job)
+        try:
+            with job.message.transaction() as store:
+                yield store
+                (tell_dependents if reads else nudge_dependents)(jobs, job)
+                self._end([(job, self._outcome(job))])
+                if reads and job.parent is not None:
+                    tell_of_result(jobs, job)
+                else:
+                    nudge_parent(jobs, job, parent)
+        except BaseException:
+            job.ending = False
+            raise
+
+    def finish(self, jobs: Sequence[Job]) -> None:
+        """End jobs with their results in one commit; raise LeaseLost if one has lost its lease."""
+        ended = [(job, self._outcome(job)) for job in jobs]
+        for job, outcome in ended:
+            job.ending = True
+            if len(outcome.get(b"result", b"")) > LARGE_RESULT:
+                self._write_large(job, outcome)
+        children = [job for job in jobs if job.parent is not None]
+        described = self._described
+        keys = [dependents_key(described, job.id) for job in jobs]
+        if not children and self._end(ended, keys):
+            return
+        if len(jobs) > 1:
+            raise RequestError("jobs whose ends others wait for end one by one")
+        with self._described.store.brief_transaction():
+            for job in jobs:
+                assert job.message is not None
+                job.message.guard()
+                tell_dependents(self._described, job)
+                if job.parent is not None:
+                    tell_of_result(self._described, job)
+            self._end(ended)
+
+    def _write_large(self, job: Job, outcome: dict[bytes, Any]) -> None:
+        """Write a result that a server may refuse before its job is acknowledged.
+
+        A server undoes nothing of a transaction: the job would be gone without its result.
+        """
+        if self._described.store.own_engine is not None:
+            return
+        with self._described.store.brief_transaction():
+            assert job.message is not None
+            job.message.guard()
+            self._write(job.id, outcome, job.task.result_ttl)
+        outcome.clear()
+
+    def _outcome(self, job: Job) -> dict[bytes, Any]:
+        """Return the fields that say that a job is done; empty if its result is not kept.
+
+        TypeError for a wrong result.
+        """
+        packed = pack(job.task.signature.dump_result(job.result), self.format)
+        if job.parent is not None:
+            job.result_packed = check_result(packed)
+        if job.task.result_ttl <= 0:
+            return {}
+        return {b"status": DONE, b"result": packed, b"format": self.format, b"task": job.task.name}
+
+    def _end(
+        self, ended: Sequence[tuple[Job, Mapping[bytes, Any]]], unless: Sequence[str] = ()
+    ) -> bool:
+        """Acknowledge and delete the messages of jobs, and write their outcomes.
+
+        An empty outcome was written before, or is not kept. Do nothing, and return False, if one of
+        the keys ``unless`` exists.
+        """
+        messages: list[Any] = []
+        results: list[tuple[Any, Any, float | None]] = []
+        for job, outcome in ended:
+            assert job.message is not None
+            messages.append(job.message)
+            if outcome:
+                results.append((self.result_key(job.id).encode(), outcome, job.task.result_ttl))
+        results += self.ended.additions([End(job, "done", job.took_ms) for job, _ in ended])
+        return finish(messages, results, unless)
