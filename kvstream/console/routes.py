@@ -3,6 +3,7 @@
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.routing import Route
 
+from kvstream.console.actions.table import ROUTES as ACTIONS
 from kvstream.console.names import name_of, segment_of
 from kvstream.console.pages.dead import dead, dead_stream
 from kvstream.console.pages.entries import entries, entry
@@ -45,4 +46,5 @@ ROUTES = [
     Route("/login", log_in),
     Route("/healthz", health),
     Route("/favicon.ico", icon),
+    *ACTIONS,
 ]

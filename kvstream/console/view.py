@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from kvstream.console.access import Role, User
-from kvstream.console.names import segment_of
+from kvstream.console.names import name_of, segment_of
 from kvstream.types.formatting import printable
 
 if TYPE_CHECKING:
@@ -62,6 +62,10 @@ class View:
         """Return a value of the query."""
         return self.request.query_params.get(name, default)
 
+    def name(self, name: str) -> bytes:
+        """Return a name of a stream or the like in the query; empty if there is none."""
+        return name_of(self.asked(name)) if self.asked(name) else b""
+
     def given(self, name: str, default: str = "") -> str:
         """Return a value of the form."""
         return default if self.form is None else self.form.get(name, default)
@@ -85,8 +89,10 @@ class View:
 
     def here(self, **query: Any) -> str:
         """Return the URL of this page with other values in the query; None leaves one out."""
-        merged = {**self.request.query_params, **query}
-        return self.url(self.path.strip("/"), **merged)
+        kept = [each for each in self.request.query_params.multi_items() if each[0] not in query]
+        more = [(name, _query(value)) for name, value in query.items() if value not in (None, "")]
+        end = urlencode([*kept, *more])
+        return self.url(self.path.strip("/")) + (f"?{end}" if end else "")
 
     @property
     def path(self) -> str:
@@ -98,6 +104,11 @@ class View:
     def section(self) -> str:
         """The first part of the path, which is a page of the menu."""
         return self.path.strip("/").partition("/")[0]
+
+    @staticmethod
+    def segment(name: bytes) -> str:
+        """Return a name as a value of a form, as ``name`` reads it."""
+        return segment_of(name)
 
     @staticmethod
     def word(name: bytes) -> str:
@@ -117,8 +128,12 @@ class View:
         return self.console.templates.get_template(template).render(names)
 
     def go(self, *parts: str | bytes, **query: Any) -> Response:
-        """Send the browser to another page, after an action."""
-        return RedirectResponse(self.url(*parts, **query), 303)
+        """Send the browser to another page."""
+        return self.to(self.url(*parts, **query))
+
+    def to(self, url: str) -> Response:
+        """Send the browser to a URL of this console."""
+        return RedirectResponse(url, 303)
 
 
 def _query(value: Any) -> str:

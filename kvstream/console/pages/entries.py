@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvstream.console.access import Role, requires
+from kvstream.console.actions.plan import AUDIT
 from kvstream.console.view import ROWS
 from kvstream.errors import NoGroup, NoSuchKey
 from kvstream.types.ids import StreamID
@@ -32,6 +33,8 @@ GROUPS_MAX = 20
 def entries(view: View) -> Response:
     name = view.part("stream")
     stream = view.store.stream(name)
+    if name == AUDIT and not view.store.exists(name):
+        return view.page("audit.html")
     info = stream.info()
     at, is_forward = view.asked("at").strip(), view.asked("dir") == "newer"
     found, has_more = page_of(stream, at, is_forward)

@@ -1,0 +1,74 @@
+"""Actions on pending entries of a group: acknowledge, give back, claim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvstream.console.actions.plan import Plan, ids_of, name_in, words
+from kvstream.errors import InvalidArgument
+from kvstream.types.formatting import plural, printable
+
+if TYPE_CHECKING:
+    from kvstream.console.view import View
+    from kvstream.group import Group
+    from kvstream.types.ids import StreamID
+
+
+def _pending(view: View) -> tuple[bytes, Group[bytes], list[StreamID]]:
+    """Return the stream, the group, and those of the chosen entries that are pending."""
+    stream, name = name_in(view, "stream"), name_in(view, "group")
+    group, chosen = view.store.stream(stream).group(name), ids_of(view)
+    first, last = min(chosen), max(chosen)
+    wanted, found = set(chosen), []
+    for each in group.pending_range(first, last, 500):
+        if each.id in wanted:
+            found.append(each.id)
+    return stream, group, found
+
+
+def _plan(view: View, action: str, verb: str, text: str, **more: object) -> Plan:
+    stream, group, ids = _pending(view)
+
+    def run(_: View) -> None:
+        if action == "ack":
+            group.ack(*ids)
+        elif action == "nack":
+            group.nack(*ids)
+        else:
+            consumer = view.given("consumer").strip()
+            if not consumer:
+                raise InvalidArgument("name the consumer")
+            group.claim(consumer, 0, *ids, justid=True)
+
+    return Plan(
+        action=action,
+        title=f"{verb} in {printable(group.name)}",
+        text=text.format(plural(len(ids), "pending entry")),
+        target=stream,
+        command=words(action, stream, group.name, *(["CONSUMER"] if action == "claim" else []))
+        + "".join(f" {each}" for each in ids[:3])
+        + (f" ... ({len(ids)} IDs)" if len(ids) > 3 else ""),
+        run=run,
+        back=view.url("streams", stream, "groups", group.name),
+        count=len(ids),
+        facts={"group": printable(group.name), "ids": [str(each) for each in ids[:20]]},
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def ack(view: View) -> Plan:
+    """Plan to acknowledge entries, as if a consumer had done so."""
+    text = "This acknowledges {}: no consumer gets them again."
+    return _plan(view, "ack", "Acknowledge", text)
+
+
+def nack(view: View) -> Plan:
+    """Plan to give entries back to the group."""
+    text = "This takes {} from their consumers and gives them back: the next reader gets them."
+    return _plan(view, "nack", "Give back", text)
+
+
+def claim(view: View) -> Plan:
+    """Plan to give entries to a consumer."""
+    text = "This assigns {} to the consumer that you name."
+    return _plan(view, "claim", "Claim", text, inputs=(("consumer", "Consumer"),))

@@ -1,0 +1,99 @@
+"""Actions on dead letters: redrive, delete, and the end of a redrive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvstream.console.actions.plan import Plan, ids_of, name_in, words
+from kvstream.console.failures import LETTERS, kind_of, newest
+from kvstream.queue import Queue
+from kvstream.types.formatting import plural, printable
+
+if TYPE_CHECKING:
+    from kvstream.console.view import View
+    from kvstream.types.ids import StreamID
+
+
+def _chosen(view: View, stream: bytes) -> list[StreamID] | None:
+    """Return the letters that are chosen: by ID, or the newest of a kind; None: all."""
+    kind = view.name("kind")
+    if kind:
+        found = newest(view.store, stream, LETTERS)
+        return [each.id for each in found if kind_of(each) == kind]
+    return None if view.asked("all") else ids_of(view)
+
+
+def _command(verb: str, stream: bytes, chosen: list[StreamID] | None) -> str:
+    if chosen is None:
+        return words(*verb.split(), stream, "--all")
+    shown = chosen[:3]
+    end = f" ... ({len(chosen)} IDs)" if len(chosen) > len(shown) else ""
+    return words(*verb.split(), stream, *shown) + end
+
+
+def redrive(view: View) -> Plan:
+    """Plan to move dead letters back; a dry run tells how many and where to."""
+    stream = name_in(view, "stream")
+    chosen, queue = _chosen(view, stream), Queue(view.store, stream, dead_letter=stream)
+    if chosen is None:
+        count, where, skipped = len(view.store.stream(stream)), "", 0
+    elif chosen:
+        dry = queue.redrive(*chosen, dry_run=True)
+        where = ", ".join(f"{n:,} to {printable(name)}" for name, n in dry.streams.items())
+        count, skipped = dry.moved, dry.skipped
+    else:
+        count, where, skipped = 0, "", 0
+    to = f" ({where})" if where else " to the streams that they come from"
+    left = f" {plural(skipped, 'entry')} would stay: they name no stream." if skipped else ""
+    return Plan(
+        action="redrive",
+        title="Redrive dead letters",
+        text=f"This moves {plural(count, 'dead letter')} back{to}. Each gets a new ID and starts "
+        f"with no deliveries.{left}",
+        target=stream,
+        command=_command("dead redrive", stream, chosen),
+        run=lambda _: queue.redrive(*(chosen or ())),
+        back=view.url("dead", stream),
+        count=count,
+        is_alone=True,
+        facts={"ids": "all" if chosen is None else [str(each) for each in chosen[:20]]},
+    )
+
+
+def cancel_redrive(view: View) -> Plan:
+    """Plan to stop the redrive that runs."""
+    stream = name_in(view, "stream")
+    queue = Queue(view.store, stream, dead_letter=stream)
+    status = queue.redrive_status()
+    is_running = status is not None and status.state == "running"
+    return Plan(
+        action="cancel-redrive",
+        title="Stop the redrive",
+        text="What was moved stays moved." if is_running else "No redrive runs.",
+        target=stream,
+        command=words("dead", "cancel", stream),
+        run=lambda _: queue.cancel_redrive(),
+        back=view.url("dead", stream),
+        count=int(is_running),
+        is_alone=True,
+    )
+
+
+def delete_letters(view: View) -> Plan:
+    """Plan to delete dead letters for good."""
+    stream = name_in(view, "stream")
+    chosen = _chosen(view, stream) or []
+    found = view.store.stream(stream)
+    count = sum(found.get(each) is not None for each in chosen[:40]) + max(0, len(chosen) - 40)
+    return Plan(
+        action="delete-letters",
+        title="Delete dead letters",
+        text=f"This deletes {plural(count, 'dead letter')} for good.",
+        target=stream,
+        command=_command("del", stream, chosen),
+        run=lambda _: found.delete(*chosen),
+        back=view.url("dead", stream),
+        count=count,
+        typed=stream,
+        facts={"ids": [str(each) for each in chosen[:20]]},
+    )

@@ -1,0 +1,121 @@
+"""An action, planned: what it will do, and to how much.
+
+GET shows the plan, POST makes it again and runs it: the preview and the action have one rule, and
+both read the same query. Each action leaves an entry in the stream ``kvstream:audit``, in the same
+commit. Some that a server cannot run in a transaction (a redrive, the end of a job) leave it just
+before.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kvstream.errors import InvalidArgument, NoSuchKey
+from kvstream.types.formatting import printable
+from kvstream.types.ids import StreamID
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from kvstream.console.view import View
+
+AUDIT = b"kvstream:audit"
+AUDIT_MAX = 100_000
+"""Entries that the audit keeps."""
+IDS_MAX = 200
+"""Messages that one action names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an action will do."""
+
+    action: str
+    title: str
+    text: str
+    """A sentence with the number of messages, which the page shows before the button."""
+    target: bytes
+    """The stream, or the ID of the job."""
+    command: str
+    """The same on the command line."""
+    run: Callable[[View], object]
+    back: str
+    """The page to which the browser goes afterwards."""
+    count: int = 1
+    """Messages that change; with 0 there is no button."""
+    typed: bytes | None = None
+    """A name that must be typed, for what cannot be undone."""
+    inputs: Sequence[tuple[str, str]] = ()
+    """Fields of the form: name and title."""
+    is_alone: bool = False
+    """It cannot be a part of a transaction on a server."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the audit says beside who, what and how many."""
+
+
+Planner: TypeAlias = "Callable[[View], Plan]"
+
+
+def show(view: View, plan: Plan) -> Response:
+    """Show a plan, with its button."""
+    return view.page("plan.html", plan=plan, wrong=False)
+
+
+def run(view: View, plan: Plan) -> Response:
+    """Run a plan, and leave its entry in the audit."""
+    if plan.typed is not None and view.given("typed") != printable(plan.typed):
+        return view.page("plan.html", 400, plan=plan, wrong=True)
+    if not plan.count:
+        raise InvalidArgument("there is nothing to do any more")
+    if plan.is_alone:
+        _audit(view, plan)
+        plan.run(view)
+    else:
+        with view.store.transaction():
+            plan.run(view)
+            _audit(view, plan)
+    view.console.listings.forget()
+    return view.to(plan.back)
+
+
+def _audit(view: View, plan: Plan) -> None:
+    """Add the entry of an action: who, from where, what, how many."""
+    client = view.request.client
+    given = {name: view.given(name) for name, _ in plan.inputs}
+    entry: dict[str, str | bytes] = {
+        "who": view.user.name,
+        "from": "" if client is None else client.host,
+        "what": plan.action,
+        "target": plan.target,
+        "count": str(plan.count),
+        "facts": json.dumps({**plan.facts, **given}, default=str)[:2000],
+    }
+    view.store.stream(AUDIT).add(entry, maxlen=AUDIT_MAX, approximate=True)
+
+
+def ids_of(view: View) -> list[StreamID]:
+    """Return the IDs that a form has chosen; InvalidArgument for none, or too many."""
+    chosen = view.request.query_params.getlist("id")
+    if not 0 < len(chosen) <= IDS_MAX:
+        raise InvalidArgument(f"choose 1 to {IDS_MAX} messages, not {len(chosen)}")
+    return [StreamID.parse(each) for each in dict.fromkeys(chosen)]
+
+
+def name_in(view: View, name: str) -> bytes:
+    """Return a name of the query; NoSuchKey if it is missing."""
+    found = view.name(name)
+    if not found:
+        raise NoSuchKey(f"the address names no {name}")
+    return found
+
+
+def words(*parts: bytes | str | StreamID) -> str:
+    """Return a command line; bytes are quoted."""
+    quoted = (
+        shlex.quote(printable(each)) if isinstance(each, bytes) else str(each) for each in parts
+    )
+    return " ".join(["kvstream", *quoted])
