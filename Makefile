@@ -22,7 +22,7 @@ MUTANTS_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients fmt lint types test cover mutants crash programs bench demo demo-quick cluster-demo clean
+.PHONY: help setup clients fmt lint types test cover mutants crash programs bench demo demo-quick cluster-demo dist clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -132,6 +132,13 @@ programs: $(VENV)/.dev ## Run programs of PyPI, npm and Debian, and their own te
 
 bench: $(VENV)/.bench ## Compare with redis-server, side by side (BENCH_ARGS="--quick --only add")
 	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+# The time of the commit is that of the files in the archives: one commit makes one archive.
+dist: $(VENV)/.ready ## Build and check the source archive and a wheel of this machine, in dist/
+	@$(PIP) build twine
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) KVSTREAM_REQUIRE_EXTENSIONS=1 $(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
 
 clean: ## Remove what the other targets have made
 	rm -rf $(VENV) $(NODE)/node_modules build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

@@ -1,6 +1,10 @@
-"""What pyproject.toml cannot say in a settled way: the extensions that a build may do without."""
+"""What pyproject.toml cannot say in a settled way: the extensions that a build may do without.
+
+With KVSTREAM_REQUIRE_EXTENSIONS=1 a build without them fails: wheels are made so.
+"""
 
 import os
+import sys
 from shutil import which
 
 from Cython.Build import cythonize
@@ -21,6 +25,7 @@ MODULES = [
     "kvstream.server._calls",
     "kvstream.server._compiled",
 ]
+REQUIRED = os.environ.get("KVSTREAM_REQUIRE_EXTENSIONS") == "1"
 
 
 def extension(name: str) -> Extension:
@@ -28,7 +33,7 @@ def extension(name: str) -> Extension:
     # The source archive has no links: kvstream/meta is one.
     path = name.replace(".", "/").replace("kvstream/meta/", "meta/") + ".pyx"
     symbols = [] if os.name == "nt" else ["-g0"]
-    return Extension(name, [path], optional=True, extra_compile_args=symbols)
+    return Extension(name, [path], optional=not REQUIRED, extra_compile_args=symbols)
 
 
 class SideBySide(build_ext):
@@ -36,7 +41,10 @@ class SideBySide(build_ext):
 
     def build_extensions(self) -> None:
         if not self._possible():
-            self.warn("no C compiler or no Python.h: kvstream is built without its extensions")
+            missing = "no C compiler or no Python.h"
+            if REQUIRED:
+                sys.exit(f"{missing}: install them, or unset KVSTREAM_REQUIRE_EXTENSIONS")
+            self.warn(f"{missing}: kvstream is built without its extensions")
             return
         self.parallel = os.cpu_count() or 1
         # Cython in processes of its own, where several are not in each other's way.
