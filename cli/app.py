@@ -69,7 +69,7 @@ SECTIONS = {
     },
     "Jobs": {
         "queues.jobs.work": "Run the jobs of an application.",
-        "queues.jobs.jobs": "List, count, show, cancel and retry jobs.",
+        "queues.jobs.jobs": "List, count, show, cancel, retry and delete jobs.",
         "queues.workers.workers": "List, drain and stop the workers of an application.",
     },
     "Files": {

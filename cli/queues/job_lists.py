@@ -1,4 +1,7 @@
-"""``jobs ls`` and ``jobs count``: the jobs that meet some criteria, and how many there are."""
+"""``jobs ls`` and ``jobs count``: the jobs that meet some criteria, and how many there are.
+
+The options for these criteria are also those of changes of many jobs.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import click
 from kvstream.cli.json_values import dumps, jsonable
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Count, RangeBound, example
+from kvstream.cli.queues.policy import Rate
 from kvstream.cli.session import Session
 from kvstream.cli.tables import (
     TIME_WIDTH,
@@ -62,11 +66,28 @@ _CRITERIA = (
 )
 
 
-def criteria_options(statuses: tuple[str, ...] = STATUSES) -> Callable[[F], F]:
+CHANGE_NAMES = ("dry_run", "rate", "most")
+_CHANGE = (
+    click.option("--dry-run", is_flag=True, help="Only say which they are."),
+    click.option("--rate", type=Rate(), metavar="N/DURATION", help="At most N in this time."),
+    click.option("--count", "-n", "most", type=Count(1), metavar="N", help="At most N."),
+)
+
+
+def change_options(command: F) -> F:
+    """Add the options of a change of many jobs."""
+    for option in reversed(_CHANGE):
+        command = option(command)
+    return command
+
+
+def criteria_options(
+    statuses: tuple[str, ...] = STATUSES, *, has_error: bool = True
+) -> Callable[[F], F]:
     """Add the options that select jobs; they are the criteria of ``Jobs.find``."""
 
     def add(command: F) -> F:
-        for option in reversed(_CRITERIA):
+        for option in reversed(_CRITERIA if has_error else _CRITERIA[:-1]):
             command = option(command)
         if statuses:
             kind = click.Choice(statuses)

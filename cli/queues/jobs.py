@@ -1,8 +1,8 @@
 """``jobs`` and ``work``: the jobs of an application, read from its store, and its workers."""
 
 import os
-from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -12,8 +12,11 @@ from kvstream.cli.json_values import dumps, jsonable
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, example
 from kvstream.cli.queues.job_lists import (
+    CHANGE_NAMES,
     STATUSES,
+    change_options,
     count_jobs,
+    criteria_options,
     list_jobs,
     name_option,
     row_of,
@@ -24,14 +27,12 @@ from kvstream.logs import FORMATS, LEVEL, LEVELS
 
 job_argument = click.argument("job_id", metavar="ID")
 jobs_argument = click.argument("job_ids", metavar="[ID...]", nargs=-1)
-task_option = click.option("--task", help="All of this task.")
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only say which they are.")
 _ENDED = ("done", "failed", "cancelled")
 
 
 @click.group(epilog=example("kvstream jobs ls --status failed"))
 def jobs() -> None:
-    """List, count, show, cancel and retry jobs.
+    """List, count, show, cancel, retry and delete jobs.
 
     The application need not be there, only its store. `kvstream work` runs jobs.
     """
@@ -48,8 +49,8 @@ jobs.add_command(count_jobs)
 def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
     """Show a job: its task, arguments, status, and its result or error.
 
-    A workflow is shown with its steps. The arguments of a job that is done or cancelled are not
-    kept.
+    Each try is shown, and of a workflow its steps. The arguments of a job that is done or cancelled
+    are not kept.
     """
     from kvstream.cli.queues.stored_jobs import StoredJobs
 
@@ -62,18 +63,21 @@ def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
         values = {**facts, **outcome}
         traceback = handle.traceback or ""
         steps = _steps_of(handle)
-        progress, lines = handle.progress, handle.log()
+        progress, lines, tries = handle.progress, handle.log(), [] if steps else handle.tries
         if progress is not None:
             values["progress"] = f"{progress.fraction:.0%} {progress.text}".rstrip()
         if values["status"] == "done":
             values["result"] = handle.result(0)
     if out.for_programs:
         more: dict[str, Any] = {"log": [each.text for each in lines]}
+        more["tries"] = [jsonable(each._asdict()) for each in tries]
         if steps is not None:
             more["steps"] = [jsonable(each._asdict()) for each in steps]
         out.object(**values, traceback=traceback or None, **more)
         return
     _show(out, values)
+    for tried in tries:
+        click.echo(f"  {_try_text(tried)}")
     for said in lines:
         click.echo(f"  {printable(said.text)}")
     for each in steps or ():
@@ -82,6 +86,19 @@ def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
         click.echo(f"  {each.kind} {printable(each.name)}: {plain(str(result))} {ended}".rstrip())
     for line in traceback.splitlines():
         click.echo(f"  {printable(line)}")
+
+
+def _try_text(tried: Any) -> str:
+    """Return a line about one try of a job."""
+    parts = [f"try {tried.attempt}: {tried.outcome}"]
+    if tried.ended is not None:
+        parts.append(time_of(round(tried.ended.timestamp() * 1000)))
+    if tried.seconds is not None:
+        parts.append(f"{tried.seconds:.3f} s")
+    if tried.worker is not None:
+        parts.append(f"by {printable(tried.worker)}")
+    error = (tried.error or "").partition("\n")[0]
+    return " ".join(parts) + (f": {printable(error)}" if error else "")
 
 
 def _steps_of(handle: Any) -> list[Any] | None:
@@ -111,42 +128,25 @@ def _show(out: Output, values: Mapping[str, Any]) -> None:
     epilog=example(
         "kvstream jobs cancel 018bcfe5-6800-7000-8000-000000000001",
         "kvstream jobs cancel --task mail --status scheduled --dry-run",
+        "kvstream jobs cancel --tag campaign-7 --rate 100/1s",
     )
 )
 @jobs_argument
-@task_option
-@click.option(
-    "--status",
-    type=click.Choice([each for each in STATUSES if each not in _ENDED]),
-    help="All of this status.",
-)
-@dry_run_option
+@criteria_options(tuple(each for each in STATUSES if each not in _ENDED), has_error=False)
+@change_options
 @name_option
 @output_options
 def cancel(
-    session: Session,
-    out: Output,
-    /,
-    job_ids: tuple[str, ...],
-    task: str | None,
-    status: str | None,
-    dry_run: bool,
-    name: str,
+    session: Session, out: Output, /, job_ids: tuple[str, ...], name: str, **options: Any
 ) -> None:
     """Cancel jobs that have not ended.
 
-    They are named by their IDs, or are all of a task or status. A job that runs loses its lease;
-    its result is refused. The exit code is 1 if one that was named had ended.
+    They are named by their IDs, or are all that meet criteria. A job that runs loses its lease; its
+    result is refused. If the command is interrupted, run it again. The exit code is 1 if one that
+    was named had ended.
     """
-    from kvstream.cli.queues.stored_jobs import StoredJobs
-
-    is_wanted = {status} if status else set(STATUSES).difference(_ENDED)
-    with session.writing() as store:
-        stored = StoredJobs(store, name)
-        wanted = _selected(stored, job_ids, task, is_wanted, bool(task or status))
-        done = wanted if dry_run else [each for each in wanted if stored.existing(each).cancel()]
-    verb = "would be cancelled" if dry_run else "cancelled"
-    _tell(out, wanted, done, verb, "had ended", by_id=bool(job_ids))
+    words = Words("cancel", "cancelled", "would be cancelled", "had ended")
+    _change(session, out, name, job_ids, options, words)
 
 
 @jobs.command(
@@ -156,68 +156,80 @@ def cancel(
     )
 )
 @jobs_argument
-@task_option
-@click.option("--failed-with", metavar="TEXT", help="All whose error has this text.")
-@dry_run_option
+@criteria_options(())
+@change_options
 @name_option
 @output_options
 def retry(
-    session: Session,
-    out: Output,
-    /,
-    job_ids: tuple[str, ...],
-    task: str | None,
-    failed_with: str | None,
-    dry_run: bool,
-    name: str,
+    session: Session, out: Output, /, job_ids: tuple[str, ...], name: str, **options: Any
 ) -> None:
     """Move failed jobs back to their queues.
 
-    They are named by their IDs, or are all of a task or error. Each is tried as often as a new one;
-    a workflow goes on at the step that failed. The exit code is 1 if one that was named has not
-    failed.
+    They are named by their IDs, or are all that meet criteria. Each is tried as often as a new one;
+    a workflow goes on at the step that failed. If the command is interrupted, run it again. The
+    exit code is 1 if one that was named has not failed.
     """
+    words = Words("retry", "queued again", "would be queued again", "has not failed")
+    _change(session, out, name, job_ids, options, words)
+
+
+@jobs.command(
+    epilog=example(
+        "kvstream jobs delete --status done --task mail --until now-1d",
+        "kvstream jobs delete --status failed --failed-with Timeout --dry-run",
+    )
+)
+@criteria_options(_ENDED)
+@change_options
+@name_option
+@output_options
+def delete(session: Session, out: Output, /, name: str, **options: Any) -> None:
+    """Delete ended jobs, with their results, notes and dead letters.
+
+    They are all that meet criteria. If the command is interrupted, run it again.
+    """
+    words = Words("delete", "deleted", "would be deleted", "has not ended")
+    _change(session, out, name, (), options, words)
+
+
+class Words(NamedTuple):
+    """A change, and what is said of jobs that it was done to, would be, or was not."""
+
+    change: str
+    done: str
+    would: str
+    otherwise: str
+
+
+def _change(
+    session: Session,
+    out: Output,
+    name: str,
+    job_ids: Sequence[str],
+    options: Mapping[str, Any],
+    words: Words,
+) -> None:
+    """Change the jobs that are named, or those that meet criteria; tell of each."""
     from kvstream.cli.queues.stored_jobs import StoredJobs
 
-    with session.writing() as store:
-        stored = StoredJobs(store, name)
-        is_by_filter = bool(task or failed_with)
-        wanted = _selected(stored, job_ids, task, {"failed"}, is_by_filter, failed_with)
-        done = wanted if dry_run else [each for each in wanted if stored.existing(each).retry()]
-    verb = "would be queued again" if dry_run else "queued again"
-    _tell(out, wanted, done, verb, "has not failed", by_id=bool(job_ids))
-
-
-def _selected(
-    stored: Any,
-    job_ids: Sequence[str],
-    task: str | None,
-    statuses: Container[str],
-    is_by_filter: bool,
-    error: str | None = None,
-) -> list[str]:
-    """Return the jobs that are named, or those that a filter selects."""
-    if bool(job_ids) == is_by_filter:
+    dry_run = options["dry_run"]
+    criteria = {name: value for name, value in options.items() if name not in CHANGE_NAMES}
+    if bool(job_ids) == any(value is not None for value in criteria.values()):
         raise click.UsageError("give the IDs of jobs, or options that select them")
-    if job_ids:
-        return list(job_ids)
-    wanted = [each for each in STATUSES if each in statuses]
-    return [info.id for info in stored.find_all(status=wanted, task=task, failed_with=error)]
-
-
-def _tell(
-    out: Output,
-    wanted: Sequence[str],
-    done: Sequence[str],
-    verb: str,
-    otherwise: str,
-    *,
-    by_id: bool,
-) -> None:
-    known = set(done)
-    texts = [f"{each} {verb if each in known else otherwise}" for each in wanted]
-    out.result("\n".join(texts) if texts else "no such jobs", done=list(done))
-    fail_unless(not by_id or len(done) == len(wanted))
+    with session.reading() if dry_run else session.writing() as store:
+        stored, done, left = StoredJobs(store, name), list[str](), list[str]()
+        if job_ids:
+            for each in job_ids:
+                changed = dry_run or getattr(stored.existing(each), words.change)()
+                (done if changed else left).append(each)
+        else:
+            for page in stored.changes(words.change, **options):
+                done += page.done
+                left += page.left
+    verb = words.would if dry_run else words.done
+    texts = [f"{each} {verb}" for each in done] + [f"{each} {words.otherwise}" for each in left]
+    out.result("\n".join(texts) if texts else "no such jobs", done=done)
+    fail_unless(not job_ids or not left)
 
 
 def _unused_options(ctx: click.Context, target: str) -> tuple[str, ...]:

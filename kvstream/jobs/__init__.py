@@ -30,6 +30,7 @@ from kvstream.jobs.application import Jobs
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.child import Child
 from kvstream.jobs.job import GiveUp, Job, JobTimeout, Retry, current_job
+from kvstream.jobs.listing.changes import Changed
 from kvstream.jobs.listing.counts import JobCounts
 from kvstream.jobs.listing.filters import JobInfo
 from kvstream.jobs.listing.pages import JobPage
@@ -37,6 +38,7 @@ from kvstream.jobs.middleware import Middleware, OpenTelemetryMiddleware, Promet
 from kvstream.jobs.registry import RunningJob, WorkerRecord
 from kvstream.jobs.schedules import Schedule
 from kvstream.jobs.task import Task
+from kvstream.jobs.tries import Try
 from kvstream.jobs.worker import Worker
 from kvstream.jobs.workflows.calls import (
     first_completed,
@@ -57,6 +59,7 @@ from kvstream.jobs.workflows.workflow import Workflow
 
 __all__ = [
     "Backoff",
+    "Changed",
     "Child",
     "Counts",
     "GiveUp",
@@ -81,6 +84,7 @@ __all__ = [
     "Step",
     "StepFailed",
     "Task",
+    "Try",
     "Update",
     "Worker",
     "WorkerRecord",

@@ -117,7 +117,7 @@ class Jobs(Outcomes, Listing, Public):
     _internal = frozenset(
         {
             *("dead_keys", "declare", "ended", "find_task", "finish", "finishing", "lease_s"),
-            *("note_end", "now_ms", "put"),
+            *("changes", "note_end", "now_ms", "put", "run_fields"),
             *("put_many", "queue_names", "queue_of", "queues_to_work", "record"),
             *("result_key",),
             *("share", "testing", "use"),

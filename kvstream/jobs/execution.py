@@ -381,7 +381,9 @@ def fail(jobs: AnyJobs, job: Job, error: BaseException) -> None:
 
     def give_back(recorded: bool) -> None:
         if recorded:
-            fields = _fields_of(job, failure) if task.result_ttl > 0 else {"attempt": job.attempt}
+            fields: dict[str, str | bytes | int] = {"attempt": job.attempt}
+            if task.result_ttl > 0:
+                fields = _fields_of(jobs, job, failure)
             jobs.record(job.id, RETRY, delay + max(task.result_ttl, RETRY_TTL_S), fields)
         message.nack(delay, error=failure.text, traceback=failure.trace)
 
@@ -406,7 +408,7 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
     def bury(recorded: bool) -> None:
         if recorded and job.id:
             ttl = None if task is None else task.result_ttl
-            jobs.record(job.id, FAILED, ttl, _fields_of(job, failure))
+            jobs.record(job.id, FAILED, ttl, _fields_of(jobs, job, failure))
         if job.id:
             tell_of_end(jobs, job.id, FAILED.decode())
         if job.parent is not None:
@@ -467,8 +469,9 @@ def _write_failure(jobs: AnyJobs, job: Job, write: Callable[[bool], None], outco
     return done
 
 
-def _fields_of(job: Job, failure: Failure) -> dict[str, str | bytes | int]:
-    return {"error": failure.text, "traceback": failure.trace, "attempt": job.attempt}
+def _fields_of(jobs: AnyJobs, job: Job, failure: Failure) -> dict[str, str | bytes | int]:
+    run = {name.decode(): value for name, value in jobs.run_fields(job).items()}
+    return {"error": failure.text, "traceback": failure.trace, **run}
 
 
 def _note_done(job: Job) -> None:

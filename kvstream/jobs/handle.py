@@ -50,6 +50,7 @@ from kvstream.jobs.job import (
     to_seconds,
 )
 from kvstream.jobs.notes import LogLine, Progress, lines_of, progress_of
+from kvstream.jobs.tries import Try, tries_of
 from kvstream.operations.ack import acknowledge
 from kvstream.surface import Public
 from kvstream.types.clock import call_later, monotonic
@@ -303,6 +304,17 @@ class JobHandle(Public, Generic[R]):
         """How far the job is, as ``current_job().progress`` has told; None if it has not."""
         return progress_of(self._jobs, self.id)
 
+    @property
+    def tries(self) -> list[Try]:
+        """The tries of the job, the first one first; at least the last 50 that left a record.
+
+        They are kept as long as the result.
+        """
+        place = self._find_message() if self._end() is None else None
+        row = None if place is None else self._pending(*place)
+        is_running = row is not None and bool(row.consumer)
+        return tries_of(self._records(), row if is_running else None)
+
     def log(self) -> list[LogLine]:
         """Return the last lines that ``current_job().log`` has kept, oldest first."""
         return lines_of(self._jobs, self.id)
@@ -330,12 +342,14 @@ class JobHandle(Public, Generic[R]):
         place = self._find_message()
         if place is None:
             return self._end() or "unknown"  # it may have ended just now
-        stream, entry_id = place
+        return state_of(self._pending(*place))
+
+    def _pending(self, stream: Stream, entry_id: StreamID) -> PendingEntry | None:
         try:
             rows = stream.group(self._jobs.group).pending_range(entry_id, entry_id, 1)
         except NoGroup:
-            rows = []
-        return state_of(rows[0] if rows else None)
+            return None
+        return rows[0] if rows else None
 
     @property
     def waits_for(self) -> str | None:

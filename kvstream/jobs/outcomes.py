@@ -19,6 +19,7 @@ from kvstream.jobs.history.child import (
 )
 from kvstream.jobs.job import AnyJobs, Job
 from kvstream.jobs.listing.ended import End, EndedJobs
+from kvstream.jobs.tries import TRIES_MAX
 from kvstream.queue import finish
 from kvstream.storage.contexts import contextmanager
 
@@ -56,7 +57,7 @@ class Outcomes:
 
     def _write(self, job_id: str, fields: Mapping[Any, Any], ttl: float) -> None:
         key = self.result_key(job_id)
-        self._described.store.stream(key).add(fields)
+        self._described.store.stream(key).add(fields, maxlen=TRIES_MAX, approximate=True)
         self._described.store.expire(key, ttl)
 
     def note_end(self, job: Job, status: str, error: str = "", *, is_letter: bool = False) -> None:
@@ -130,7 +131,21 @@ class Outcomes:
             job.result_packed = check_result(packed)
         if job.task.result_ttl <= 0:
             return {}
-        return {b"status": DONE, b"result": packed, b"format": self.format, b"task": job.task.name}
+        return {
+            b"status": DONE,
+            b"result": packed,
+            b"format": self.format,
+            b"task": job.task.name,
+            **({} if job.attempt == 1 else {b"attempt": str(job.attempt)}),
+            b"worker": self._described.consumer,
+            b"took": str(job.took_ms or 0),
+        }
+
+    def run_fields(self, job: Job) -> dict[bytes, str]:
+        """Return what the record of a try says of its run."""
+        took_ms = job.took_ms
+        run = {b"attempt": str(job.attempt), b"worker": self._described.consumer}
+        return run if took_ms is None else {**run, b"took": str(took_ms)}
 
     def _end(
         self, ended: Sequence[tuple[Job, Mapping[bytes, Any]]], unless: Sequence[str] = ()

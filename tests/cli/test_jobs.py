@@ -105,6 +105,26 @@ def test_jobs_are_cancelled_and_retried_by_a_filter(
     with_jobs("jobs", "retry", job_ids["failed"], "--task", "send", code=2)
 
 
+def test_jobs_are_counted_paged_and_deleted(with_jobs: Program, job_ids: dict[str, str]) -> None:
+    number = with_jobs.one("jobs", "count")
+    assert number["by_status"] == dict.fromkeys(job_ids, 1)
+    assert (number["total"], number["at_least"]) == (4, [])
+    assert any(line.split() == ["done", "1"] for line in with_jobs.lines("jobs", "count"))
+    first = with_jobs("jobs", "ls", "--count", "3")
+    cursor = first.stderr.strip().rpartition(" ")[2]
+    (last,) = with_jobs.json("jobs", "ls", "--after", cursor)
+    assert last["id"] not in first.stdout
+    assert with_jobs.json("jobs", "ls", "--until", "now-1h", "--state", "done") == []
+    (tried,) = with_jobs.one("jobs", "show", job_ids["failed"])["tries"]
+    assert (tried["attempt"], tried["outcome"]) == (1, "failed")
+    assert "  try 1: failed 20" in with_jobs("jobs", "show", job_ids["failed"]).stdout
+    dry = with_jobs.lines("jobs", "delete", "--status", "failed", "--dry-run")
+    assert dry == [f"{job_ids['failed']} would be deleted"]
+    assert with_jobs.one("jobs", "delete", "--task", "send")["done"]
+    assert set(statuses(with_jobs).values()) == {"queued", "scheduled"}
+    with_jobs("jobs", "delete", code=2)
+
+
 def test_a_job_that_was_redriven_with_others_is_listed_once(
     with_jobs: Program, job_ids: dict[str, str]
 ) -> None:

@@ -1,18 +1,41 @@
-"""The methods of a ``Jobs`` that list and count jobs."""
+"""The methods of a ``Jobs`` that list, count and change many jobs."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Unpack, cast
+from collections.abc import Iterator
+from typing import Any, Unpack, cast
 
 from kvstream.engine.coerce import at_least_1
+from kvstream.engine.queue_arguments import Rate, rate_of
 from kvstream.jobs.job import AnyJobs
+from kvstream.jobs.listing.changes import (
+    CANCELS,
+    DELETES,
+    RETRIES,
+    Act,
+    Changed,
+    cancel_jobs,
+    change,
+    delete_jobs,
+    refuse_all,
+    restrict,
+    retry_jobs,
+)
 from kvstream.jobs.listing.counts import JobCounts, count_jobs
 from kvstream.jobs.listing.filters import Criteria, JobFilter, filter_of
 from kvstream.jobs.listing.pages import JobPage, read_page
 
 PAGE = 100
 """Jobs of a page, by default."""
+
+
+class ChangeOptions(Criteria, total=False):
+    """Which jobs are changed, and how."""
+
+    dry_run: bool
+    most: int | None
+    rate: Rate | None
 
 
 class Listing:
@@ -56,6 +79,82 @@ class Listing:
     async def acount(self, **criteria: Unpack[Criteria]) -> JobCounts:
         """Count jobs as ``count`` does, without blocking the event loop."""
         return await asyncio.to_thread(lambda: self.count(**criteria))
+
+    # --- changes of many ------------------------------------------------------------------------
+
+    def cancel(self, **options: Unpack[ChangeOptions]) -> Changed:
+        """Cancel the jobs that meet all criteria and have not ended; return their IDs.
+
+        At least one criterion of ``find`` is given. ``most`` bounds their number,
+        ``rate=(100, 60)`` allows 100 in 60 seconds, ``dry_run`` only returns the IDs. The work is
+        done in short commits: if it is interrupted, call it again. ::
+
+            jobs.cancel(task="mail", tag="campaign-7", dry_run=True)
+        """
+        return self._change("cancel", CANCELS, cancel_jobs, options)
+
+    async def acancel(self, **options: Unpack[ChangeOptions]) -> Changed:
+        """Cancel jobs as ``cancel`` does, without blocking the event loop."""
+        return await asyncio.to_thread(lambda: self.cancel(**options))
+
+    def retry(self, **options: Unpack[ChangeOptions]) -> Changed:
+        """Move the failed jobs that meet all criteria back to their queues; return their IDs.
+
+        The options are those of ``cancel``. Each is tried as often as a new job; a workflow goes on
+        at the step that failed.
+        """
+        return self._change("retry", RETRIES, retry_jobs, options)
+
+    async def aretry(self, **options: Unpack[ChangeOptions]) -> Changed:
+        """Retry jobs as ``retry`` does, without blocking the event loop."""
+        return await asyncio.to_thread(lambda: self.retry(**options))
+
+    def delete(self, **options: Unpack[ChangeOptions]) -> Changed:
+        """Delete the ended jobs that meet all criteria, with results and notes; return their IDs.
+
+        The options are those of ``cancel``. Of failed jobs the dead letters are deleted.
+        """
+        return self._change("delete", DELETES, delete_jobs, options)
+
+    async def adelete(self, **options: Unpack[ChangeOptions]) -> Changed:
+        """Delete jobs as ``delete`` does, without blocking the event loop."""
+        return await asyncio.to_thread(lambda: self.delete(**options))
+
+    def changes(self, what: str, **options: Unpack[ChangeOptions]) -> Iterator[Changed]:
+        """Yield what ``cancel``, ``retry`` or ``delete`` has done, a page at a time."""
+        statuses, act = {
+            "cancel": (CANCELS, cancel_jobs),
+            "retry": (RETRIES, retry_jobs),
+            "delete": (DELETES, delete_jobs),
+        }[what]
+        return self._changes(what, statuses, act, options)
+
+    def _change(
+        self, what: str, statuses: frozenset[str], act: Act, options: ChangeOptions
+    ) -> Changed:
+        found = Changed([], [])
+        for page in self._changes(what, statuses, act, options):
+            found.done.extend(page.done)
+            found.left.extend(page.left)
+        return found
+
+    def _changes(
+        self, what: str, statuses: frozenset[str], act: Act, options: ChangeOptions
+    ) -> Iterator[Changed]:
+        given: dict[str, Any] = dict(options)
+        is_dry, rate, most = (given.pop(name, None) for name in ("dry_run", "rate", "most"))
+        refuse_all(given, what)
+        wanted = restrict(self._filter(cast("Criteria", given)), statuses, what)
+        if rate is not None:
+            number, ms = rate_of(rate)
+            rate = number, ms / 1000
+        yield from change(
+            self._described,
+            wanted,
+            None if is_dry else act,
+            most=None if most is None else at_least_1(most, "most"),
+            rate=rate,
+        )
 
     @property
     def _described(self) -> AnyJobs:

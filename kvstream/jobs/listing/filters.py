@@ -41,6 +41,7 @@ class JobInfo(NamedTuple):
     """Where it is: the ID or ticket of its message, the ID of its dead letter or of its end."""
     stream: str
     """The key of the stream that ``place`` is in."""
+    is_workflow: bool = False
 
 
 class Criteria(TypedDict, total=False):

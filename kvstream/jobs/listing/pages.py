@@ -31,11 +31,11 @@ LOOK_MAX = 20_000
 """Entries that one page looks at: some tens of milliseconds."""
 SLICE_MIN, SLICE_MAX = 8, 1000
 """Entries that are read at once from one stream."""
-_ENTRIES, _DELAYED, _WAITING = "1", "2", "3"
+_ENTRIES, _DELAYED, WAITS = "1", "2", "3"
 _READ: dict[str, Callable[[str], object]] = {
     _ENTRIES: StreamID.parse,
     _DELAYED: Ticket.parse,
-    _WAITING: int,
+    WAITS: int,
 }
 """What reads the place in a cursor, by the part of the list."""
 
@@ -111,12 +111,12 @@ def _steps(jobs: AnyJobs, wanted: JobFilter, count: int, start: Cursor) -> Itera
     if start.part == _DELAYED:
         if SCHEDULED in wanted.statuses:
             yield from _delayed(jobs, wanted, count, start)
-        start = Cursor(_WAITING, "0", "")
+        start = Cursor(WAITS, "0", "")
     if WAITING in wanted.statuses:
         skipped = int(start.place or 0)
         for at, info in enumerate(waiting_jobs(jobs, skipped), skipped + 1):
             is_timely = info is not None and wanted.admits_time(info)
-            yield Cursor(_WAITING, str(at), ""), info if is_timely else None
+            yield Cursor(WAITS, str(at), ""), info if is_timely else None
 
 
 # --- entries --------------------------------------------------------------------------------------

@@ -230,7 +230,7 @@ def _waiting_workflow(jobs: AnyJobs, workflow_id: str) -> JobInfo | None:
         return None
     times = state.at_ms, state.at_ms
     info = _new_info(workflow_id, state.task, WAITING, *times, None, state.queue, stream="")
-    return info._replace(error=state.why or None)
+    return info._replace(error=state.why or None, is_workflow=True)
 
 
 def _dependent(jobs: AnyJobs, job_id: str) -> JobInfo | None:
@@ -273,6 +273,7 @@ def info_of(
     return info._replace(
         due=_time(where.at_ms) if isinstance(where, Ticket) else None,
         key=None if is_wake else job.key,
+        is_workflow=is_wake,
         tags=job.tags,
         args=args,
         kwargs=kwargs,
@@ -298,6 +299,7 @@ def _ended_info(
         attempt=_number(fields.get(ended.ATTEMPT), 1),
         seconds=None if took is None else _number(took, 0) / 1000,
         error=_text(fields.get(ended.ERROR)),
+        is_workflow=ended.WORKFLOW in fields,
     )
 
 

@@ -1,0 +1,210 @@
+"""Changes of many jobs: cancel, retry and delete those that meet criteria.
+
+Jobs are read in pages and changed in short commits, at a rate if one is given. A job that was
+changed does not meet the criteria any more (it is not failed, or not there), so a change that was
+interrupted goes on where it is called again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvstream.errors import InvalidArgument, RequestError
+from kvstream.jobs.handle import LOOK_S, REDRIVE_S, RETRY, JobHandle
+from kvstream.jobs.history.log import HISTORY, WORKFLOW
+from kvstream.jobs.job import AnyJobs
+from kvstream.jobs.listing.ended import ENDS
+from kvstream.jobs.listing.filters import FAILED, STATUSES, WAITING, JobFilter, JobInfo
+from kvstream.jobs.listing.pages import WAITS, Cursor, read_page
+from kvstream.jobs.notes import NOTES
+from kvstream.types.clock import monotonic
+
+if TYPE_CHECKING:
+    from kvstream.queue import Queue
+
+PAGE = 100
+"""Jobs that are read at once; those of a page are deleted, or moved back, in one commit."""
+SAME_MS_MAX = 10_000
+"""Entries of one millisecond that are looked at for one job."""
+
+
+class Changed(NamedTuple):
+    """The jobs that one page of a change was about."""
+
+    done: list[str]
+    """The IDs of those that were changed, or would be by a dry run."""
+    left: list[str]
+    """Those that had changed meanwhile."""
+
+
+Act = Callable[[AnyJobs, Sequence[JobInfo]], Sequence[bool]]
+"""Changes jobs; returns which of them it has changed."""
+
+
+def change(
+    jobs: AnyJobs,
+    wanted: JobFilter,
+    act: Act | None,
+    *,
+    most: int | None = None,
+    rate: tuple[int, float] | None = None,
+) -> Iterator[Changed]:
+    """Change the jobs that meet criteria, a page at a time; None only lists them.
+
+    ``most`` bounds their number. ``rate``: at most so many in so many seconds.
+    """
+    after: str | None = None
+    begun, asked = monotonic(), 0
+    while most is None or asked < most:
+        size = PAGE if most is None else min(PAGE, most - asked)
+        size = size if rate is None else max(1, min(size, rate[0]))
+        page = read_page(jobs, wanted, size, after)
+        if page.jobs:
+            _wait(begun, asked, rate)
+            done = [True] * len(page.jobs) if act is None else act(jobs, page.jobs)
+            asked += len(page.jobs)
+            pairs = [*zip(page.jobs, done, strict=True)]
+            yield Changed(
+                [info.id for info, is_done in pairs if is_done],
+                [info.id for info, is_done in pairs if not is_done],
+            )
+            after = page.after and _behind(page.after, 0 if act is None else _removed(pairs))
+        else:
+            after = page.after
+        if after is None:
+            return
+
+
+def _wait(begun: float, done: int, rate: tuple[int, float] | None) -> None:
+    """Wait until the next jobs may be changed."""
+    if rate is not None:
+        time.sleep(max(0.0, begun + done * rate[1] / rate[0] - monotonic()))
+
+
+def _removed(pairs: Sequence[tuple[JobInfo, bool]]) -> int:
+    """Return how many keys of jobs that wait for others have gone: their place is a number."""
+    return sum(done and info.status == WAITING and bool(info.stream) for info, done in pairs)
+
+
+def _behind(after: str, removed: int) -> str:
+    cursor = Cursor.of(after)
+    if not removed or cursor.part != WAITS:
+        return after
+    return str(cursor._replace(place=str(max(0, int(cursor.place) - removed))))
+
+
+# --- cancel ---------------------------------------------------------------------------------------
+
+
+def cancel_jobs(jobs: AnyJobs, infos: Sequence[JobInfo]) -> list[bool]:
+    """Cancel jobs, each in a commit of its own."""
+    return [_handle(jobs, info).cancel() for info in infos]
+
+
+def _handle(jobs: AnyJobs, info: JobInfo) -> Any:
+    is_known = not info.is_workflow and info.status != WAITING
+    return JobHandle(jobs, info.id, None, info.place) if is_known else jobs.handle(info.id)
+
+
+# --- retry ----------------------------------------------------------------------------------------
+
+
+def retry_jobs(jobs: AnyJobs, infos: Sequence[JobInfo]) -> list[bool]:
+    """Move dead letters back, those of a page in one commit for each of their streams."""
+    queues = {queue.dead_stream().key: queue for queue in jobs.queues()}
+    letters: dict[bytes, list[JobInfo]] = {}
+    done: dict[str, bool] = {}
+    for info in infos:
+        key = info.stream.encode("utf-8", "surrogateescape")
+        if key in queues and not info.is_workflow:
+            letters.setdefault(key, []).append(info)
+        else:
+            done[info.id] = bool(jobs.handle(info.id).retry())
+    for key, of_stream in letters.items():
+        stream = queues[key].dead_stream()
+        there = [info for info in of_stream if stream.get(info.place) is not None]
+        _note_retries(jobs, there)
+        _redrive(queues[key], [info.place for info in there])
+        gone = {info.id for info in there if stream.get(info.place) is None}
+        done |= {info.id: info.id in gone for info in of_stream}
+    return [done[info.id] for info in infos]
+
+
+def _note_retries(jobs: AnyJobs, infos: Sequence[JobInfo]) -> None:
+    """Write that failed jobs are tried again, for those who wait for their results."""
+    kept = [info for info in infos if jobs.store.exists(jobs.result_key(info.id))]
+    with jobs.store.brief_transaction():
+        for info in kept:
+            jobs.record(info.id, RETRY, None, {"error": info.error or "", "traceback": ""})
+
+
+def _redrive(queue: Queue, letters: Sequence[Any]) -> None:
+    """Move dead letters back, once another redrive of their stream has ended."""
+    until = monotonic() + LOOK_S
+    while letters:
+        try:
+            queue.redrive(*letters)
+        except RequestError:
+            if monotonic() >= until:
+                raise
+            time.sleep(REDRIVE_S)
+        else:
+            break
+    while (run := queue.redrive_status()) is not None and run.state == "running":
+        time.sleep(REDRIVE_S)
+
+
+# --- delete ---------------------------------------------------------------------------------------
+
+
+def delete_jobs(jobs: AnyJobs, infos: Sequence[JobInfo]) -> list[bool]:
+    """Delete ended jobs and all that is kept of them, in one commit."""
+    entries = [found for info in infos for found in _entries_of(jobs, info)]
+    with jobs.store.brief_transaction():
+        for key, place in entries:
+            jobs.store.stream(key).delete(place)
+        for info in infos:
+            jobs.store.delete(*_keys_of(jobs, info))
+    return [True] * len(infos)
+
+
+def _entries_of(jobs: AnyJobs, info: JobInfo) -> list[tuple[str, Any]]:
+    """Return the entries that list an ended job; one commit has added them, so at one time."""
+    found = [(info.stream, info.place)]
+    listed = [jobs.ended.key(info.status, info.task), *map(jobs.ended.tag_key, info.tags)]
+    wanted, ms = info.id.encode(), info.place.ms
+    for key in listed:
+        if key != info.stream:
+            entries = jobs.store.stream(key).range(ms, ms, SAME_MS_MAX)
+            found += [(key, entry.id) for entry in entries if entry.fields.get(b"id") == wanted]
+    return found
+
+
+def _keys_of(jobs: AnyJobs, info: JobInfo) -> list[str]:
+    parts = (NOTES, HISTORY, WORKFLOW) if info.is_workflow else (NOTES,)
+    return [jobs.result_key(info.id), *(f"{jobs.name}:{part}:{info.id}" for part in parts)]
+
+
+# --- which may be changed -------------------------------------------------------------------------
+
+_NOT_ENDED = frozenset(STATUSES).difference(ENDS)
+CANCELS, RETRIES, DELETES = _NOT_ENDED, frozenset({FAILED}), frozenset(ENDS)
+"""The statuses that a change is for; others are left out, or refused if they are asked for."""
+
+
+def restrict(wanted: JobFilter, statuses: frozenset[str], what: str) -> JobFilter:
+    """Return the filter of a change; InvalidArgument if it asks for nothing that can be changed."""
+    found = wanted.statuses & statuses
+    if not found and wanted.statuses:
+        given = ", ".join(sorted(wanted.statuses))
+        admitted = " or ".join(each for each in STATUSES if each in statuses)
+        raise InvalidArgument(f"{what} is for jobs that are {admitted}, not {given}")
+    return wanted._replace(statuses=found)
+
+
+def refuse_all(criteria: Any, what: str) -> None:
+    """Raise InvalidArgument for a change without criteria."""
+    if not any(value is not None for value in criteria.values()):
+        raise InvalidArgument(f"{what} needs criteria, such as task= or status=")

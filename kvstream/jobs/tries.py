@@ -1,0 +1,91 @@
+"""The tries of a job: when each ran, where, for how long, and how it ended.
+
+The record of an outcome (``<name>:result:<id>``) is also that of a try, so to keep them costs some
+fields. Of a job that is tried very often the last ones are kept. A try without a record was cut
+short: its worker died, or lost the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kvstream.types.records import Entry, PendingEntry
+
+TRIES_MAX = 50
+"""Records of a job that are kept at least: tracebacks may be long."""
+LOST_MAX = 50
+"""Tries without a record that are shown between two others."""
+ATTEMPT, TOOK, WORKER = "attempt", "took", "worker"
+_RUNNING, _DONE, _FAILED, _LOST = "running", "done", "failed", "lost"
+_OUTCOMES = {b"done": _DONE, b"retry": _FAILED, b"failed": _FAILED}
+
+
+class Try(NamedTuple):
+    """One try of a job."""
+
+    attempt: int
+    """1 for the first one. After ``handle.retry`` it begins at 1 again."""
+    outcome: str
+    """``"done"``, ``"failed"``, ``"running"``, or ``"lost"``: it was cut short."""
+    begun: datetime | None
+    """None if that is not known."""
+    ended: datetime | None
+    seconds: float | None
+    worker: str | None
+    error: str | None
+    traceback: str | None
+
+
+def tries_of(records: Sequence[Entry[bytes]], running: PendingEntry | None) -> list[Try]:
+    """Return the tries of a job, the first one first, from its records and pending entry."""
+    found: list[Try] = []
+    attempt = 0
+    for record in records:
+        outcome = _OUTCOMES.get(record.fields.get(b"status", b""))
+        stored = record.fields.get(ATTEMPT.encode(), b"")
+        if outcome is None or (not stored.isdigit() and outcome != _DONE):
+            continue  # a cancellation, or a retry by hand
+        number = int(stored) if stored.isdigit() else attempt + 1
+        is_first_kept = not found and len(records) >= TRIES_MAX
+        found += [] if is_first_kept else _lost(attempt, number)
+        found.append(_try(record, number, outcome))
+        attempt = number
+    if running is not None and running.deliveries:
+        found += _lost(attempt, running.deliveries)
+        worker = _text(running.consumer)
+        found.append(_bare(running.deliveries, _RUNNING)._replace(worker=worker))
+    return found
+
+
+def _lost(before: int, attempt: int) -> list[Try]:
+    """Return the tries without a record between two others."""
+    first = before + 1 if attempt > before else 1
+    return [_bare(each, _LOST) for each in range(max(first, attempt - LOST_MAX), attempt)]
+
+
+def _bare(attempt: int, outcome: str) -> Try:
+    return Try(attempt, outcome, None, None, None, None, None, None)
+
+
+def _try(record: Entry[bytes], attempt: int, outcome: str) -> Try:
+    fields = record.fields
+    ended = datetime.fromtimestamp(record.id.ms / 1000, UTC)
+    took = fields.get(TOOK.encode(), b"")
+    seconds = int(took) / 1000 if took.isdigit() else None
+    return Try(
+        attempt,
+        outcome,
+        None if seconds is None else ended - timedelta(seconds=seconds),
+        ended,
+        seconds,
+        _text(fields.get(WORKER.encode())),
+        _text(fields.get(b"error")),
+        _text(fields.get(b"traceback")),
+    )
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "backslashreplace")
