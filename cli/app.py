@@ -102,6 +102,7 @@ SECTIONS = {
         "shell.shell": "Run commands at a prompt, with history and completion.",
         "shell.completion": "Print the completion script of a shell.",
         "maintenance.version": "Show the versions of kvstream and its dependencies.",
+        "doctor.doctor": "Check that this machine has what a store needs.",
     },
 }
 """The summary of each command by its module and function, by section of the help."""

@@ -344,13 +344,13 @@ def version(out: Output) -> None:
             "layout": LAYOUT_VERSION,
             "rocksdict": engine,
             "python": platform.python_version(),
-            "compiled": _compiled(),
+            "compiled": compiled_state(),
         },
         {},
     )
 
 
-def _compiled() -> str:
+def compiled_state() -> str:
     """Return whether compiled code runs: yes, no, or which modules of it are missing."""
     from kvstream.layout import import_compiled
 
