@@ -165,7 +165,7 @@ def list_jobs(
     Ended jobs are found by status, task and tag, others in their queues. A page looks at 20,000
     entries at most. If there are more, stderr has the cursor for --after.
     """
-    from kvstream.cli.queues.stored_jobs import StoredJobs
+    from kvstream.jobs.stored import StoredJobs
 
     with session.reading() as store:
         page = StoredJobs(store, name).find(count=count, after=after, **criteria)
@@ -188,7 +188,7 @@ def count_jobs(session: Session, out: Output, /, name: str, **criteria: Any) -> 
     Numbers of ended jobs are kept by task and status. Where no index answers, jobs are counted one
     by one, up to 20,000 entries of each status; then there may be more, and JSON has at_least.
     """
-    from kvstream.cli.queues.stored_jobs import StoredJobs
+    from kvstream.jobs.stored import StoredJobs
 
     with session.reading() as store:
         found = StoredJobs(store, name).count(**criteria)

@@ -52,7 +52,7 @@ def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
     Each try is shown, and of a workflow its steps. The arguments of a job that is done or cancelled
     are not kept.
     """
-    from kvstream.cli.queues.stored_jobs import StoredJobs
+    from kvstream.jobs.stored import StoredJobs
 
     with session.reading() as store:
         stored = StoredJobs(store, name)
@@ -210,7 +210,7 @@ def _change(
     words: Words,
 ) -> None:
     """Change the jobs that are named, or those that meet criteria; tell of each."""
-    from kvstream.cli.queues.stored_jobs import StoredJobs
+    from kvstream.jobs.stored import StoredJobs
 
     dry_run = options["dry_run"]
     criteria = {name: value for name, value in options.items() if name not in CHANGE_NAMES}

@@ -90,7 +90,7 @@ def list_workers(session: Session, out: Output, /, with_jobs: bool, name: str) -
     given no sign of life for 35 seconds. Those that have ended are not listed; lost ones are for a
     day. A job is late once it has run for longer than its timeout, or than an hour if it has none.
     """
-    from kvstream.cli.queues.stored_jobs import StoredJobs
+    from kvstream.jobs.stored import StoredJobs
 
     with session.reading() as store:
         found = StoredJobs(store, name).workers()
@@ -173,8 +173,8 @@ def stop(session: Session, out: Output, /, names: tuple[str, ...], wait: float, 
 def _end(
     session: Session, out: Output, command: str, names: Sequence[str], wait_s: float, name: str
 ) -> None:
-    from kvstream.cli.queues.stored_jobs import StoredJobs
     from kvstream.jobs.registry import ask, wait_for_end
+    from kvstream.jobs.stored import StoredJobs
 
     with session.writing() as store:
         jobs = StoredJobs(store, name)

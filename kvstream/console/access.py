@@ -120,12 +120,14 @@ async def user_of(auth: Auth, request: Request) -> User | None:
     raise InvalidArgument(f"auth returns a kvstream.console.User or None, not {show(user)}")
 
 
-Page: TypeAlias = Callable[[Any], "Response"]
+Page: TypeAlias = Callable[..., Any]
 Endpoint: TypeAlias = Callable[["Request"], Awaitable["Response"]]
 
 
 def requires(role: Role) -> Callable[[Page], Endpoint]:
     """Make a page or an action an endpoint for users of a role; it runs in a thread.
+
+    A coroutine function gets the console, the request and the user instead of a View.
 
     This is the only place where roles are checked. Endpoints that change something get forms whose
     token fits the browser; see ``guard`` for their origin.
@@ -151,9 +153,12 @@ def requires(role: Role) -> Callable[[Page], Endpoint]:
                     given.encode(), form_token(secret).encode()
                 ):
                     raise HTTPException(403, "the form is too old: go back, reload, try again")
+            if inspect.iscoroutinefunction(page):
+                reply: Response = await page(console, request, user)
+                return reply
             return await run_in_threadpool(console.answer, page, request, user, form)
 
-        endpoint.role = role  # type: ignore[attr-defined]
+        endpoint.role, endpoint.page = role, page  # type: ignore[attr-defined]
         return endpoint
 
     return decorate

@@ -13,6 +13,8 @@ from starlette.responses import HTMLResponse
 from starlette.staticfiles import StaticFiles
 
 from kvstream.console.access import Auth, Page, Sessions, User, form_token
+from kvstream.console.applications import Applications
+from kvstream.console.events import Hub
 from kvstream.console.guard import Guard
 from kvstream.console.listing import Listings
 from kvstream.console.places import place_of
@@ -34,6 +36,7 @@ from kvstream.errors import (
     StoreLocked,
     WrongType,
 )
+from kvstream.jobs import Jobs
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -77,12 +80,17 @@ class Console:
         *,
         read_only: bool = False,
         hosts: Collection[str] = (),
+        root_path: str = "",
         **options: Any,
     ) -> None:
-        """``hosts``: the values of the header Host that are served, by default all."""
+        """See ``app``."""
         self.auth, self.read_only = auth, read_only
         self.place = place_of(place, read_only=read_only, **options)
         self.listings = Listings()
+        self.applications = Applications(place.name if isinstance(place, Jobs) else None)
+        self.hub = Hub(self)
+        self.routes = ROUTES
+        self._root_path = root_path.rstrip("/")
         self.templates = templates()
         self.cookie = auth.cookie if isinstance(auth, Sessions) else COOKIE
         inner = Starlette(
@@ -95,7 +103,14 @@ class Console:
         self._guarded = Guard(inner, hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._root_path and scope["type"] == "http":
+            scope = self._rooted(scope)
         await self._guarded(scope, receive, send)
+
+    def _rooted(self, scope: Scope) -> Scope:
+        """Return the scope of a request as Starlette's Mount has it, with the path in front."""
+        inner = str(scope["path"]).removeprefix(self._root_path).strip("/")
+        return {**scope, "root_path": self._root_path, "path": f"{self._root_path}/{inner}"}
 
     @asynccontextmanager
     async def _lifespan(self, _: Any) -> AsyncIterator[None]:
@@ -122,7 +137,7 @@ class Console:
                 view = View(self, request, user, store, form)
                 view.token = form_token(secret)
                 try:
-                    reply = page(view)
+                    reply: Response = page(view)
                 except KVStreamError as error:
                     status = _status_of(error)
                     values = {"title": _TITLES.get(status, "An error"), "error": str(error)}
@@ -167,7 +182,13 @@ def _status_of(error: KVStreamError) -> int:
 
 
 def app(
-    place: Any, *, auth: Auth, read_only: bool = False, hosts: Collection[str] = (), **options: Any
+    place: Any,
+    *,
+    auth: Auth,
+    read_only: bool = False,
+    hosts: Collection[str] = (),
+    root_path: str = "",
+    **options: Any,
 ) -> Console:
     """Return a console as an ASGI app, to be served or mounted under any path.
 
@@ -175,10 +196,11 @@ def app(
     ``kvstream.open``. ``auth`` is called with each request of Starlette, and returns the ``User``,
     or None to refuse it; it may be async. ``read_only`` refuses every action, and opens a
     directory read-only. ``hosts``: the values of the header Host that are served, by default all
-    that reach the program. ::
+    that reach the program. ``root_path``: where it is mounted, for a framework that does not say so
+    (Litestar, or a function of one's own). ::
 
         app.mount("/ops", kvstream.console.app("data", auth=user_of))
     """
     if not callable(auth):
         raise InvalidArgument("auth is a function of the request, which returns a User or None")
-    return Console(place, auth, read_only=read_only, hosts=hosts, **options)
+    return Console(place, auth, read_only=read_only, hosts=hosts, root_path=root_path, **options)

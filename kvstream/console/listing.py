@@ -7,6 +7,7 @@ their names.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import islice
 from threading import Lock
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 
 KEPT_S = 5.0
 KEYS_MAX = 10_000
-_INTERNAL = (b":result:", b":notes:", b":history:", b":workflow:", b":tries:", b":index:")
-"""Parts of the names of streams that Jobs keep for single jobs."""
+_INTERNAL = re.compile(
+    rb":(?:result|notes|history|workflow|ended|tagged|after|dependents|workers?):|:ended$"
+)
+"""Parts of the names of streams that Jobs keep beside their queues."""
 _OWN = b"kvstream:"
 PRIORITIES = (b":high", b":low")
 """Ends of the names of streams that are priorities of a queue."""
@@ -72,7 +75,7 @@ def _by_name(key: KeyInfo) -> bytes:
 
 def is_internal(name: bytes) -> bool:
     """Return whether a stream is one that kvstream keeps for itself."""
-    return name.startswith(_OWN) or any(part in name for part in _INTERNAL)
+    return name.startswith(_OWN) or _INTERNAL.search(name) is not None
 
 
 def is_dead(name: bytes) -> bool:

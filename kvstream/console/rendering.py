@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from kvstream.types.ids import StreamID
 from kvstream.version import VERSION
 
 FOLDER = Path(__file__).parent
+_DATA = 50_000
+"""Characters of a result."""
 _DASH = Markup('<span class="none">-</span>')
 
 
@@ -26,11 +29,25 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(version=VERSION, pretty_json=pretty_json)
+    made.globals.update(version=VERSION, pretty_json=pretty_json, arguments=_arguments, show=_plain)
     made.filters.update(
         ago=_ago, count=_count, lasted=_lasted, plural=plural, size=size, text=text, utc=time_of
     )
     return made
+
+
+def _plain(value: Any) -> str:
+    """Return plain data, such as a result, as JSON."""
+    try:
+        return json.dumps(value, default=repr, ensure_ascii=False)[:_DATA]
+    except (ValueError, RecursionError):
+        return repr(value)[:_DATA]
+
+
+def _arguments(job: Any) -> str:
+    """Return the arguments of a job as a call has them."""
+    named = [f"{name}={_plain(value)}" for name, value in (job.kwargs or {}).items()]
+    return ", ".join([*map(_plain, job.args or ()), *named])[:_DATA]
 
 
 def _count(value: int | None) -> str | Markup:

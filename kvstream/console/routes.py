@@ -8,6 +8,8 @@ from kvstream.console.names import name_of, segment_of
 from kvstream.console.pages.dead import dead, dead_stream
 from kvstream.console.pages.entries import entries, entry
 from kvstream.console.pages.group import group
+from kvstream.console.pages.jobs import job, jobs, workers
+from kvstream.console.pages.live import events
 from kvstream.console.pages.login import health, icon, log_in
 from kvstream.console.pages.overview import overview
 from kvstream.console.pages.queues import queue, queues
@@ -36,6 +38,9 @@ ROUTES = [
     Route("/queues/{queue:kvname}", queue),
     Route("/dead", dead),
     Route("/dead/{stream:kvname}", dead_stream),
+    Route("/jobs", jobs),
+    Route("/jobs/{id}", job),
+    Route("/workers", workers),
     Route("/streams", streams),
     Route("/streams/{stream:kvname}", stream),
     Route("/streams/{stream:kvname}/entries", entries),
@@ -43,6 +48,7 @@ ROUTES = [
     Route("/streams/{stream:kvname}/groups/{group:kvname}", group),
     Route("/schedules", schedules),
     Route("/search", search),
+    Route("/events", events),
     Route("/login", log_in),
     Route("/healthz", health),
     Route("/favicon.ico", icon),

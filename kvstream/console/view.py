@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from starlette.requests import Request
 
+    from kvstream.console.applications import Applications
     from kvstream.console.listing import Listing, Listings
     from kvstream.console.places import AnyPlace
     from kvstream.store import Store
@@ -28,6 +29,7 @@ ROWS = 50
 class AnyConsole(Protocol):
     """The console, as its pages see it."""
 
+    applications: Applications
     listings: Listings
     place: AnyPlace
     read_only: bool
@@ -110,6 +112,19 @@ class View:
         """Return a name as a value of a form, as ``name`` reads it."""
         return segment_of(name)
 
+    @property
+    def live(self) -> str | None:
+        """The URL of the messages that renew this page; None for a page that does not change."""
+        if self.request.method != "GET" or self.section in ("do", "search"):
+            return None
+        query = self.request.scope["query_string"].decode("ascii", "replace")
+        return self.url("events", page=self.path + (f"?{query}" if query else ""))
+
+    @staticmethod
+    def raw(name: str) -> bytes:
+        """Return a name as bytes."""
+        return name.encode("utf-8", "surrogateescape")
+
     @staticmethod
     def word(name: bytes) -> str:
         """Return a name as a word of a command line."""
@@ -118,10 +133,10 @@ class View:
     # --- the reply ------------------------------------------------------------------------------
 
     def page(
-        self, template: str, status: int = 200, values: Mapping[str, Any] | None = None, **more: Any
+        self, template: str, code: int = 200, values: Mapping[str, Any] | None = None, **more: Any
     ) -> Response:
         """Return a page from a template."""
-        return HTMLResponse(self.render(template, **(values or {}), **more), status)
+        return HTMLResponse(self.render(template, **(values or {}), **more), code)
 
     def render(self, template: str, **values: Any) -> str:
         names = {"view": self, "now_ms": self.now_ms, **values}

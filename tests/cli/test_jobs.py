@@ -8,7 +8,7 @@ import pytest
 
 from kvstream import Group, Jobs
 from kvstream.cli.json_values import dumps, jsonable
-from kvstream.cli.queues.stored_jobs import StoredJobs
+from kvstream.jobs.stored import StoredJobs
 from tests.cli.program import Program
 from tests.jobs.foreign import ODD, REFUSED
 

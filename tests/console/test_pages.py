@@ -1,6 +1,7 @@
 """Every page of the console: its links, what it shows, and what it costs."""
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvstream import ManualClock, Queue, Store
-from kvstream.console import User, app
+from kvstream.console import User, app, listing
 from kvstream.console.names import name_of, segment_of
 from kvstream.console.routes import ROUTES
 from kvstream.engine.engine import Engine
@@ -39,7 +40,8 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
 
     def counting_run(engine: Engine, *args: Any, **kwargs: Any) -> Any:
         result = run(engine, *args, **kwargs)
-        counted.note(result)
+        if "AnyIO" in threading.current_thread().name:  # not the timers of the store
+            counted.note(result)
         return result
 
     with monkeypatch.context() as patch:
@@ -57,7 +59,7 @@ def test_every_link_leads_to_a_page_and_none_writes(
         pages = Browser(app(copy, auth=lambda _: User("ann", "admin")), root_path).crawl()
     kinds = {route_of(path.removeprefix(root_path)) for path in pages}
     wanted = {route.path for route in ROUTES if "GET" in (route.methods or ())}
-    wanted -= {"/login", "/healthz", "/favicon.ico", "/search", "/events"}
+    wanted -= {"/login", "/healthz", "/favicon.ico", "/search", "/events", "/jobs/{id}"}
     assert {each for each in wanted if not each.startswith("/do/")} <= kinds
     assert len([each for each in kinds if each.startswith("/do/")]) >= 5
     for path, page in pages.items():
@@ -190,12 +192,13 @@ def test_the_cost_of_a_page_does_not_grow(full: Store, monkeypatch: pytest.Monke
         with counting(monkeypatch) as counted:
             reply = browser.get(path)
         # a listing is one call for a thousand keys, which five seconds of all viewers share
-        assert counted.calls <= CALLS_MAX, path
+        assert 0 < counted.calls <= CALLS_MAX, path
         assert counted.rows - len(full.keys()) <= ROWS_MAX, path
         assert len(reply.content) <= BYTES_MAX, (path, len(reply.content))
 
 
 def test_a_listing_is_shared_by_all_viewers(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "KEPT_S", float("inf"))
     console = app(full, auth=lambda _: User("ann"))
     Browser(console).get("/streams?q=nothing")
     with counting(monkeypatch) as counted:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kvstream import Jobs, JobUnknown
-from kvstream.cli.queues.stored_jobs import StoredJobs
 from kvstream.errors import InvalidArgument
 from kvstream.jobs import current_job
+from kvstream.jobs.stored import StoredJobs
 from kvstream.jobs.testing import Testing
 from tests.jobs.conftest import Working
 from tests.jobs.test_workflow_replays import LEASE_S, Mortal

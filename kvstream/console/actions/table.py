@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 from kvstream.console.access import Role, requires
-from kvstream.console.actions import groups, letters, queues, streams
+from kvstream.console.actions import groups, jobs, letters, queues, streams
 from kvstream.console.actions.plan import Planner, run, show
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ ACTIONS: dict[str, tuple[Role, Planner]] = {
     "redrive": (Role.OPERATOR, letters.redrive),
     "cancel-redrive": (Role.OPERATOR, letters.cancel_redrive),
     "delete-letters": (Role.ADMIN, letters.delete_letters),
+    "retry-jobs": (Role.OPERATOR, jobs.retry),
+    "cancel-jobs": (Role.OPERATOR, jobs.cancel),
     "pause": (Role.OPERATOR, queues.pause),
     "resume": (Role.OPERATOR, queues.resume),
     "run-schedule": (Role.OPERATOR, queues.run_schedule),

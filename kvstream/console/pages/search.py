@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from kvstream.console.view import View
 
 FOUND = 50
+_JOB = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+"""The IDs that jobs are given."""
 _SPECIAL = re.compile(rb"[*?\[\]\\]")
 
 
@@ -22,6 +24,8 @@ def search(view: View) -> Response:
     text = view.asked("q").strip()
     if not text:
         return view.go("streams")
+    if _JOB.fullmatch(text):
+        return view.go("jobs", text)
     name = text.encode("utf-8", "surrogateescape")
     if view.store.type(name) == "stream":
         return view.go("streams", name)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from kvstream.cli.tables import printable
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.jobs import Jobs
+from kvstream.jobs.application import Jobs
 from kvstream.jobs.dependents import AFTER, DEPENDENTS
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.log import HISTORY, WORKFLOW, WorkflowLog
@@ -24,6 +23,7 @@ from kvstream.jobs.registry import is_of_registry
 from kvstream.jobs.workflows.handle import WorkflowHandle, is_workflow
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.queue import Queue
+from kvstream.types.formatting import printable
 
 if TYPE_CHECKING:
     from kvstream.store import Store

@@ -1,0 +1,85 @@
+"""Actions on jobs: retry, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kvstream.console.actions.plan import Plan, words
+from kvstream.console.applications import stored_of
+from kvstream.errors import InvalidArgument
+from kvstream.types.formatting import plural
+
+if TYPE_CHECKING:
+    from kvstream.console.view import View
+    from kvstream.jobs import JobHandle
+
+CHANGED_MAX = 100
+"""Jobs that one action changes."""
+
+
+def _ids(view: View, statuses: frozenset[str]) -> tuple[list[str], bool]:
+    """Return the IDs of the jobs that are chosen or meet the filter, and whether there are more."""
+    chosen = view.request.query_params.getlist("id")
+    if chosen:
+        if len(chosen) > CHANGED_MAX:
+            raise InvalidArgument(f"choose at most {CHANGED_MAX} jobs")
+        return list(dict.fromkeys(chosen)), False
+    if not view.asked("all"):
+        raise InvalidArgument("choose jobs, or all of a filter")
+    asked = view.asked("status")
+    page = stored_of(view).find(
+        count=CHANGED_MAX,
+        status=[asked] if asked in statuses else sorted(statuses),
+        task=view.asked("task") or None,
+        tag=view.asked("tag") or None,
+        since=view.asked("since") or None,
+        failed_with=view.asked("text") or None,
+    )
+    return [each.id for each in page.jobs], page.after is not None
+
+
+def _plan(
+    view: View,
+    action: str,
+    text: str,
+    statuses: frozenset[str],
+    change: Callable[[JobHandle[Any]], bool],
+) -> Plan:
+    jobs = stored_of(view)
+    ids, has_more = _ids(view, statuses)
+
+    def run(_: View) -> None:
+        for each in ids:
+            change(jobs.existing(each))
+        view.console.applications.forget()
+
+    more = f" There are more: these are the first {CHANGED_MAX}." if has_more else ""
+    shown = " ".join(ids[:2]) + (f" ... ({len(ids)} IDs)" if len(ids) > 2 else "")
+    return Plan(
+        action=f"{action}-jobs",
+        title=f"{action.capitalize()} {plural(len(ids), 'job')}",
+        text=text.format(plural(len(ids), "job")) + more,
+        target=jobs.name.encode("utf-8", "surrogateescape"),
+        command=words("jobs", action, "--name", jobs.name.encode()) + f" {shown}",
+        run=run,
+        back=view.url("jobs", name=jobs.name, status=view.asked("status")),
+        count=len(ids),
+        is_alone=True,
+        facts={"ids": ids[:20]},
+    )
+
+
+def retry(view: View) -> Plan:
+    """Plan to move failed jobs back to their queues."""
+    text = "This moves {} back to the queue; each is tried as often as a new one."
+    return _plan(view, "retry", text, frozenset({"failed"}), lambda handle: handle.retry())
+
+
+_OPEN = frozenset({"scheduled", "queued", "running", "retrying", "waiting"})
+
+
+def cancel(view: View) -> Plan:
+    """Plan to cancel jobs that have not ended."""
+    text = "This cancels {}. One that runs loses its lease, and its result is refused."
+    return _plan(view, "cancel", text, _OPEN, lambda handle: handle.cancel())

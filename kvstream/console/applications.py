@@ -1,0 +1,59 @@
+"""The applications whose jobs a store has: their names, and how many jobs there are."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from kvstream.jobs.listing.filters import STATUSES
+from kvstream.jobs.stored import StoredJobs
+from kvstream.types.clock import monotonic
+
+if TYPE_CHECKING:
+    from kvstream.jobs.listing.counts import JobCounts
+
+NAME = "jobs"
+"""The name of a Jobs that has been given none."""
+_ENDED = b":ended"
+KEPT_S = 5.0
+
+
+class Applications:
+    """Names and counts, which are kept for five seconds for all viewers."""
+
+    def __init__(self, name: str | None) -> None:
+        """``name``: that of the Jobs which the console shows, if it shows one."""
+        self._name = name
+        self._lock = Lock()
+        self._counts: dict[str, tuple[float, JobCounts]] = {}
+
+    def names(self, view: Any) -> list[str]:
+        """Return the names of the applications in the store, by the streams of ended jobs."""
+        found = [] if self._name is None else [self._name]
+        for key in view.listing.keys:
+            if key.endswith(_ENDED):
+                found.append(key.removesuffix(_ENDED).decode("utf-8", "surrogateescape"))
+        return list(dict.fromkeys(found)) or [NAME]
+
+    def counts(self, jobs: StoredJobs) -> JobCounts:
+        """Return the number of jobs of each status."""
+        with self._lock:
+            taken, counts = self._counts.get(jobs.name, (0.0, None))
+            if counts is None or monotonic() - taken >= KEPT_S:
+                counts = jobs.count()
+                self._counts[jobs.name] = monotonic(), counts
+            return counts
+
+    def forget(self) -> None:
+        """Count anew: something was changed."""
+        with self._lock:
+            self._counts.clear()
+
+
+def stored_of(view: Any) -> StoredJobs:
+    """Return the jobs of the application that the address names, by default the first."""
+    name = view.asked("name") or view.console.applications.names(view)[0]
+    return StoredJobs(view.store, name)
+
+
+__all__ = ["NAME", "STATUSES", "Applications", "stored_of"]

@@ -1,0 +1,117 @@
+"""The jobs of an application: the list by status and task, one job, and its workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvstream.console.access import Role, requires
+from kvstream.console.applications import STATUSES, Applications, stored_of
+from kvstream.console.view import ROWS
+from kvstream.errors import InvalidArgument, KVStreamError, NoSuchKey
+from kvstream.jobs import WorkflowHandle
+from kvstream.types.ids import StreamID, Ticket
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from kvstream.console.view import View
+    from kvstream.jobs import JobHandle
+    from kvstream.jobs.stored import StoredJobs
+
+STEPS, LINES = 200, 100
+"""Steps of a workflow, and lines of its log, that a page shows: the last ones."""
+
+
+@requires(Role.VIEWER)
+def jobs(view: View) -> Response:
+    applications = view.console.applications
+    stored = stored_of(view)
+    status, task, text = (view.asked(name) for name in ("status", "task", "text"))
+    page = stored.find(
+        count=ROWS,
+        after=view.asked("after") or None,
+        status=status or None,
+        task=task or None,
+        tag=view.asked("tag") or None,
+        since=view.asked("since") or None,
+        failed_with=text or None,
+    )
+    counts = applications.counts(stored)
+    return view.page(
+        "jobs.html",
+        name=stored.name,
+        names=applications.names(view),
+        page=page,
+        counts=counts,
+        statuses=STATUSES,
+        status=status,
+        task=task,
+        text=text,
+        tag=view.asked("tag"),
+        since=view.asked("since"),
+    )
+
+
+@requires(Role.VIEWER)
+def job(view: View) -> Response:
+    stored, job_id = stored_of(view), view.request.path_params["id"]
+    handle = handle_of(view, stored, job_id)
+    try:
+        status = handle.status
+    except InvalidArgument:  # only a workflow can have such an ID
+        status = "unknown"
+    if status == "unknown":
+        raise NoSuchKey(
+            f"no job {job_id} of {stored.name} is known: it ended longer ago than its result is "
+            "kept, or another application has it"
+        )
+    is_workflow = isinstance(handle, WorkflowHandle)
+    about = stored.info(handle)
+    return view.page(
+        "job.html",
+        name=stored.name,
+        id=job_id,
+        status=status,
+        error=handle.error,
+        traceback=handle.traceback,
+        progress=handle.progress,
+        lines=handle.log()[-LINES:],
+        steps=handle.steps()[-STEPS:] if isinstance(handle, WorkflowHandle) else None,
+        result=_result(handle) if status == "done" else None,
+        about=about,
+        task=about.task if about else stored.facts(handle).get("task"),
+        is_workflow=is_workflow,
+    )
+
+
+def handle_of(view: View, stored: StoredJobs, job_id: str) -> JobHandle[Any]:
+    """Return the handle of a job; the address may say where its message is."""
+    from kvstream.jobs import JobHandle
+
+    handle, place = stored.handle(job_id), view.asked("at")
+    if not place or isinstance(handle, WorkflowHandle):
+        return handle
+    where = Ticket.parse(place) if place.startswith("@") else StreamID.parse(place)
+    return JobHandle(stored, job_id, None, where)
+
+
+def _result(handle: JobHandle[Any]) -> Any:
+    """Return what a job has returned, as text; an error if it cannot be read."""
+    try:
+        return handle.result(0)
+    except (KVStreamError, TimeoutError) as error:
+        return f"({error})"
+
+
+@requires(Role.VIEWER)
+def workers(view: View) -> Response:
+    stored = stored_of(view)
+    return view.page(
+        "workers.html",
+        name=stored.name,
+        names=view.console.applications.names(view),
+        workers=stored.workers()[:ROWS],
+    )
+
+
+__all__ = ["Applications", "job", "jobs", "workers"]

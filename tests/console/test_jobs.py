@@ -1,0 +1,143 @@
+"""The pages of jobs, on a store in which a worker has run."""
+
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kvstream
+from kvstream import Jobs
+from kvstream.console import User, app, applications, listing
+from kvstream.console.actions.plan import AUDIT
+from kvstream.jobs import Worker, step
+from tests.console.browser import Browser
+from tests.console.test_actions import do
+from tests.console.test_pages import BYTES_MAX, CALLS_MAX, counting
+from tests.patience import until
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    """Jobs that are done, failed, queued and scheduled, and a workflow."""
+    jobs = Jobs(tmp_path_factory.mktemp("jobs") / "s", shared=False, durability="no")
+
+    @jobs.task
+    def add(a: int, b: int) -> dict[str, int]:
+        kvstream.current_job().log("adds <b>")
+        return {"sum": a + b}
+
+    @jobs.task(queue="bank", retries=1, backoff=[0.01])
+    def charge(card: str) -> None:
+        raise ConnectionError(f"the bank has not answered for {card}")
+
+    @jobs.workflow
+    def onboard(user: str) -> str:
+        step(add, 1, 2)
+        return user
+
+    for at in range(4):
+        add.enqueue(at, b=1)
+    for at in range(3):
+        charge.enqueue(f"card-{at}")
+    onboard.enqueue("ann")
+    stop = threading.Event()
+    worker = threading.Thread(target=Worker(jobs, concurrency=2).run, args=(stop,))
+    logging.disable(logging.CRITICAL)
+    try:
+        worker.start()
+        until(lambda: jobs.count(status=["done", "failed"]).total >= 8)
+    finally:
+        stop.set()
+        worker.join()
+        logging.disable(logging.NOTSET)
+    for at in range(5):
+        add.enqueue(at, b=9)
+    add.with_options(delay=3600).enqueue(7, 7)
+    with jobs:
+        yield jobs
+        assert jobs.store.check() == []
+
+
+@pytest.fixture
+def browser(worked: Jobs) -> Browser:
+    return Browser(app(worked, auth=lambda _: User("ann", "admin")))
+
+
+def test_jobs_are_listed_by_status_and_task(browser: Browser) -> None:
+    page = browser.page("/jobs")
+    assert re.search(r"scheduled 1 queued 5 running 0 .* failed 3 cancelled 0", page.text)
+    failed = browser.page("/jobs?status=failed")
+    assert failed.text.count("ConnectionError: the bank has not answered for card-") == 3
+    assert "a=" not in failed.text
+    assert browser.page("/jobs?task=charge&status=done").text.count("No such jobs") == 1
+    assert "card-1" in browser.page("/jobs?text=card-1").text
+    assert "onboard" in browser.page("/jobs?task=onboard").text
+    browser.get("/jobs?status=nonsense", 400)
+    assert "No job has failed" in browser.page("/jobs?name=none&status=failed").text
+
+
+def test_a_job_is_shown_with_what_it_has_done(browser: Browser, worked: Jobs) -> None:
+    (one, *_) = worked.find(status="done", task="add").jobs
+    page = browser.page(f"/jobs/{one.id}")
+    assert '{"sum":' in page.text
+    assert "adds <b>" in page.text
+    (failed, *_) = worked.find(status="failed", count=1).jobs
+    page = browser.page(f"/jobs/{failed.id}")
+    assert "Traceback" in page.text
+    assert "in charge" in page.text
+    assert "card=" in page.text or failed.args[0] in page.text
+    (flow,) = worked.find(task="onboard").jobs
+    page = browser.page(f"/jobs/{flow.id}")
+    assert re.search(r"Steps .* add step done", page.text), page.text
+    browser.get("/jobs/018bcfe5-6800-7000-8000-000000000001", 404)
+    assert browser.get(f"/search?q={one.id}", 303).headers["location"] == f"/jobs/{one.id}"
+
+
+def test_the_overview_names_the_tasks_that_failed(browser: Browser) -> None:
+    text = browser.page("/").text
+    assert "ConnectionError: the bank has not answered for card-" in text
+    assert re.search(r"charge jobs:bank 3", text), text
+    assert "jobs:ended" not in browser.page("/streams").text
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/jobs?status=failed", "/workers", "/jobs?task=add"])
+def test_what_the_pages_of_jobs_cost(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    for module in (listing, applications):  # what all viewers share is read once in five seconds
+        monkeypatch.setattr(module, "KEPT_S", float("inf"))
+    browser.get(path)
+    with counting(monkeypatch) as counted:
+        reply = browser.get(path)
+    assert counted.calls <= CALLS_MAX
+    assert len(reply.content) <= BYTES_MAX
+
+
+def test_failed_jobs_are_retried_and_others_cancelled(browser: Browser, worked: Jobs) -> None:
+    page = do(browser, "/do/retry-jobs?all=1&status=failed&task=charge")
+    assert "moves 3 jobs back to the queue" in page.text
+    assert worked.count(status="failed").total == 0
+    ids = [each.id for each in worked.find(status="queued", task="charge").jobs]
+    assert len(ids) == 3
+    chosen = "&".join(f"id={each}" for each in ids[:2])
+    assert "cancels 2 jobs" in do(browser, f"/do/cancel-jobs?{chosen}").text
+    assert worked.count(status="cancelled").total == 2
+    browser.get("/do/cancel-jobs", 400)
+    audit = [each.fields for each in worked.store.stream(AUDIT).range()]
+    assert [(each[b"what"], each[b"count"]) for each in audit] == [
+        (b"retry-jobs", b"3"),
+        (b"cancel-jobs", b"2"),
+    ]
+
+
+def test_the_place_may_be_a_directory_of_jobs(worked: Jobs, tmp_path: Path) -> None:
+    worked.store.checkpoint(tmp_path / "copy")
+    console = app(tmp_path / "copy", auth=lambda _: User("ann"))
+    try:
+        assert "onboard" in Browser(console).page("/jobs").text
+        assert "sign of life" in Browser(console).page("/workers?name=other").text
+    finally:
+        console.close()
