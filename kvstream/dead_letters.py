@@ -6,10 +6,12 @@ letters may be that of several queues. One redrive at a time moves letters of a 
 
 from __future__ import annotations
 
-from typing import Any, Generic
+import re
+from datetime import UTC, datetime
+from typing import Any, Generic, NamedTuple
 
-from kvstream.engine.coerce import Name, name_bytes, optional
-from kvstream.engine.decoding import Decoder, dead_letter_of
+from kvstream.engine.coerce import Name, at_least_1, name_bytes, optional
+from kvstream.engine.decoding import BYTES, Decoder, dead_letter_of
 from kvstream.engine.interface import AnyEngine
 from kvstream.engine.queue_arguments import Rate, field_and_value, rate_of
 from kvstream.layout.values import FieldPart
@@ -17,8 +19,41 @@ from kvstream.operations.queues import redrive
 from kvstream.operations.queues.redrive import Job
 from kvstream.stream import Stream
 from kvstream.surface import Public
-from kvstream.types.ids import BoundLike, IDLike, StreamID
+from kvstream.types.ids import MAX_ID, MIN_ID, BoundLike, IDLike, StreamID
 from kvstream.types.records import DeadLetter, RedriveInfo, S
+
+GROUPED_MAX = 20_000
+"""Dead letters that one call groups, by default."""
+ERRORS_MAX = 1000
+"""Errors that one call tells apart; what is left over is one group more."""
+_ERROR_LENGTH = 200
+"""Characters of an error that tell it from others."""
+_SLICE = 1000
+_OTHERS = "(other errors)"
+_VARIES = re.compile(r"""'[^']*'|"[^"]*"|\b0x[0-9a-fA-F]+\b|\b[0-9a-fA-F-]{16,}\b|\d+""")
+"""What differs between errors that are alike: quoted text, addresses, IDs, numbers."""
+
+
+class ErrorGroup(NamedTuple):
+    """Dead letters with one error."""
+
+    error: str
+    """The first line; quoted text and numbers are left out, as in ``KeyError: '…'``."""
+    number: int
+    first: datetime
+    last: datetime
+    example: StreamID
+    """The ID of the last of these dead letters."""
+
+
+class ErrorGroups(NamedTuple):
+    """The errors of dead letters, the most frequent first."""
+
+    groups: list[ErrorGroup]
+    looked: int
+    """Dead letters that were looked at, the newest ones."""
+    after: StreamID | None
+    """What to give as ``after`` for older ones; None: there are none."""
 
 
 class DeadLetters(Public, Generic[S]):
@@ -41,6 +76,31 @@ class DeadLetters(Public, Generic[S]):
         """
         entries = self.dead_stream().range(start, end, count)
         return [letter for entry in entries if (letter := dead_letter_of(entry)) is not None]
+
+    def dead_by_error(
+        self, *, count: int = GROUPED_MAX, after: IDLike | None = None
+    ) -> ErrorGroups:
+        """Group the newest dead letters by their errors: class and first line.
+
+        At most ``count`` are looked at. ``after`` goes on with those before an ID. ::
+
+            for group in queue.dead_by_error().groups:
+                print(group.number, group.error, group.example)
+        """
+        letters = Stream(self._engine, self.dead_stream()._name, BYTES)
+        left, found, looked = at_least_1(count, "count"), dict[str, list[Any]](), 0
+        last = MAX_ID if after is None else StreamID.parse(after).previous()
+        while left:
+            page = letters.revrange(last, count=min(left, _SLICE))
+            for entry in page:
+                if (error := entry.fields.get(b"dead:error")) is not None:
+                    _count_error(found, error, entry.id)
+            looked, left = looked + len(page), left - len(page)
+            if not page or page[-1].id == MIN_ID:
+                return ErrorGroups(_groups(found), looked, None)
+            last = page[-1].id.previous()
+        is_all = not letters.revrange(last, count=1)
+        return ErrorGroups(_groups(found), looked, None if is_all else last.next())
 
     def redrive(
         self,
@@ -86,3 +146,39 @@ class DeadLetters(Public, Generic[S]):
 
 def _letter_id(letter: Any) -> StreamID:
     return letter.id if isinstance(letter, DeadLetter) else StreamID.parse(letter)
+
+
+def pattern_of(error: bytes) -> str:
+    """Return what an error has in common with others of its kind."""
+    line = error[: 4 * _ERROR_LENGTH].decode("utf-8", "replace").strip().partition("\n")[0]
+    return _VARIES.sub(_shown, line[:_ERROR_LENGTH])
+
+
+def _shown(match: re.Match[str]) -> str:
+    quote = match[0][0]
+    return f"{quote}…{quote}" if quote in "'\"" else "N"
+
+
+def _count_error(found: dict[str, list[Any]], error: bytes, eid: StreamID) -> None:
+    """Count an error of a dead letter that is older than those before."""
+    pattern = pattern_of(error)
+    if pattern not in found and len(found) >= ERRORS_MAX:
+        pattern = _OTHERS
+    counted = found.setdefault(pattern, [0, eid, eid])
+    counted[0] += 1
+    counted[2] = eid
+
+
+def _groups(found: dict[str, list[Any]]) -> list[ErrorGroup]:
+    groups = [
+        ErrorGroup(error, count, _time(first), _time(last), last)
+        for error, (count, last, first) in found.items()
+    ]
+    return sorted(groups, key=lambda group: -group.number)
+
+
+def _time(eid: StreamID) -> datetime:
+    return datetime.fromtimestamp(min(eid.ms, _YEAR_9999_MS) / 1000, UTC)
+
+
+_YEAR_9999_MS = 253_402_300_799_000

@@ -13,6 +13,7 @@ from kvstream.cli.exit_codes import fail_for_missing, fail_unless
 from kvstream.cli.json_values import fields_json, jsonable
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
+    ID,
     Count,
     Field,
     Name,
@@ -26,6 +27,7 @@ from kvstream.cli.queues.policy import Rate, choose_group, group_option
 from kvstream.cli.queues.queue import is_of_dead_letters, is_queue, queue_of
 from kvstream.cli.session import Session
 from kvstream.cli.tables import (
+    TIME_WIDTH,
     Column,
     count_column,
     id_columns,
@@ -166,12 +168,18 @@ where_option = click.option(
 
 @dead.command(
     "ls",
-    epilog=example("kvstream dead ls emails", "kvstream dead ls emails --where dead:reason=fatal"),
+    epilog=example(
+        "kvstream dead ls emails",
+        "kvstream dead ls emails --where dead:reason=fatal",
+        "kvstream dead ls emails --by-error",
+    ),
 )
 @stream_argument
 @group_option
 @where_option
-@click.option("--count", "-n", type=Count(1), metavar="N", help="Show at most N.")
+@click.option("--count", "-n", type=Count(1), metavar="N", help="Show, or group, at most N.")
+@click.option("--by-error", is_flag=True, help="Group the newest 20,000 by their errors.")
+@click.option("--after", type=ID(), metavar="ID", help="With --by-error: only older ones.")
 @output_options
 def list_dead(
     session: Session,
@@ -181,11 +189,22 @@ def list_dead(
     group: bytes | None,
     where: tuple[bytes, bytes] | None,
     count: int | None,
+    by_error: bool,
+    after: str | None,
 ) -> None:
     """List dead letters, oldest first, with their errors.
 
+    With --by-error each error is shown once, with its number, the most frequent first; quoted text
+    and numbers in it do not count. If there are older dead letters, stderr has the ID for --after.
     The exit code is 1 if --where selects none.
     """
+    if by_error:
+        if where is not None:
+            raise click.UsageError("--by-error groups all: it goes with no --where")
+        _list_errors(session, out, stream, group, count, after)
+        return
+    if after is not None:
+        raise click.UsageError("--after is for --by-error")
     with session.reading() as store:
         key = _key_for_list(store, stream, group)
         letters = map(_row, store.stream(key).scan())
@@ -193,6 +212,44 @@ def list_dead(
         rows = map(_json, chosen) if out.for_programs else chosen
         shown = out.table(_LS, rows, nothing="no dead letters")
     fail_unless(shown or where is None)
+
+
+_ERRORS = (
+    count_column("count"),
+    Column("error", "error", lambda error: printable(error) or "-", wraps=True),
+    Column("first", "first_ms", time_of, width=TIME_WIDTH, spare=True),
+    Column("last", "last_ms", time_of, width=TIME_WIDTH, spare=True),
+    Column("example", "example", str),
+)
+
+
+def _list_errors(
+    session: Session,
+    out: Output,
+    stream: bytes,
+    group: bytes | None,
+    count: int | None,
+    after: str | None,
+) -> None:
+    """Show the errors of dead letters, each with its number."""
+    with session.reading() as store:
+        queue = queue_of(store, stream, dead_letter=_key_for_list(store, stream, group))
+        options = {"count": count} if count is not None else {}
+        found = queue.dead_by_error(after=after, **options)
+    rows = (
+        {
+            "count": each.number,
+            "error": each.error,
+            "first_ms": round(each.first.timestamp() * 1000),
+            "last_ms": round(each.last.timestamp() * 1000),
+            "example": str(each.example),
+        }
+        for each in found.groups
+    )
+    out.table(_ERRORS, rows, nothing="no dead letters")
+    if found.after is not None:
+        looked = plural(found.looked, "dead letter")
+        click.echo(f"looked at the newest {looked}; go on with --after {found.after}", err=True)
 
 
 @dead.command(epilog=example("kvstream dead show emails 1700000006000-0"))

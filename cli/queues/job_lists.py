@@ -162,7 +162,7 @@ def list_jobs(
     failed or cancelled. Its time is that of its end, or of its way into the queue. Scheduled jobs
     come after all others, the next one first, then those that wait.
 
-    Ended jobs are found by status, task and tag, others in their queues. A page looks at 20,000
+    Ended jobs are found by status, task and tag, others in their queues. A page looks at 10,000
     entries at most. If there are more, stderr has the cursor for --after.
     """
     from kvstream.jobs.stored import StoredJobs
@@ -186,7 +186,7 @@ def count_jobs(session: Session, out: Output, /, name: str, **criteria: Any) -> 
     """Count jobs, by status.
 
     Numbers of ended jobs are kept by task and status. Where no index answers, jobs are counted one
-    by one, up to 20,000 entries of each status; then there may be more, and JSON has at_least.
+    by one, up to 10,000 entries of each status; then there may be more, and JSON has at_least.
     """
     from kvstream.jobs.stored import StoredJobs
 

@@ -508,6 +508,7 @@ class AsyncQueue(_AsyncProxy[Queue[S]], Generic[S]):
     put_many = _wrap_call(Queue[S].put_many)
     redrive = _wrap_call(Queue[S].redrive)
     redrive_status = _wrap_call(Queue[S].redrive_status)
+    dead_by_error = _wrap_call(Queue[S].dead_by_error)
     resume = _wrap_call(Queue[S].resume)
 
 

@@ -251,6 +251,17 @@ def test_dead_ls_and_show_have_the_reason(emails: Program) -> None:
     assert rows[0]["at"] == 1_700_000_006_000
     assert emails.json("dead", "ls", "emails:dead") == rows
     assert emails.json("dead", "ls", "emails", "--count", "1") == rows[:1]
+    groups = emails.json("dead", "ls", "emails", "--by-error")
+    assert sum(group["count"] for group in groups) == len(rows)
+    newest = emails("dead", "ls", "emails", "--by-error", "--count", "1", "--json")
+    assert (
+        newest.stderr
+        == f"looked at the newest 1 dead letter; go on with --after {rows[-1]['id']}\n"
+    )
+    older = emails.json("dead", "ls", "emails", "--by-error", "--after", rows[-1]["id"])
+    assert [group["example"] for group in older] == [row["id"] for row in rows[-2::-1]]
+    emails("dead", "ls", "emails", "--by-error", "--where", "a=b", code=2)
+    emails("dead", "ls", "emails", "--after", "1-1", code=2)
     lines = emails.lines("dead", "show", "emails", ANN)
     assert "error       ConnectionError: no such host" in lines
     assert "fields      to=ann" in lines

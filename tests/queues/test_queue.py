@@ -864,3 +864,40 @@ def test_a_group_with_a_policy_does_not_keep_a_queue_from_its_rule(place: str) -
         Queue(store, "events").put({"n": 1})
         rules = [store.stream(name).retention() for name in ("put", "got", "events")]
         assert rules == [kvstream.Retention(acked=True), kvstream.Retention(acked=True), None]
+
+
+def test_dead_letters_are_grouped_by_their_errors(place: str) -> None:
+    with two(place) as (ann, _):
+        assert ann.dead_by_error() == ([], 0, None)
+        errors = ["KeyError: 'a'", "KeyError: 'b'\nmore", "TimeoutError: after 30 s", "", "x" * 900]
+        for error in errors:
+            ann.put({"n": 1})
+            the(ann.get()).nack(fatal=True, error=error)
+        found = ann.dead_by_error()
+        assert [(each.error, each.number) for each in found.groups] == [
+            ("KeyError: '…'", 2),
+            ("x" * 200, 1),
+            ("", 1),
+            ("TimeoutError: after N s", 1),
+        ]
+        first, last = found.groups[0].first, found.groups[0].last
+        assert first <= last <= datetime.now(UTC) + timedelta(minutes=1)
+        letters = ann.dead()
+        assert found.groups[0].example == letters[1].id
+        assert (found.looked, found.after) == (5, None)
+        newest = ann.dead_by_error(count=3)
+        assert (newest.looked, newest.after) == (3, letters[2].id)
+        older = ann.dead_by_error(after=newest.after)
+        assert ([each.number for each in older.groups], older.after) == ([2], None)
+
+
+def test_errors_beyond_a_bound_are_counted_together(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstream.dead_letters.ERRORS_MAX", 1)
+    with two(place) as (ann, _):
+        for error in "abc":
+            ann.put({"n": 1})
+            the(ann.get()).nack(fatal=True, error=error)
+        found = ann.dead_by_error().groups
+        assert [(each.error, each.number) for each in found] == [("(other errors)", 2), ("c", 1)]

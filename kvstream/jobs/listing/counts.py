@@ -29,7 +29,7 @@ from kvstream.jobs.listing.sources import dead_streams, queue_streams
 from kvstream.stream import Stream
 from kvstream.types.ids import MAX_ID, MIN_ID
 
-COUNTED_MAX = 20_000
+COUNTED_MAX = 10_000
 """Jobs of one status that are counted one by one."""
 
 

@@ -51,7 +51,7 @@ class Listing:
         into its queue: a datetime, a timedelta before now, or text such as ``"now-1h"``.
         ``failed_with``: failed jobs whose error has this text. Delayed jobs come behind all others.
 
-        ``after`` is the cursor of the page before. A page looks at 20,000 entries at most: with
+        ``after`` is the cursor of the page before. A page looks at 10,000 entries at most: with
         criteria that no index answers it may have less than ``count`` jobs and a cursor to go on
         with. ::
 

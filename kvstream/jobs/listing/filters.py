@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, TypedDict
 
@@ -72,6 +72,19 @@ class JobFilter(NamedTuple):
     def has_details(self) -> bool:
         """Whether more is asked for than an index has: status, task and time."""
         return (self.tag, self.key, self.error) != (None, None, None)
+
+    def may_admit(self, fields: Mapping[bytes, bytes], error: bytes) -> bool:
+        """Return whether stored fields may be those of a job that is asked for.
+
+        It decodes nothing: most entries that a page looks at are of other jobs. ``error`` names the
+        field of the error.
+        """
+        return (
+            (self.key is None or fields.get(b"key") == self.key.encode())
+            and (self.tag is None or self.tag.encode() in fields.get(b"tags", b""))
+            and (self.task is None or fields.get(b"task", self.task.encode()) == self.task.encode())
+            and (self.error is None or self.error.encode() in fields.get(error, b""))
+        )
 
     def admits(self, job: JobInfo) -> bool:
         """Return whether a job is asked for."""

@@ -27,7 +27,7 @@ from kvstream.jobs.listing.sources import (
 )
 from kvstream.types.ids import MIN_ID, StreamID, Ticket
 
-LOOK_MAX = 20_000
+LOOK_MAX = 10_000
 """Entries that one page looks at: some tens of milliseconds."""
 SLICE_MIN, SLICE_MAX = 8, 1000
 """Entries that are read at once from one stream."""

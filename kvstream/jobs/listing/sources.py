@@ -60,11 +60,13 @@ def sources_of(jobs: AnyJobs, wanted: JobFilter) -> list[Source]:
     found: list[Source] = []
     outcomes = wanted.statuses.intersection(ENDED)
     if outcomes and wanted.tag is not None:
-        found.append(TaggedSource(jobs, wanted.tag))
+        found.append(TaggedSource(jobs, wanted, wanted.tag))
     elif outcomes:
-        found += [EndedSource(jobs, *each) for each in jobs.ended.streams(outcomes, wanted.task)]
+        found += [
+            EndedSource(jobs, wanted, *each) for each in jobs.ended.streams(outcomes, wanted.task)
+        ]
     if FAILED in outcomes:
-        found += [LetterSource(stream) for stream in dead_streams(jobs)]
+        found += [LetterSource(stream, wanted) for stream in dead_streams(jobs)]
     if wanted.statuses.intersection(IN_QUEUE):
         found += [QueueSource(jobs, stream, wanted) for stream in queue_streams(jobs, wanted.task)]
     return found
@@ -94,7 +96,8 @@ def text_key(stream: Stream) -> str:
 class EndedSource:
     """The jobs of one task that have ended in one way."""
 
-    def __init__(self, jobs: AnyJobs, status: str, task: str) -> None:
+    def __init__(self, jobs: AnyJobs, wanted: JobFilter, status: str, task: str) -> None:
+        self._wanted = wanted
         self.key = jobs.ended.key(status, task)
         self._jobs, self._status, self._task = jobs, status, task
         self._stream = jobs.store.stream(self.key)
@@ -103,13 +106,16 @@ class EndedSource:
         return [(entry.id, self._info(entry)) for entry in _slice(self._stream, last, count)]
 
     def _info(self, entry: Entry[bytes]) -> JobInfo | None:
+        if not self._wanted.may_admit(entry.fields, ended.ERROR):
+            return None
         return _ended_info(self._jobs, entry, self._status, self._task, self.key)
 
 
 class TaggedSource:
     """The ended jobs that have a tag."""
 
-    def __init__(self, jobs: AnyJobs, tag: str) -> None:
+    def __init__(self, jobs: AnyJobs, wanted: JobFilter, tag: str) -> None:
+        self._wanted = wanted
         self.key = jobs.ended.tag_key(tag)
         self._jobs, self._stream = jobs, jobs.store.stream(self.key)
 
@@ -117,6 +123,8 @@ class TaggedSource:
         return [(entry.id, self._info(entry)) for entry in _slice(self._stream, last, count)]
 
     def _info(self, entry: Entry[bytes]) -> JobInfo | None:
+        if not self._wanted.may_admit(entry.fields, ended.ERROR):
+            return None
         status, task = _text(entry.fields.get(ended.STATUS)), _text(entry.fields.get(ended.TASK))
         return _ended_info(self._jobs, entry, status or "", task or "", self.key)
 
@@ -124,14 +132,16 @@ class TaggedSource:
 class LetterSource:
     """The failed jobs in a stream of dead letters."""
 
-    def __init__(self, stream: Stream) -> None:
-        self.key, self._stream = text_key(stream), stream
+    def __init__(self, stream: Stream, wanted: JobFilter) -> None:
+        self.key, self._stream, self._wanted = text_key(stream), stream, wanted
 
     def read(self, last: StreamID, count: int) -> list[Row]:
         return [(entry.id, self._info(entry)) for entry in _slice(self._stream, last, count)]
 
     def _info(self, entry: Entry[bytes]) -> JobInfo | None:
         fields = entry.fields
+        if not self._wanted.may_admit(fields, b"dead:error"):
+            return None
         info = info_of(fields, entry.id, FAILED, self.key)
         if info is None:
             return None
@@ -149,7 +159,7 @@ class QueueSource:
     def __init__(self, jobs: AnyJobs, stream: Stream, wanted: JobFilter) -> None:
         self.key, self._stream = text_key(stream), stream
         self._group = stream.group(jobs.group)
-        self._statuses = wanted.statuses
+        self._statuses, self._wanted = wanted.statuses, wanted
         self._group_name = jobs.group.encode()
         self._top: StreamID | None = None
         """The last ID that may have a job that is asked for."""
@@ -182,7 +192,7 @@ class QueueSource:
 
     def _info(self, entry: Entry[bytes], pending: PendingEntry | None) -> JobInfo | None:
         status = state_of(pending)
-        if status not in self._statuses:
+        if status not in self._statuses or not self._wanted.may_admit(entry.fields, b"error"):
             return None
         info = info_of(entry.fields, entry.id, status, self.key)
         tries = 0 if pending is None else pending.deliveries
