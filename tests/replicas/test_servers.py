@@ -273,6 +273,22 @@ def test_a_killed_link_goes_on_without_a_copy(primary: Node, replica: Node) -> N
     wait_equal(primary, replica)
 
 
+def test_the_user_of_a_replica_needs_few_rights(primary: Node, tmp_path: Path) -> None:
+    with primary.asker() as asker:
+        rights = "-@all +kvstream.sync +replconf +ping"
+        assert asker.ask(f"ACL SETUSER copier on >secret {rights}") == b"OK"
+    node = Node(tmp_path / "other")
+    try:
+        with node.asker() as asker:
+            assert asker.ask("CONFIG SET masteruser copier masterauth secret") == b"OK"
+            assert asker.ask(f"REPLICAOF 127.0.0.1 {primary.port}") == b"OK"
+        wait_linked(node)
+        assert primary.client().xadd("orders", {"n": 1})
+        assert primary.client().wait(1, 60_000) == 1
+    finally:
+        node.end()
+
+
 def test_a_redis_is_no_replica(primary: Node) -> None:
     with primary.asker() as asker:
         assert asker.ask("REPLCONF listening-port 6379 capa eof capa psync2") == b"OK"
