@@ -372,6 +372,8 @@ class StepFailed(JobFailed):
     """The name of the step or of the child's task."""
     error = ""
     """Its last exception, as ``"ValueError: text"``."""
+    _event: object = None
+    """The event of the history that has it."""
 
 
 class NonDeterministic(JobError):

@@ -387,11 +387,11 @@ class Task(Public, Generic[P, R_co]):
         """Return the job of a call whose arguments are packed, before it is enqueued."""
         return self._new_job(packed, key, None)
 
-    def put_child(self, job: Job, options: Mapping[str, Any]) -> None:
-        """Put a child of a workflow into the queue, in the open transaction."""
+    def put_child(self, job: Job, options: Mapping[str, Any]) -> Any:
+        """Put a child of a workflow into the queue, in the open transaction; return its place."""
         when = {name: options[name] for name in WHEN if options.get(name) is not None}
         priority = options.get("priority") or self.default_priority
-        self.jobs.queue_of(self).put(job.fields(), priority=priority, **when)
+        return self.jobs.queue_of(self).put(job.fields(), priority=priority, **when)
 
     def new_job(
         self,

@@ -51,14 +51,15 @@ def test_workflows_of_killed_workers_end_once(program: Program) -> None:
         for child in children:
             child.start()
         for each in range(rounds(ROUNDS)):
+            begun = len(program.said())
             numbers = range(each * WORKFLOWS, (each + 1) * WORKFLOWS)
-            begun = [(n, program.tasks["order"].enqueue(n)) for n in numbers]
+            orders = [(n, program.tasks["order"].enqueue(n)) for n in numbers]
             async_ones = [(n, program.tasks["order_async"].enqueue(1000 + n)) for n in numbers]
-            for n, handle in begun + async_ones:
+            for n, handle in orders + async_ones:
                 assert handle.send("go", n)
-            handles += begun
+            handles += orders
             others += async_ones
-            kill_one(program, children, chance)
+            kill_one(program, children, chance, begun)
         for n, handle in handles:
             assert handle.result(2 * PATIENCE_S) == [
                 *(f"{n} begins", f"{n} first", f"{n} child 0", f"{n} child 1", n),
@@ -74,10 +75,9 @@ def test_workflows_of_killed_workers_end_once(program: Program) -> None:
     check(program, [handle for _, handle in [*handles, *others]], len(handles))
 
 
-def kill_one(program: Program, children: list[Child], chance: random.Random) -> None:
-    """Kill a worker shortly after something was done."""
+def kill_one(program: Program, children: list[Child], chance: random.Random, begun: int) -> None:
+    """Kill a worker shortly after more lines than ``begun`` were said."""
     victim = chance.choice(children)
-    begun = len(program.said())
     until(lambda: len(program.said()) > begun)
     time.sleep(chance.uniform(0, 0.2))
     assert victim.process is not None

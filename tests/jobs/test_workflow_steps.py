@@ -17,12 +17,15 @@ from kvstream.jobs import (
     Middleware,
     StepFailed,
     current_job,
+    gather,
     on_failure,
     patched,
     publish,
     step,
+    uuid4,
     wait_for,
 )
+from kvstream.jobs.history.cache import LONG
 from kvstream.jobs.testing import Testing
 from tests.patience import PATIENCE_S
 
@@ -314,3 +317,102 @@ def test_middleware_sees_no_end_of_a_run_that_could_not_begin(jobs: Jobs, testin
     engine._commit = fail
     testing.run()
     assert (handle.result(), seen, len(testing.ran)) == (5, ["before"], 2)
+
+
+def test_a_retry_goes_back_to_the_failure_that_has_left_the_function(
+    jobs: Jobs, testing: Testing
+) -> None:
+    did, broken = list[str](), {"caught", "child", "wrapped"}
+
+    def act(what: str) -> str:
+        did.append(what)
+        if what in broken:
+            raise ValueError("broken")
+        return what
+
+    @jobs.task
+    def child(what: str) -> str:
+        return act(what)
+
+    @jobs.workflow
+    def flow() -> str:
+        with suppress(StepFailed):
+            step(act, "caught")
+        with suppress(StepFailed):
+            child.run("child")
+        try:
+            return step(act, "wrapped")
+        except StepFailed as error:
+            raise RuntimeError("of my own") from error
+
+    handle = flow.enqueue()
+    assert handle.error == "RuntimeError: of my own"
+    did.clear()
+    broken.clear()
+    assert handle.retry()
+    assert (handle.result(), did) == ("wrapped", ["wrapped"])
+
+
+def test_a_retry_goes_back_to_a_child_whose_failure_has_left_the_function(
+    jobs: Jobs, testing: Testing
+) -> None:
+    did, broken = list[int](), {1}
+
+    @jobs.task
+    def child(n: int) -> int:
+        did.append(n)
+        if n in broken:
+            raise ValueError("broken")
+        return n
+
+    @jobs.workflow
+    def flow() -> list[int]:
+        return list(gather([child.start(n) for n in range(3)]))
+
+    handle = flow.enqueue()
+    assert handle.status == "failed"
+    did.clear()
+    broken.clear()
+    assert handle.retry()
+    assert (handle.result(), did) == ([0, 1, 2], [1, 2])
+
+
+def test_a_long_history_that_is_kept_in_memory_is_read_on_by_each_wake(
+    jobs: Jobs, testing: Testing
+) -> None:
+    @jobs.workflow
+    def flow() -> list[str]:
+        seen = [str(uuid4()) for _ in range(2 * LONG)]
+        heard = [wait_for("go") for _ in range(3)]
+        assert len(set(seen)) == 2 * LONG
+        return heard
+
+    for turn in range(2):  # the second has the ID of the first
+        handle = flow.with_options(id="long").enqueue()
+        for n in range(3):
+            handle.send("go", f"{turn} {n}")
+        assert handle.result() == [f"{turn} {n}" for n in range(3)]
+        jobs.store.delete("jobs:workflow:long", "jobs:history:long", "jobs:result:long")
+        testing.turn(1)
+
+
+def test_a_cancelled_parent_finds_its_children_by_their_places(
+    jobs: Jobs, testing: Testing
+) -> None:
+    @jobs.task
+    def child(n: int) -> int:
+        return n
+
+    @jobs.workflow
+    def flow() -> None:
+        gather([child.with_options(delay=60).start(1), child.with_options(delay=120).start(2)])
+
+    handle = flow.enqueue()
+    testing.turn(1)
+    entries = jobs.store.stream(f"jobs:history:{handle.id}").range()
+    where = [each.fields[b"where"] for each in entries if each.fields[b"event"] == b"child"]
+    assert [each[:1] for each in where] == [b"@", b"@"]
+    assert handle.cancel()
+    assert {jobs.handle(each.fields[b"child"].decode()).status for each in entries[1:3]} == {
+        "cancelled"
+    }

@@ -165,4 +165,5 @@ def step_failed(name: str, event: Event) -> StepFailed:
     text = event.text("error") or event.text("status")
     failed = StepFailed(f"{name}: {text}")
     failed.step, failed.error, failed.traceback = name, text, event.text("traceback")
+    failed._event = event
     return failed

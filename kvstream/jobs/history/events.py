@@ -12,24 +12,25 @@ became of it::
     wait       seq name [until]                 a wait for a signal begins
     received   seq [signal]                     and ends: by the signal of that ID, or its timeout
     signal     name value                       of ``send``
-    child      seq name digest child            a child with that ID is started
+    child      seq name digest child [where]    a child is started: its ID, and that of its message
     ended      child status (result | error traceback)
     value      seq name result                  of now, uuid4 and random
     published  [seq] name value
     patched    name
-    failing    seq error traceback              the function has failed, and its steps are undone
+    failing    seq error traceback [cause]      the function has failed, and its steps are undone
     retried    to                               calls from that seq on are forgotten
-    done | failed error traceback | cancelled   the last event
+    done | failed error traceback [cause] | cancelled    the last event
 
 Values are in the format that the field ``format`` names, JSON without it. Times are Unix
 milliseconds. The step that undoes another one has the prefix ``undo:``, and ``of`` is the seq of
-the last call before ``on_failure``. This module does no input or output.
+the last call before ``on_failure``, and ``cause`` that of the step or child whose failure has left
+the function. This module does no input or output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from kvstream.errors import InvalidArgument, show
@@ -116,6 +117,8 @@ class Call:
     from_ms: int = 0
     ended_ms: int = 0
     child: str = ""
+    where: str = ""
+    """The ID or ticket of the child's message, if that is known."""
     of: int = 0
 
     @property
@@ -153,7 +156,7 @@ class History:
 
     @property
     def last_seq(self) -> int:
-        return max(self.calls, default=0)
+        return next(reversed(self.calls), 0)
 
     def read(self, entries: Iterable[Entry[bytes]]) -> History:
         """Take all events of a stream."""
@@ -210,7 +213,8 @@ class History:
             call.from_ms = event.number("from") or event.id.ms
         call.event, call.ended_ms = event, event.id.ms
         call.until_ms = event.number("until") if "until" in event.fields else None
-        call.child, call.of = event.text("child"), event.number("of")
+        call.child, call.where = event.text("child"), event.text("where")
+        call.of = event.number("of")
         if event.kind == TRIED:
             call.tries += 1
         elif kind == STEP:
@@ -244,32 +248,55 @@ class History:
         """Return the first signal of a name that no wait has received."""
         return next(iter(self.signals.get(name, {}).values()), None)
 
-    def open_children(self) -> list[str]:
-        """Return the IDs of the children that have been started and not ended."""
-        started = [call.child for call in self.calls.values() if call.kind == CHILD]
-        return [child for child in started if child not in self.children]
+    def open_children(self) -> list[Call]:
+        """Return the calls of the children that have been started and not ended."""
+        started = [call for call in self.calls.values() if call.kind == CHILD]
+        return [call for call in started if call.child not in self.children]
+
+    def copy(self) -> History:
+        """Return a history that changes by itself."""
+        return replace(
+            self,
+            calls={seq: replace(call) for seq, call in self.calls.items()},
+            signals={name: dict(waiting) for name, waiting in self.signals.items()},
+            children=dict(self.children),
+            patches=set(self.patches),
+            published=dict(self.published),
+            _taken=dict(self._taken),
+        )
 
     def retry_seq(self, from_step: str | None) -> int | None:
         """Return the seq from which a failed workflow goes on; None if no step has that name.
 
-        By default it is that of the first step or child that failed or was undone. Without one, the
-        workflow goes on where its own code, or its last wait, has failed.
+        By default it is that of the step or child whose failure has left the function, or of the
+        first that was undone. Without one, the workflow goes on where its own code, or its last
+        wait, has failed.
         """
         if from_step is not None:
             named = (seq for seq, call in self.calls.items() if call.name == from_step)
             return min(named, default=None)
         steps = [(seq, call) for seq, call in self.calls.items() if call.kind in (STEP, CHILD)]
         undone = [max(1, call.of) for _, call in steps if call.name.startswith(UNDO)]
-        failed = [seq for seq, call in steps if not undone and self._has_failed(call)]
-        if undone or failed:
-            return min(undone + failed)
+        cause = 0 if self.end is None else self.end.number("cause")
+        if undone or cause:
+            return min([*undone, *([cause] if cause else [])])
         last = self.calls.get(self.last_seq)
         is_last = last is not None and (last.kind == FAILING or last.status == FAILED)
         return self.last_seq + (not is_last)
 
-    def _has_failed(self, call: Call) -> bool:
-        ended = self.children.get(call.child) if call.kind == CHILD else None
-        return call.status == FAILED or (ended is not None and ended.text("status") != DONE)
+    def cause_of(self, error: BaseException | None) -> int:
+        """Return the seq of the step or child whose failure is, or has led to, an error; or 0."""
+        seen: set[int] = set()
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
+            event = getattr(error, "_event", None)
+            if isinstance(event, Event) and event.kind == STEP:
+                return event.number("seq")
+            if isinstance(event, Event):
+                child = event.text("child")
+                return next((seq for seq, call in self.calls.items() if call.child == child), 0)
+            error = error.__cause__ or error.__context__
+        return 0
 
     def step_names(self) -> list[str]:
         """Return the names of steps and children, in order."""

@@ -197,7 +197,8 @@ class WorkflowLog:
         state.status, state.generation = status, state.generation + 1
         self.write(state, self.store.now_ms() + state.ttl_ms)
         if not is_recorded:
-            self.record(state, status, outcome)
+            kept = {name: value for name, value in outcome.items() if name != "cause"}
+            self.record(state, status, kept)
         job = Job(self.id, state.task, NO_ARGUMENTS, enqueued_ms=state.at_ms, generation=0)
         self.jobs.note_end(job, status, str(outcome.get("error", "")))
         self.store.expire(self.stream.key, state.ttl_ms / 1000)
@@ -207,5 +208,5 @@ class WorkflowLog:
         self.store.persist(self.stream.key)
 
 
-_SHOWN = frozenset({"error", "traceback"})
+_SHOWN = frozenset({"error", "traceback", "cause"})
 """What the last event has of the outcome, which is a stream of its own."""

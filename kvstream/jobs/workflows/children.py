@@ -10,6 +10,7 @@ from kvstream.jobs.history.child import Child, step_failed
 from kvstream.jobs.history.events import CHILD, DONE, Event
 from kvstream.jobs.job import Job
 from kvstream.jobs.workflows.replay import Replay
+from kvstream.types.ids import StreamID, Ticket
 
 
 class Children(Replay):
@@ -39,8 +40,11 @@ class Children(Replay):
         self.note(CHILD, **fields, child=job.id)
 
         def put() -> None:
+            where = task.put_child(job, options)
+            if isinstance(where, StreamID | Ticket):
+                self.unwritten[-1][1]["where"] = str(where)
+                self.history.calls[self.seq].where = str(where)
             self.log.add_all(self.unwritten)
-            task.put_child(job, options)
 
         try:
             self.commit(put)

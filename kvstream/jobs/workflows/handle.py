@@ -17,7 +17,7 @@ from kvstream.jobs.history.events import CANCELLED, CHILD, DONE, FAILED, OPEN, S
 from kvstream.jobs.history.log import QUEUED, WAITING, State, WorkflowLog
 from kvstream.jobs.job import AnyJobs
 from kvstream.jobs.workflows.run import end_workflow
-from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.ids import MIN_ID, StreamID, Ticket
 
 R = TypeVar("R")
 
@@ -225,7 +225,7 @@ class WorkflowHandle(JobHandle[R]):
         """
         log = self._workflow_log
 
-        def end() -> list[str] | None:
+        def end() -> list[Call] | None:
             state = log.state()
             if state is None or state.has_ended:
                 return None
@@ -245,9 +245,9 @@ class WorkflowHandle(JobHandle[R]):
     def retry(self, from_step: str | None = None) -> bool:
         """Run a failed workflow on; return whether it had failed.
 
-        It goes back to the first step that failed or was undone, or to the first step or child
-        named ``from_step``: what came before is not run again. InvalidArgument if no step has that
-        name.
+        It goes back to the step or child whose failure has left the function, to the first that was
+        undone, or to the first named ``from_step``: what came before is not run again.
+        InvalidArgument if no step has that name.
         """
         log = self._workflow_log
 
@@ -308,11 +308,19 @@ def _shown(call: Call, past: events.History) -> Step:
     )
 
 
-def cancel_children(jobs: AnyJobs, children: Sequence[str]) -> None:
+def _place_of(text: str) -> StreamID | Ticket:
+    return Ticket.parse(text) if text.startswith("@") else StreamID.parse(text)
+
+
+def cancel_children(jobs: AnyJobs, children: Sequence[Call]) -> None:
     """Cancel children of a cancelled workflow; those that have ended stay as they are."""
-    for child in children:
+    for call in children:
         with suppress(InvalidArgument):
-            jobs.handle(child).cancel()
+            handle = jobs.handle(call.child)
+            if call.where and not isinstance(handle, WorkflowHandle):  # its queue is not searched
+                task, where = jobs.find_task(call.name), _place_of(call.where)
+                handle = JobHandle(jobs, call.child, task, where)
+            handle.cancel()
 
 
 def is_workflow(jobs: AnyJobs, job_id: str) -> bool:

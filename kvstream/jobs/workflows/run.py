@@ -43,6 +43,7 @@ class Run(StepRuns, Children):
             return
         failure = Failure.of(error)
         fields = {"error": failure.text, "traceback": failure.trace}
+        fields["cause"] = str(self.history.cause_of(error))
         self.note(events.FAILING, seq=str(self.seq), **fields)
         self.failed = self.history.calls[self.seq].event
 

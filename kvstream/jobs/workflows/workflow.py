@@ -32,6 +32,7 @@ from kvstream.jobs.dependents import (
 )
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history import events
+from kvstream.jobs.history.cache import Histories
 from kvstream.jobs.history.child import check_result, running, take_nudge
 from kvstream.jobs.history.events import (
     CANCELLED,
@@ -144,6 +145,7 @@ class Workflow(Task[P, R_co]):
         self.version = str(version)
         self._accepted = {self.version, *map(str, accepts)}
         self._max_events = at_least_1(max_events, "max_events")
+        self._histories = Histories()
         self._prepared: dict[Job, Begin] = {}
         """Runs that were begun together, until each is loaded."""
 
@@ -277,7 +279,7 @@ class Workflow(Task[P, R_co]):
 
     def _prepare(self, job: Job, log: WorkflowLog) -> Begin:
         """Read the history, and mark the workflow as running."""
-        past = log.history()
+        past = self._histories.read(log)
         if past.end is not None and past.end.kind == CANCELLED:
             cancel_children(self.jobs, past.open_children())
         why = self._unknown(job, past)
@@ -403,11 +405,14 @@ class Workflow(Task[P, R_co]):
         """End a workflow that has failed, or that could not be begun."""
         outcome: Fields = {"error": failure.text, "traceback": failure.trace}
         run = job.run
+        if run is not None:
+            outcome["cause"] = str(run.history.cause_of(failure.error))
         if run is not None and run.failed is not None:  # the first run that failed knows more
             outcome = {name: run.failed.text(name) for name in outcome}
         self._finish(job, FAILED, outcome)
 
     def _finish(self, job: Job, status: str, outcome: Fields, packed: bytes = b"") -> None:
+        self._histories.take(job.id)
         if job.run is None:
             _end_unbegun(WorkflowLog(self.jobs, job.id), job, outcome)
             return
