@@ -20,16 +20,16 @@ def testing() -> Iterator[Testing]:
         assert found.jobs.store.check() == []
 
 
-def commits_of(jobs: Any) -> list[int]:
-    """Return a list with one item, the number of commits, which counts from now on."""
+def transactions_of(jobs: Any) -> list[int]:
+    """Return a list with one item, the number of transactions, which counts from now on."""
     engine, counted = jobs.store.engine, [0]
-    commit = engine._commit
+    commit = engine.commit_turn
 
-    def count(txn: Any) -> int:
+    def count(*args: Any) -> Any:
         counted[0] += 1
-        return int(commit(txn))
+        return commit(*args)
 
-    engine._commit = count
+    engine.commit_turn = count
     return counted
 
 
@@ -56,9 +56,9 @@ def run_all(testing: Testing, found: list[Any]) -> list[Any]:
     return [job for job in found if run_sync(jobs, job, lambda awaitable: None)]
 
 
-def test_several_workflows_take_two_commits(testing: Testing) -> None:
+def test_several_workflows_take_two_transactions(testing: Testing) -> None:
     handles, found = taken(testing, 5)
-    counted = commits_of(testing.jobs)
+    counted = transactions_of(testing.jobs)
     finish(testing.jobs, run_all(testing, found))
     assert counted == [2]
     assert [handle.result() for handle in handles] == [*range(5)]
