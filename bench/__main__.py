@@ -34,6 +34,7 @@ from bench.server_limits import SERVER_LIMITS
 from bench.spark import SPARK_KEYS, run_spark
 from bench.spark_limits import SPARK_LIMITS
 from bench.wakeups import PUBLISH_ROWS, publish_latency, wakeups
+from bench.workflows import run_workflows
 from bench.workload import FULL, LOADED, LOADED_MB, QUICK, Sizes
 
 LOAD_VARIABLE = "KVSTREAM_LOAD"
@@ -66,13 +67,14 @@ ROWS = (
     "nats",
     "rivals",
     "jobs",
+    "workflows",
     *SPARK_KEYS,
     *LIMITS,
 )
 PARTS: dict[str, tuple[str, ...]] = {
     "library": (
         *(work.key for work in LIBRARY_ROWS),
-        *("rivals", "jobs", "async-tasks"),
+        *("rivals", "jobs", "workflows", "async-tasks"),
         *LIBRARY_LIMITS,
         *EMBEDDED_LIMITS,
     ),
@@ -121,6 +123,8 @@ def run_rows(
         report.rivals.extend(run_rivals(sizes, folder, log))
     if "jobs" in chosen:
         report.jobs.extend(run_jobs(sizes, folder, log))
+    if "workflows" in chosen:
+        report.workflows.extend(run_workflows(sizes, folder, log))
     report.migration.extend(run_migration(migration, sizes, folder, log))
     for row in run_spark([key for key in SPARK_KEYS if key in chosen], sizes, folder, log):
         if isinstance(row, Scaling):

@@ -137,7 +137,7 @@ def sides() -> dict[str, Open]:
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
+def signals_kept() -> Iterator[None]:
     """Undo what rq and huey do with signals: Ctrl-C ends the benchmark."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [(number, signal.getsignal(number)) for number in numbers]
@@ -152,7 +152,7 @@ def seconds_of(opened: Open, folder: Path, count: int) -> float:
     """Enqueue and run jobs; return the seconds until the last one was done."""
     folder.mkdir(parents=True)
     done.clear()
-    with _signals_kept(), opened(folder) as side:
+    with signals_kept(), opened(folder) as side:
         begun = time.perf_counter()
         for number in range(count):
             side.enqueue(number)

@@ -63,6 +63,8 @@ class Report:
     """kvstream as an embedded queue, beside SQLite by hand and packages."""
     jobs: list[Comparison] = field(default_factory=list)
     """Jobs from enqueue to done, beside huey on SQLite and packages on redis-server."""
+    workflows: list[Comparison] = field(default_factory=list)
+    """Workflows of five calls, beside dramatiq and Celery on redis-server, and DBOS on SQLite."""
     nats: list[Comparison] = field(default_factory=list)
     """kvstream's server beside nats-server with JetStream; in entries."""
     migration: list[Comparison] = field(default_factory=list)
@@ -95,6 +97,7 @@ def compared(report: Report) -> tuple[Compared, ...]:
         Compared("nats", "beside NATS", "NATS", report.nats),
         Compared("rivals", "embedded queue", "SQLite", report.rivals),
         Compared("jobs", "jobs", "huey", report.jobs),
+        Compared("workflows", "workflows of five calls", "dramatiq", report.workflows),
         Compared("moved", "migration", "other", report.migration),
         Compared("sparked", "Spark", "redis-py", report.spark),
     )

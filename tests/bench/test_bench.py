@@ -98,6 +98,7 @@ def test_a_whole_run_reports_every_row(tmp_path: Path, monkeypatch: pytest.Monke
     assert {row["key"] for row in found["claims"]} >= CLAIMED
     assert [row["key"] for row in found["commands"]] == [rows[0].key for rows in few.values()]
     assert (len(found["rivals"]), len(found["jobs"])) == (6, 1)
+    assert len(found["workflows"]) == 2
     assert len(found["nats"]) == (0 if nats_program() is None else 8)
 
 

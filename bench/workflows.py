@@ -1,0 +1,221 @@
+"""Workflows of five calls, from enqueue to done, beside Celery, dramatiq and DBOS.
+
+Each side begins workflows one by one, runs them in threads of this process, and ends when the last
+one is done. Their calls do nothing. Celery's chain and dramatiq's pipeline are messages in
+redis-server, with a result of each call. DBOS writes each step to SQLite. The plain jobs are
+kvstream's own: as many as the workflow has calls.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.jobs import THREADS, signals_kept
+from bench.processes import port_of, redis_server
+from bench.results import Comparison, Log
+from bench.workload import Sizes
+
+CALLS = 5
+SHARE = 10
+"""So many jobs are as much work as one workflow, or more."""
+POLL_S = 0.001
+DBOS_MAX = 40
+"""Workflows of DBOS in one round: it runs a few a second."""
+
+
+class Side(NamedTuple):
+    """One system: begin a workflow; run all until so many are done."""
+
+    begin: Callable[[int], object]
+    run: Callable[[int], None]
+
+
+done: list[int] = []
+"""The results of the workflows that have ended."""
+
+
+def add(number: int) -> int:
+    """Run as each call of a workflow."""
+    return number + 1
+
+
+def add_last(number: int) -> int:
+    """Run as the last call of a workflow."""
+    done.append(number + 1)
+    return number + 1
+
+
+def _wait(count: int) -> None:
+    while len(done) < count:
+        time.sleep(POLL_S)
+
+
+@contextmanager
+def kvstream_side(folder: Path, name: str) -> Iterator[Side]:
+    from kvstream.jobs import Jobs, Worker, chain, step
+
+    with Jobs(folder / "jobs") as jobs:
+        task, last = jobs.task(add), jobs.task(add_last)
+
+        @jobs.workflow
+        def flow(number: int) -> int:
+            for _ in range(CALLS - 1):
+                number = step(add, number)
+            return step(add_last, number)
+
+        def plain(number: int) -> None:
+            for _ in range(CALLS - 1):
+                task.enqueue(number)
+            last.enqueue(number + CALLS - 1)
+
+        def run(count: int) -> None:
+            stop = threading.Event()
+            worker = Worker(jobs, concurrency=THREADS)
+            thread = threading.Thread(target=worker.run, args=[stop])
+            thread.start()
+            _wait(count)
+            stop.set()
+            thread.join()
+
+        rest = [task.s() for _ in range(CALLS - 2)]
+        begins: dict[str, Callable[[int], object]] = {
+            "chains": lambda number: chain(task.s(number), *rest, last.s()).enqueue(),
+            "workflows": flow.enqueue,
+            "plain": plain,
+        }
+        yield Side(begins[name], run)
+
+
+@contextmanager
+def _dramatiq(folder: Path, _: str) -> Iterator[Side]:
+    import dramatiq
+    from dramatiq.brokers.redis import RedisBroker
+    from dramatiq.results import Results
+    from dramatiq.results.backends import RedisBackend
+
+    broker: Any
+
+    with redis_server(folder / "redis", "everysec") as server:
+        url = f"redis://127.0.0.1:{port_of(server)}/0"
+        broker = RedisBroker(url=url)  # type: ignore[no-untyped-call]
+        results: Any = Results
+        broker.add_middleware(results(backend=RedisBackend(url=url), store_results=True))
+        actor: Any = dramatiq.actor(broker=broker)(add)
+        last: Any = dramatiq.actor(broker=broker)(add_last)
+
+        def begin(number: int) -> None:
+            rest = [actor.message() for _ in range(CALLS - 2)]
+            parts: Any = [actor.message(number), *rest, last.message()]
+            pipeline: Any = dramatiq.pipeline
+            pipeline(parts, broker=broker).run()
+
+        def run(count: int) -> None:
+            worker = dramatiq.Worker(broker, worker_threads=THREADS)
+            worker.start()
+            _wait(count)
+            worker.stop()
+
+        yield Side(begin, run)
+        broker.close()
+
+
+@contextmanager
+def _celery(folder: Path, _: str) -> Iterator[Side]:
+    import celery
+    from celery.contrib.testing.worker import start_worker
+
+    with redis_server(folder / "redis", "everysec") as server:
+        url = f"redis://127.0.0.1:{port_of(server)}/0"
+        app = celery.Celery("bench", broker=url, backend=url, set_as_current=False)
+        app.conf.worker_hijack_root_logger = False
+        task = app.task(name="bench.add")(add)
+        last = app.task(name="bench.add_last")(add_last)
+
+        def begin(number: int) -> None:
+            rest = [task.s() for _ in range(CALLS - 2)]
+            celery.chain(task.s(number), *rest, last.s(), app=app).apply_async()
+
+        def run(count: int) -> None:
+            options: dict[str, Any] = {"pool": "threads", "concurrency": THREADS}
+            with start_worker(app, perform_ping_check=False, loglevel="ERROR", **options):
+                _wait(count)
+
+        yield Side(begin, run)
+        app.close()
+
+
+@contextmanager
+def _dbos(folder: Path, _: str) -> Iterator[Side]:
+    from dbos import DBOS
+
+    url = f"sqlite:///{folder / 'dbos.db'}"
+    DBOS(
+        config={
+            "name": "bench",
+            "system_database_url": url,
+            "log_level": "ERROR",
+            "run_admin_server": False,
+        }
+    )
+    one, last = DBOS.step()(add), DBOS.step()(add_last)
+
+    def flow(number: int) -> int:
+        for _ in range(CALLS - 1):
+            number = one(number)
+        return int(last(number))
+
+    workflow = DBOS.workflow(name="bench")(flow)
+    DBOS.launch()
+    yield Side(lambda number: DBOS.start_workflow(workflow, number), _wait)
+    DBOS.destroy()
+
+
+Open = Callable[[Path, str], Any]
+RIVALS: dict[str, Open] = {"dramatiq": _dramatiq, "celery": _celery, "dbos": _dbos}
+_ROWS = {
+    "chains": (f"a chain of {CALLS} calls, {THREADS} threads", ("dramatiq", "celery")),
+    "workflows": (f"a workflow of {CALLS} steps, {THREADS} threads", ("dramatiq", "dbos")),
+}
+
+
+def seconds_of(opened: Open, folder: Path, name: str, count: int) -> float:
+    """Begin and run workflows; return the seconds until the last one was done."""
+    folder.mkdir(parents=True)
+    done.clear()
+    with signals_kept(), opened(folder, name) as side:
+        begun = time.perf_counter()
+        for number in range(count):
+            side.begin(number)
+        side.run(count)
+        seconds = time.perf_counter() - begun
+    if sorted(done) != list(range(CALLS, CALLS + count)):
+        raise RuntimeError(f"{len(done)} workflows were done, of {count}")
+    return seconds
+
+
+def run_workflows(sizes: Sizes, folder: Path, log: Log) -> Iterator[Comparison]:
+    """Measure all sides by turns; dramatiq's pipeline is the other side of the ratio."""
+    count = max(CALLS, sizes.jobs // SHARE)
+    for key, (title, rivals) in _ROWS.items():
+        log(title)
+        result = Comparison(key, title, 1, count)
+        installed = [name for name in rivals if find_spec(name) is not None]
+        seconds: dict[str, list[float]] = {}
+        for number in range(sizes.command_rounds):
+            sides: list[tuple[str, str, Open]] = [
+                ("kvstream", key, kvstream_side),
+                ("plain jobs", "plain", kvstream_side),
+            ]
+            sides += [(name, key, RIVALS[name]) for name in installed]
+            for name, what, opened in sides:
+                of_side = min(count, DBOS_MAX) if name == "dbos" else count
+                taken = seconds_of(opened, folder / f"{key}-{number}-{name}", what, of_side)
+                seconds.setdefault(name, []).append(taken * count / of_side)
+        result.seconds.extend(seconds.pop("kvstream"))
+        result.peer_seconds.extend(seconds.pop("dramatiq"))
+        result.further_seconds.update(seconds)
+        yield result
