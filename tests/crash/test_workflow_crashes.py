@@ -1,4 +1,4 @@
-"""Kill workers while they run workflows: each goes on, and what is done is not done again.
+"""Kill workers, owner and server while workflows run: they go on, and do nothing done again.
 
 Each step has run at least once, each with a transaction exactly once, and each workflow has ended
 once. KVSTREAM_CRASH_ROUNDS sets the number of kills.
@@ -17,40 +17,74 @@ from kvstream.jobs.processes import Child, WorkOptions
 from tests.crash.rounds import rounds
 from tests.jobs.programs import ROOT, Program
 from tests.patience import PATIENCE_S, until
-from tests.remote.conftest import Places, places
-
-__all__ = ["places"]
+from tests.serving import ServerProcess
 
 TARGET = "tests.crash.workflow_program:jobs"
 ROUNDS = 2
+SERVER_SHARE = 0.4
+"""The share of kills that hit the server."""
 WORKFLOWS = 4
 """Of each kind, in a round."""
 
 
+class Killed:
+    """The processes that are killed: workers, one of which owns a directory, and a server."""
+
+    def __init__(self, server: ServerProcess | None) -> None:
+        self.server = server
+        self.workers = [
+            Child(WorkOptions(TARGET, concurrency=4, folder=str(ROOT))) for _ in range(2)
+        ]
+
+    def kill_one(self, chance: random.Random) -> None:
+        """Kill a process, and start it again."""
+        if self.server is not None and chance.random() < SERVER_SHARE:
+            self.server.kill()
+            port = ("--port", str(self.server.port))
+            self.server = ServerProcess(self.server.directory, "--durability", "no", *port)
+            return
+        victim = chance.choice(self.workers)
+        assert victim.process is not None
+        victim.process.kill()
+        victim.end()
+        victim.start()
+
+    def end(self) -> None:
+        for worker in self.workers:
+            worker.end()
+
+
 @pytest.fixture(params=["directory", "server"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> ServerProcess | None:
+    if request.param == "directory":
+        return None
+    return ServerProcess(tmp_path / "served", "--durability", "no")
+
+
+@pytest.fixture
 def program(
-    request: pytest.FixtureRequest,
-    places: Places,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    server: ServerProcess | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Program]:
-    place = places.of(request.param)
-    made = Program(TARGET, place, request.param == "directory", tmp_path / "said", monkeypatch)
+    is_directory = server is None
+    place = str(tmp_path / "store") if server is None else f"redis://127.0.0.1:{server.port}"
+    made = Program(TARGET, place, is_directory, tmp_path / "said", monkeypatch)
     yield made
     made.close()
 
 
 @pytest.mark.timeout(7200)
-def test_workflows_of_killed_workers_end_once(program: Program) -> None:
-    chance = random.Random(11)
-    program.jobs.declare()
-    children = [Child(WorkOptions(TARGET, concurrency=4, folder=str(ROOT))) for _ in range(2)]
+def test_workflows_of_killed_processes_end_once(
+    program: Program, server: ServerProcess | None
+) -> None:
+    chance, killed = random.Random(11), Killed(server)
     handles: list[tuple[int, Any]] = []
     others: list[tuple[int, Any]] = []
+    program.jobs.declare()
     try:
-        for child in children:
-            child.start()
+        for worker in killed.workers:
+            worker.start()
         for each in range(rounds(ROUNDS)):
+            program.jobs.close()  # so a worker owns the directory
             begun = len(program.said())
             numbers = range(each * WORKFLOWS, (each + 1) * WORKFLOWS)
             orders = [(n, program.tasks["order"].enqueue(n)) for n in numbers]
@@ -59,7 +93,9 @@ def test_workflows_of_killed_workers_end_once(program: Program) -> None:
                 assert handle.send("go", n)
             handles += orders
             others += async_ones
-            kill_one(program, children, chance, begun)
+            until(lambda begun=begun: len(program.said()) > begun)  # type: ignore[misc]
+            time.sleep(chance.uniform(0, 0.2))
+            killed.kill_one(chance)
         for n, handle in handles:
             assert handle.result(2 * PATIENCE_S) == [
                 *(f"{n} begins", f"{n} first", f"{n} child 0", f"{n} child 1", n),
@@ -69,21 +105,12 @@ def test_workflows_of_killed_workers_end_once(program: Program) -> None:
             m = n + 1000
             wanted = [f"{m} begins", f"{m} child", n, f"{m} ends"]
             assert handle.result(2 * PATIENCE_S) == wanted
+        check(program, [handle for _, handle in [*handles, *others]], len(handles))
     finally:
-        for child in children:
-            child.end()
-    check(program, [handle for _, handle in [*handles, *others]], len(handles))
-
-
-def kill_one(program: Program, children: list[Child], chance: random.Random, begun: int) -> None:
-    """Kill a worker shortly after more lines than ``begun`` were said."""
-    victim = chance.choice(children)
-    until(lambda: len(program.said()) > begun)
-    time.sleep(chance.uniform(0, 0.2))
-    assert victim.process is not None
-    victim.process.kill()
-    victim.end()
-    victim.start()
+        killed.end()
+        program.jobs.close()
+        if killed.server is not None:
+            killed.server.stop()
 
 
 def check(program: Program, handles: list[Any], orders: int) -> None:
