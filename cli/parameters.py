@@ -274,6 +274,18 @@ class Duration(Type):
         return ms / 1000
 
 
+class Size(Parsed):
+    """A number of bytes, such as ``512MB``."""
+
+    name = "size"
+    wanted = "a size (65536, 100kb, 512mb, 2gb)"
+
+    def parse(self, text: Any) -> int:
+        from kvstream.server.setting_values import memory
+
+        return memory(1)(os.fsencode(str(text)))  # type: ignore[return-value]
+
+
 class Moment(Type):
     """A time, in Unix seconds."""
 

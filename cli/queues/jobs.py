@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.json_values import dumps, jsonable
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import Duration, example
+from kvstream.cli.parameters import Count, Duration, Size, example
 from kvstream.cli.queues.job_lists import (
     CHANGE_NAMES,
     STATUSES,
@@ -290,6 +290,15 @@ def _unused_options(ctx: click.Context, target: str) -> tuple[str, ...]:
     help="How long jobs may take to finish after a signal to stop.",
 )
 @click.option(
+    "--max-jobs", type=Count(1), metavar="N", help="Replace a process after N runs of jobs."
+)
+@click.option(
+    "--max-memory",
+    type=Size(),
+    metavar="SIZE",
+    help="Replace a process that has more resident memory after a job (512MB).",
+)
+@click.option(
     "--app-version", default="", metavar="TEXT", help="What `workers ls` shows as the version."
 )
 @click.option("--reload", is_flag=True, help="Start anew when a Python file changes.")
@@ -316,6 +325,8 @@ def work(
     concurrency: int,
     queues: tuple[str, ...],
     grace: float,
+    max_jobs: int | None,
+    max_memory: int | None,
     app_version: str,
     reload: bool,
     loglevel: str,
@@ -343,6 +354,8 @@ def work(
             log_level=loglevel,
             job_log=job_log,
             app_version=app_version,
+            max_jobs=max_jobs,
+            max_memory=max_memory,
             folder=os.getcwd(),
         ),
         processes,

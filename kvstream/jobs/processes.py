@@ -57,6 +57,8 @@ STUCK = 75
 """The exit code of a child whose threads all hang."""
 LEFT = 76
 """That of a child which was asked through the store to end: it is not started again."""
+SPENT = 77
+"""That of a child which has drained by ``max_jobs`` or ``max_memory``: another one follows it."""
 
 _log = job_log.logger_of("kvstream.jobs.processes")  # a child runs this module as __main__
 
@@ -81,6 +83,9 @@ class WorkOptions:
     program: str = ""
     """The name of the parent in the registry of workers."""
     app_version: str = ""
+    max_jobs: int | None = None
+    max_memory: int | None = None
+    """Bounds after which a child is replaced; see ``Worker``."""
 
 
 def jobs_of(target: str, folder: str = ".") -> Jobs:
@@ -157,6 +162,8 @@ def work(options: WorkOptions, control: int) -> int:
             grace=options.grace,
             declares=options.declares,
             app_version=options.app_version,
+            max_jobs=options.max_jobs,
+            max_memory=options.max_memory,
         )
         worker = begin(make, signals.stop.is_set)
         if worker is None:
@@ -169,7 +176,9 @@ def work(options: WorkOptions, control: int) -> int:
         if worker.is_stuck:
             _log.error("the worker hangs in jobs that have taken too long: starting anew")
             return STUCK
-        return LEFT if worker.has_left else 0
+        if worker.has_left:
+            return LEFT
+        return SPENT if worker.is_spent else 0
 
 
 class _Output(io.FileIO):
@@ -271,8 +280,10 @@ class Child:
             lived = now - self._begun
             longest = PAUSE_BEGUN_MAX_S if has_worked else PAUSE_MAX_S
             self._pause_s = PAUSE_S if lived >= STEADY_S else min(2 * self._pause_s, longest)
-            self._again_at = now + (0 if code == STUCK or self._is_killed else self._pause_s)
-            _log.error("a worker has ended with code %s and is started anew", code)
+            is_at_once = code in (STUCK, SPENT) or self._is_killed
+            self._again_at = now + (0 if is_at_once else self._pause_s)
+            if code != SPENT:
+                _log.error("a worker has ended with code %s and is started anew", code)
         if now >= self._again_at:
             self.start()
         return dead

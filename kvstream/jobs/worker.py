@@ -40,7 +40,7 @@ from kvstream.jobs.registration import Registration, facts_of
 from kvstream.jobs.starting import LINE_S
 from kvstream.jobs.threads import Threads
 from kvstream.jobs.together import begin_together
-from kvstream.logs import Throttle
+from kvstream.logs import NOTICE, Throttle
 from kvstream.queue import take_until
 from kvstream.surface import Public
 from kvstream.types.clock import monotonic
@@ -105,7 +105,7 @@ class Worker(Public):
     Worker(jobs, concurrency=8).run(stop)
     """
 
-    _internal = frozenset({"has_left", "is_stuck", "program", "times"})
+    _internal = frozenset({"has_left", "is_spent", "is_stuck", "program", "times"})
     times = Times()
 
     def __init__(
@@ -117,15 +117,25 @@ class Worker(Public):
         grace: float = 30.0,
         declares: bool = True,
         app_version: str = "",
+        max_jobs: int | None = None,
+        max_memory: int | None = None,
     ) -> None:
         """``grace``: the seconds that running jobs have to finish once the worker stops.
 
         ``declares``: store the schedules first; False if another process of the program does.
         ``app_version``: what ``jobs.workers()`` shows as the version of the application.
+        ``max_jobs``: after so many runs the worker drains, as by ``drain``; so it does after a run
+        if the resident memory of the process is above ``max_memory`` bytes then.
         """
         self.jobs = jobs
         self.concurrency = at_least_1(concurrency, "concurrency")
         self.grace = to_seconds(grace, "grace")
+        self.max_jobs = None if max_jobs is None else at_least_1(max_jobs, "max_jobs")
+        self.max_memory = None if max_memory is None else at_least_1(max_memory, "max_memory")
+        self._taken = 0
+        """Runs that have begun."""
+        self.is_spent = False
+        """Whether it drains, or has drained, by ``max_jobs`` or ``max_memory``."""
         self._declares = declares
         self._app_version = app_version
         self.program = ""
@@ -198,7 +208,7 @@ class Worker(Public):
         watcher.start()
         registration = self._register()
         try:
-            while not (stop.is_set() or self._ending.is_set() or self.is_stuck):
+            while not self._is_to_end(stop):
                 self._step(stop)
         finally:
             self._has_taken.set()
@@ -238,10 +248,15 @@ class Worker(Public):
         with self._lock:
             self._changed.notify_all()
 
+    def _is_to_end(self, stop: Stop) -> bool:
+        """Return whether no more jobs are to be taken."""
+        is_leaving = self._state != "working"
+        return is_leaving or stop.is_set() or self._ending.is_set() or self.is_stuck
+
     def _step(self, stop: Stop) -> None:
         """Take as many jobs as there is room for, and begin them."""
         room = self._room()
-        if room <= 0 or stop.is_set() or self._ending.is_set() or self.is_stuck:
+        if room <= 0 or self._is_to_end(stop):
             return
         try:
             messages = take_until(self._queues, room, WAIT_S, self._ending)
@@ -291,7 +306,8 @@ class Worker(Public):
                 self._changed.wait()
             while half < len(self._runs) < self.concurrency and self._changed.wait(GATHER_S):
                 pass
-            return self.concurrency - len(self._runs)
+            room = self.concurrency - len(self._runs)
+        return room if self.max_jobs is None else min(room, self.max_jobs - self._taken)
 
     def _room_for_one(self) -> int:
         """Return 1 if a job can run alone now, else wait a little and return 0."""
@@ -305,6 +321,7 @@ class Worker(Public):
         begin_together(self.jobs, [run.job for run in runs])
         with self._lock:
             self._runs.update(runs)
+            self._taken += len(runs)
         if any(run.deadline is not None for run in runs):
             self._wakes.set()
         for run in runs:
@@ -313,6 +330,9 @@ class Worker(Public):
                 run.future = asyncio.run_coroutine_threadsafe(started, self._event_loop())
         sync = [partial(self._run_sync, run) for run in runs if not run.job.task.is_async]
         self._threads.start(sync)
+        if self.max_jobs is not None and self._taken >= self.max_jobs:
+            _log.info("the worker has begun %d jobs, and drains", self._taken)
+            self._spend()
 
     def _run_sync(self, run: Run) -> None:
         has_returned = False
@@ -357,6 +377,8 @@ class Worker(Public):
             self._end(runs)
 
     def _end(self, runs: Sequence[Run]) -> None:
+        if self.max_memory is not None and not self.is_spent:
+            self._check_memory(self.max_memory)  # first: a free slot would be filled at once
         with self._lock:
             for run in runs:
                 if run in self._runs:
@@ -365,6 +387,24 @@ class Worker(Public):
                 elif run.abandoned:
                     self._stuck -= 1
             self._changed.notify_all()
+
+    def _check_memory(self, most: int) -> None:
+        """Drain if the process has more memory than it may, now that a job has ended."""
+        from kvstream.server.runtime.limits import resident_bytes
+
+        resident = resident_bytes()
+        if resident > most:
+            _log.log(
+                NOTICE,
+                "the worker has %d MB of resident memory, more than %d MB, and drains",
+                resident >> 20,
+                most >> 20,
+            )
+            self._spend()
+
+    def _spend(self) -> None:
+        self.is_spent = True
+        self.drain()
 
     def _count(self, run: Run) -> None:
         """Count a try that has ended; the caller has the lock."""

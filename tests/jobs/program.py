@@ -59,3 +59,13 @@ def nap(seconds: float) -> str:
 def die() -> None:
     said("died")
     os._exit(9)
+
+
+_hoarded: list[bytes] = []
+
+
+@jobs.task
+def hoard(size: int) -> int:
+    """Keep memory for as long as the process lives."""
+    _hoarded.append(b"x" * size)
+    return os.getpid()
