@@ -23,6 +23,7 @@ from kvstream.cli.queues.job_lists import (
 )
 from kvstream.cli.session import Session
 from kvstream.cli.tables import plain, printable, time_of
+from kvstream.errors import RequestError
 from kvstream.logs import FORMATS, LEVEL, LEVELS
 
 job_argument = click.argument("job_id", metavar="ID")
@@ -99,6 +100,40 @@ def _try_text(tried: Any) -> str:
         parts.append(f"by {printable(tried.worker)}")
     error = (tried.error or "").partition("\n")[0]
     return " ".join(parts) + (f": {printable(error)}" if error else "")
+
+
+@jobs.command(epilog=example("kvstream jobs stack 018bcfe5-6800-7000-8000-000000000001"))
+@job_argument
+@click.option(
+    "--timeout",
+    type=Duration(),
+    default="5s",
+    metavar="DURATION",
+    help="How long to wait for the answer of its worker.",
+)
+@name_option
+@output_options
+def stack(session: Session, out: Output, /, job_id: str, timeout: float, name: str) -> None:
+    """Show where a running job is in its code, as its worker says.
+
+    The files, lines and functions of its thread or its asyncio task, the most recent call last; no
+    values. If the job keeps Python's lock, the parent process of its worker answers, with all
+    threads that run jobs if it is not sure.
+    """
+    from kvstream.jobs.stored import StoredJobs
+
+    with session.writing() as store:
+        try:
+            found = StoredJobs(store, name).existing(job_id).stack(timeout)
+        except TimeoutError as error:
+            raise RequestError(str(error)) from None
+    if out.for_programs:
+        out.object(**found._asdict())
+        return
+    lines = found.text.splitlines() or ["  it begins or ends just now"]
+    click.echo(f"{printable(found.worker)}, {found.kind}")
+    for line in lines:
+        click.echo(printable(line))
 
 
 def _steps_of(handle: Any) -> list[Any] | None:

@@ -37,6 +37,7 @@ from kvstream.jobs.listing.pages import JobPage
 from kvstream.jobs.middleware import Middleware, OpenTelemetryMiddleware, PrometheusMiddleware
 from kvstream.jobs.registry import RunningJob, WorkerRecord
 from kvstream.jobs.schedules import Schedule
+from kvstream.jobs.stacks import JobStack
 from kvstream.jobs.task import Task
 from kvstream.jobs.tries import Try
 from kvstream.jobs.worker import Worker
@@ -71,6 +72,7 @@ __all__ = [
     "JobHandle",
     "JobInfo",
     "JobPage",
+    "JobStack",
     "JobTimeout",
     "JobUnknown",
     "Jobs",

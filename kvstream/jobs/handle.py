@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from kvstream.engine.blocking_reads import PlainRead, read_position
 from kvstream.engine.engine import Engine
+from kvstream.engine.queue_arguments import Duration
 from kvstream.engine.waiters import Outcome
 from kvstream.errors import (
     Conflict,
@@ -50,6 +51,8 @@ from kvstream.jobs.job import (
     to_seconds,
 )
 from kvstream.jobs.notes import LogLine, Progress, lines_of, progress_of
+from kvstream.jobs.stacks import TIMEOUT_S as STACK_S
+from kvstream.jobs.stacks import JobStack, ask_stack
 from kvstream.jobs.tries import Try, tries_of
 from kvstream.operations.ack import acknowledge
 from kvstream.surface import Public
@@ -318,6 +321,17 @@ class JobHandle(Public, Generic[R]):
     def log(self) -> list[LogLine]:
         """Return the last lines that ``current_job().log`` has kept, oldest first."""
         return lines_of(self._jobs, self.id)
+
+    def stack(self, timeout: Duration = STACK_S) -> JobStack:
+        """Return where the job is in its code now, as its worker sees it, without any values.
+
+        TimeoutError if no worker answers within ``timeout`` seconds, or runs the job.
+        """
+        return ask_stack(self._jobs, self.id, timeout, lambda: self.status)
+
+    async def astack(self, timeout: Duration = STACK_S) -> JobStack:
+        """Return the stack as ``stack`` does, without blocking the event loop."""
+        return await asyncio.to_thread(self.stack, timeout)
 
     def _text(self, name: bytes) -> str | None:
         value = self._last_record().get(name)

@@ -26,20 +26,25 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from queue import SimpleQueue
 from select import select
 from types import FrameType
 from typing import Any
 
-from kvstream.engine.waiters import Flag
-from kvstream.errors import InvalidArgument, show
-from kvstream.jobs import job_log
+from kvstream.engine.waiters import Flag, Interrupt
+from kvstream.errors import InvalidArgument, KVStreamError, StoreClosed, show
+from kvstream.jobs import job_log, registry
 from kvstream.jobs.application import Jobs
+from kvstream.jobs.job import TASK, has_id
+from kvstream.jobs.registration import Fields, Requests, command_of, is_for, job_in
 from kvstream.jobs.renewal import Beats, Control, Renewal, beat_s, fill_streams
+from kvstream.jobs.stacks import Dump, JobStack, answer, dump_on_signal, of_dump
 from kvstream.jobs.starting import begin
 from kvstream.logs import NOTICE, logging_to
 from kvstream.types.clock import monotonic
+from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.urls import refuse_url
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
@@ -52,6 +57,10 @@ LOOK_S, STOPPING_LOOK_S = 0.5, 0.05
 """Pauses between two checks of the children: while they work, and while they stop."""
 LATE_S = 5.0
 """Seconds that a child has to end beyond the grace of its jobs; then it is killed."""
+REQUESTS_S = 10.0
+"""Longest single wait for a request, and the pause after an error."""
+ANSWER_S = 1.0
+"""How long a child has to answer itself."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STUCK = 75
 """The exit code of a child whose threads all hang."""
@@ -139,16 +148,18 @@ class Signals:
 # --- a child ------------------------------------------------------------------------------------
 
 
-def work(options: WorkOptions, control: int) -> int:
+def work(options: WorkOptions, control: int, dump: int) -> int:
     """Run a Worker in this process until a signal, or until the parent is gone.
 
-    ``control`` is the descriptor of the socket to the parent.
+    ``control`` is the descriptor of the socket to the parent, and ``dump`` that of a file for the
+    frames of all threads.
     """
     from kvstream.jobs.worker import Worker
 
     signals = Signals()
     signals.receive()
     parent = Control(control, signals.stop_now)
+    dump_on_signal(dump)
     with logging_to(None, options.log_format, options.log_level):
         job_log.show(options.job_log, options.log_level)
         jobs = jobs_of(options.target, options.folder)
@@ -213,9 +224,9 @@ def _keep_output() -> None:
 def main(settings: str) -> None:
     """Run ``work`` with the options in JSON ``settings``; end the process with all its threads."""
     options = json.loads(settings)
-    control = options.pop("control")
+    control, dump = options.pop("control"), options.pop("dump")
     _keep_output()
-    code = work(WorkOptions(**{**options, "queues": tuple(options["queues"])}), control)
+    code = work(WorkOptions(**{**options, "queues": tuple(options["queues"])}), control, dump)
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # a job may have closed or replaced it
             stream.flush()
@@ -232,6 +243,9 @@ class Child:
         self._settings = asdict(options)
         self.process: subprocess.Popen[bytes] | None = None
         self.beats: Beats | None = None
+        self.dump: Dump | None = None
+        self.kill_at = inf
+        """When it is killed, since it was asked to stop and cannot."""
         self.has_left = False
         """Whether it was asked to end, so that it is not started again."""
         self._is_killed = False
@@ -247,12 +261,14 @@ class Child:
         self._begun = monotonic()
         self._is_killed = False
         ours, theirs = socket.socketpair()
-        settings = json.dumps({**self._settings, "control": theirs.fileno()})
+        self.dump, self.kill_at = Dump(), inf
+        passed = {"control": theirs.fileno(), "dump": self.dump.fileno()}
+        settings = json.dumps({**self._settings, **passed})
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "kvstream.jobs.processes", settings],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[*passed.values()],
                 start_new_session=True,  # Ctrl-C is for the parent, which passes it on
             )
         except BaseException:
@@ -272,7 +288,7 @@ class Child:
         now, dead = monotonic(), ""
         if self.process is not None:
             has_worked = self.beats is not None and self.beats.has_begun()
-            dead = self.beats.consumer.decode() if has_worked and self.beats is not None else ""
+            dead = self.name if has_worked else ""
             code, self.process = self._reap(self.process), None
             if code == LEFT:
                 self.has_left = True
@@ -288,6 +304,11 @@ class Child:
             self.start()
         return dead
 
+    @property
+    def name(self) -> str:
+        """The name of its worker, once it has begun to work."""
+        return "" if self.beats is None else self.beats.consumer.decode()
+
     def kill(self) -> None:
         """Kill the process, which hangs; it is started again without a pause."""
         self._is_killed = True
@@ -296,6 +317,8 @@ class Child:
     def _reap(self, process: subprocess.Popen[bytes]) -> int:
         if self.beats is not None:
             self.beats.close()
+        if self.dump is not None:
+            self.dump.close()
         return process.wait()
 
     def send(self, number: int) -> None:
@@ -318,10 +341,13 @@ class Supervisor:
     def __init__(self, options: WorkOptions, processes: int, *, reload: bool = False) -> None:
         self._options = options
         program = f"{socket.gethostname()}-{os.getpid()}"
+        self._program = program
         of_child = replace(options, declares=reload, program=program)  # else the parent declares
         self._children = [Child(of_child) for _ in range(processes)]
         self._sources = Sources(Path(options.folder)) if reload else None
         self._ended = threading.Event()
+        self._ending = Interrupt()
+        """Ends the thread that reads requests."""
         self._dead: SimpleQueue[str] = SimpleQueue()
         """Names of workers that have died, whose entries in the registry are to be removed."""
 
@@ -350,9 +376,14 @@ class Supervisor:
             target=self._renew, args=(renewal,), name="kvstream-jobs-renewal", daemon=True
         )
         keeper.start()
+        reader = threading.Thread(
+            target=self._read_requests, args=(jobs,), name="kvstream-jobs-requests", daemon=True
+        )
+        reader.start()
         try:
             while not signals.stop.is_set():
                 for child in self._children:
+                    self._end_if_late(child, renewal)
                     if dead := child.restart_if_dead():
                         self._dead.put(dead)
                 if all(child.has_left for child in self._children):
@@ -368,7 +399,9 @@ class Supervisor:
             for child in self._children:
                 child.end()
             self._ended.set()
+            self._ending.set()
             keeper.join(LATE_S)
+            self._forget_dead(renewal)
             jobs.close()
 
     def _declare(self, jobs: Jobs) -> Renewal:
@@ -384,11 +417,62 @@ class Supervisor:
                 if beats is not None and child.is_running:
                     try:
                         renewal.renew(beats, child.kill)
-                        while not self._dead.empty():
-                            renewal.forget(self._dead.get())
+                        self._forget_dead(renewal)
                     except Exception as error:  # this thread keeps the leases of all children
                         text = "leases are not renewed as they should be"
                         job_log.log_problem(_log, logging.ERROR, text, error=error)
+
+    def _end_if_late(self, child: Child, renewal: Renewal) -> None:
+        """End a child that was asked through the store to stop, and cannot: give its jobs back."""
+        if monotonic() < child.kill_at or not child.is_running or child.beats is None:
+            return
+        _log.error("worker %s does not stop: killing it", child.name)
+        beats, name = child.beats, child.name
+        child.has_left, child.kill_at = True, inf
+        child.end()
+        renewal.give_back(beats)
+        self._dead.put(name)
+
+    def _read_requests(self, jobs: Jobs) -> None:
+        """Obey requests in place of children whose jobs keep Python's lock, until the end."""
+        requests = Requests(jobs, self._ending)
+        while not self._ending.is_set():
+            try:
+                requests.begin()
+                for request, fields in requests.read(REQUESTS_S):
+                    self._obey(jobs, request, fields)
+            except StoreClosed:
+                return
+            except Exception as error:  # the workers are to stay reachable
+                if not isinstance(error, KVStreamError):
+                    job_log.log_problem(_log, logging.ERROR, "a request has failed", error=error)
+                self._ending.wait(REQUESTS_S)
+
+    def _obey(self, jobs: Jobs, request: StreamID, fields: Fields) -> None:
+        command = command_of(fields)
+        if command == registry.STOP:
+            for child in self._children:
+                if is_for(fields, child.name, self._program):
+                    child.kill_at = monotonic() + self._options.grace + LATE_S
+        elif command == registry.STACK:
+            self._answer_for_silent(jobs, request, job_in(fields))
+
+    def _answer_for_silent(self, jobs: Jobs, request: StreamID, job_id: str) -> None:
+        """Answer with a dump if a child has the job and does not answer itself."""
+        if registry.reply_to(jobs, request).read(MIN_ID, block=ANSWER_S):
+            return
+        for child in self._children:
+            function = function_of(jobs, child.name, job_id) if child.is_running else None
+            if function is not None and child.process is not None and child.dump is not None:
+                text = of_dump(child.dump.read(child.process.pid), function)
+                if text:
+                    answer(jobs, request, JobStack(child.name, "process", text))
+                return
+
+    def _forget_dead(self, renewal: Renewal) -> None:
+        """Remove workers that have died from the registry."""
+        while not self._dead.empty():
+            renewal.forget(self._dead.get())
 
     def _stop_children(self, signals: Signals, renewal: Renewal) -> None:
         """Pass stop signals on to the children; kill those that are late."""
@@ -411,6 +495,17 @@ class Supervisor:
     def _send(self, number: int) -> None:
         for child in self._children:
             child.send(number)
+
+
+def function_of(jobs: Jobs, consumer: str, job_id: str) -> str | None:
+    """Return the name of the function of a job that a worker has in work; None if it has not."""
+    for queue in jobs.queues() if consumer else ():
+        for message in queue.messages_of(consumer.encode()):
+            if has_id(message.fields, message.id, job_id):
+                name = message.fields.get(TASK, b"").decode("utf-8", "replace")
+                task = jobs.find_task(name)
+                return "" if task is None else getattr(task.function, "__name__", "")
+    return None
 
 
 class Sources:

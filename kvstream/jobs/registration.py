@@ -11,15 +11,16 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kvstream.engine.waiters import Interrupt
 from kvstream.errors import KVStreamError, StoreClosed
-from kvstream.jobs import registry
+from kvstream.jobs import registry, stacks
 from kvstream.jobs.job_log import log_problem, logger_of
 from kvstream.jobs.registry import BEAT_S, Work
+from kvstream.jobs.stacks import JobStack
 from kvstream.stream import read_until
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import MIN_ID, StreamID
@@ -59,6 +60,48 @@ def facts_of(
     }
 
 
+class Requests:
+    """Reads what is asked of workers, in the thread that calls ``read``."""
+
+    def __init__(self, jobs: Jobs, ending: Interrupt) -> None:
+        """``ending`` ends a read that waits."""
+        self._jobs, self._ending = jobs, ending
+        self._after: StreamID | None = None
+        """The last request that was read; None before ``begin``."""
+
+    def begin(self) -> None:
+        """Read those that come from now on; nothing if it has begun."""
+        if self._after is None:
+            self._after = StreamID(self._jobs.store.now_ms(), 0)
+
+    def read(self, wait_s: float) -> Iterator[tuple[StreamID, Fields]]:
+        """Yield the ID and fields of new requests; wait at most ``wait_s`` for the first."""
+        stream, after = registry.requests_of(self._jobs), self._after or MIN_ID
+        for entry in read_until(stream, after, wait_s, self._ending):
+            self._after = entry.id
+            yield entry.id, entry.fields
+
+
+def command_of(fields: Fields) -> str:
+    """Return what a request asks for."""
+    return _text(fields, b"command")
+
+
+def is_for(fields: Fields, *names: str) -> bool:
+    """Return whether a request is for a worker that has one of these names."""
+    wanted = _text(fields, b"worker")
+    return bool(wanted) and wanted in names
+
+
+def job_in(fields: Fields) -> str:
+    """Return the ID of the job in a request."""
+    return _text(fields, b"job")
+
+
+def _text(fields: Fields, name: bytes) -> str:
+    return fields.get(name, b"").decode("utf-8", "replace")
+
+
 class Registration:
     """Keeps the entry of a worker, and obeys requests, until ``end``."""
 
@@ -68,21 +111,28 @@ class Registration:
         facts: Callable[[], Mapping[str, str]],
         work: Callable[[], Work],
         commands: Mapping[str, Callable[[], None]],
+        stack_of: Callable[[str], tuple[str, str] | None],
     ) -> None:
-        """``commands``: what to do on a request, by its name; it must return at once."""
+        """``commands``: what to do on a request, by its name; it must return at once.
+
+        ``stack_of`` returns kind and text of the stack of a job by its ID, if the worker runs it.
+        """
         self._jobs, self._facts, self._work, self._commands = jobs, facts, work, commands
+        self._stack_of = stack_of
         self._fields: Mapping[str, str] = {}
         self._written: list[StreamID] = []
         """Entries of this worker; all but the last one are to be deleted."""
-        self._after = MIN_ID
-        """The last request that was read."""
         self._due = 0.0
         self._ending = Interrupt()
+        self._requests = Requests(jobs, self._ending)
         self._thread = threading.Thread(
             target=self._run, name="kvstream-jobs-registry", daemon=True
         )
 
     def begin(self) -> None:
+        """Begin; requests about the jobs that the worker takes from now on are read."""
+        with suppress(KVStreamError):  # the store is away: the thread tries it again
+            self._requests.begin()
         self._thread.start()
 
     def end(self) -> None:
@@ -99,7 +149,8 @@ class Registration:
                     self._begin()
                 if monotonic() >= self._due:
                     self._beat()
-                self._read(max(0.001, self._due - monotonic()))
+                for request, fields in self._requests.read(max(0.001, self._due - monotonic())):
+                    self._obey(request, fields)
             except StoreClosed:
                 return
             except KVStreamError as error:  # the thread that takes jobs says that it is away
@@ -112,8 +163,7 @@ class Registration:
             registry.remove(self._jobs, self._jobs.consumer)
 
     def _begin(self) -> None:
-        last = registry.requests_of(self._jobs).revrange(count=1)
-        self._after = last[0].id if last else MIN_ID
+        self._requests.begin()
         registry.forget_lost(self._jobs)
         self._fields = self._facts()
 
@@ -124,19 +174,11 @@ class Registration:
             self._written = self._written[-1:]
         self._due = monotonic() + BEAT_S
 
-    def _read(self, wait_s: float) -> None:
-        """Wait for requests until the next beat, and obey those that are for this worker."""
-        stream = registry.requests_of(self._jobs)
-        for entry in read_until(stream, self._after, wait_s, self._ending):
-            self._after = entry.id
-            self._obey(entry.fields)
-
-    def _obey(self, fields: Fields) -> None:
-        command = fields.get(b"command", b"").decode("utf-8", "replace")
-        if command in self._commands and self._is_for_me(fields):
+    def _obey(self, request: StreamID, fields: Fields) -> None:
+        command, name = command_of(fields), self._fields["name"]
+        if command == registry.STACK:
+            if (found := self._stack_of(job_in(fields))) is not None:
+                stacks.answer(self._jobs, request, JobStack(name, *found))
+        elif command in self._commands and is_for(fields, name, self._fields["program"]):
             self._due = 0.0  # its state has changed
             self._commands[command]()
-
-    def _is_for_me(self, fields: Fields) -> bool:
-        wanted = fields.get(b"worker", b"").decode("utf-8", "replace")
-        return bool(wanted) and wanted in (self._fields["name"], self._fields["program"])

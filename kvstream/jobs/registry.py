@@ -1,9 +1,10 @@
 """The workers of an application, as its store knows them, and what is asked of them.
 
-Two streams hold all of it, which any client may read::
+Streams hold all of it, which any client may read::
 
     jobs:workers            one entry for each worker, which it replaces at each beat
-    jobs:workers:requests   what is asked of workers: drain, stop
+    jobs:workers:requests   what is asked of workers: drain, stop, stack
+    jobs:workers:reply:ID   the answers to a request, for a minute
 
 An entry of the first has the jobs that its worker ran at that beat. The list of workers joins it
 with the pending entries of the queues, so it is exact, and a job costs no write of its own. A
@@ -46,7 +47,7 @@ RUNS_MAX = 100
 REQUESTS_MAX, REQUESTS_KEPT_S = 1000, 3600.0
 LATE_S = 3600.0
 """A job without a timeout that has run for longer counts as late."""
-DRAIN, STOP = "drain", "stop"
+DRAIN, STOP, STACK = "drain", "stop", "stack"
 LOOK_S = 0.2
 """Pause between two checks whether a worker has ended."""
 _PAGE = 1000
@@ -170,6 +171,11 @@ def records_of(jobs: Place) -> Stream[bytes]:
 def requests_of(jobs: Place) -> Stream[bytes]:
     """Return the stream of what is asked of workers."""
     return jobs.store.stream(f"{jobs.name}:{WORKERS}:requests")
+
+
+def reply_to(jobs: Place, request: StreamID) -> Stream[bytes]:
+    """Return the stream of the answers to a request."""
+    return jobs.store.stream(f"{jobs.name}:{WORKERS}:reply:{request}")
 
 
 def is_of_registry(name: str, key: bytes) -> bool:

@@ -25,7 +25,7 @@ from kvstream.engine.coerce import at_least_1
 from kvstream.engine.lease_renewal import Stop, stop_check, wait_until_set
 from kvstream.engine.waiters import Interrupt
 from kvstream.errors import KVStreamError, StoreClosed
-from kvstream.jobs import registry
+from kvstream.jobs import registry, stacks
 from kvstream.jobs.execution import (
     end_with_timeout,
     finish,
@@ -94,7 +94,11 @@ class Run:
     """When the run has taken too long. For an async one it is ``Times.late`` after its timeout, at
     which asyncio cancels it."""
     future: Any = None
-    """The asyncio task."""
+    """What cancels an async job."""
+    thread: int | None = None
+    """The thread of a sync job, from its begin to its end."""
+    task: asyncio.Task[Any] | None = None
+    """The task of an async job, once it has begun."""
     abandoned: bool = False
     """The lease is lost or given up; the thread may go on."""
 
@@ -151,6 +155,8 @@ class Worker(Public):
         self._done = self._failed = 0
         """Jobs that it has finished, and tries that have failed."""
         self._runs: set[Run] = set()
+        self._abandoned: set[Run] = set()
+        """Runs that were given up and go on."""
         self._stuck = 0
         """Threads and async tasks whose jobs have taken too long and go on."""
         self._takes_one = False
@@ -335,14 +341,15 @@ class Worker(Public):
             self._spend()
 
     def _run_sync(self, run: Run) -> None:
-        has_returned = False
+        has_returned, run.thread = False, threading.get_ident()
         try:
             has_returned = run_sync(self.jobs, run.job, self._wait)
         finally:
+            run.thread = None  # other jobs run in it from now on
             self._end_run(run, has_returned)
 
     async def _run_async(self, run: Run) -> None:
-        has_returned = False
+        has_returned, run.task = False, asyncio.current_task()
         try:
             has_returned = await run_async(self.jobs, run.job)
         finally:
@@ -385,6 +392,7 @@ class Worker(Public):
                     self._runs.discard(run)
                     self._count(run)
                 elif run.abandoned:
+                    self._abandoned.discard(run)
                     self._stuck -= 1
             self._changed.notify_all()
 
@@ -427,7 +435,7 @@ class Worker(Public):
             registry.DRAIN: partial(self._leave_on_request, "draining"),
             registry.STOP: partial(self._leave_on_request, "stopping"),
         }
-        registration = Registration(self.jobs, facts, self._work, commands)
+        registration = Registration(self.jobs, facts, self._work, commands, self._stack_of)
         registration.begin()
         return registration
 
@@ -443,6 +451,20 @@ class Worker(Public):
         now, now_ms = monotonic(), self.jobs.store.now_ms()
         found = [_listed(run, now_ms - round((now - run.begun) * 1000)) for run in runs]
         return registry.Work(self._state, self._done, self._failed, hanging, found)
+
+    def _stack_of(self, job_id: str) -> tuple[str, str] | None:
+        """Return kind and text of the stack of a job; None if it does not run here."""
+        with self._lock:
+            runs = [*self._runs, *self._abandoned]
+        for run in runs:
+            if run.job.id != job_id:
+                continue
+            if run.task is not None and self._loop_thread is not None:
+                return "task", stacks.of_task(run.task, self._loop_thread.ident or 0)
+            thread = run.thread
+            text = "" if thread is None else stacks.of_thread(thread)
+            return "thread", text if run.thread == thread else ""
+        return None
 
     # --- the event loop -------------------------------------------------------------------------
 
@@ -574,6 +596,7 @@ class Worker(Public):
                 return False
             run.abandoned = True
             self._runs.discard(run)
+            self._abandoned.add(run)
             self._stuck += 1
             self._changed.notify_all()
         if self.is_stuck:

@@ -40,7 +40,7 @@ def run(program: Program) -> CommandLine:
 def test_workers_are_listed_drained_and_stopped(program: Program, run: CommandLine) -> None:
     process = program.work("--processes", "2", "--app-version", "v7", "--grace", "100ms")
     until(lambda: len(program.jobs.workers()) == 2)
-    program.tasks["nap"].enqueue(3600)
+    handle = program.tasks["nap"].enqueue(3600)
     until(lambda: any(each.jobs for each in program.jobs.workers()))
     rows = run.json("workers", "ls")
     assert {row["state"] for row in rows} == {"working"}
@@ -53,6 +53,10 @@ def test_workers_are_listed_drained_and_stopped(program: Program, run: CommandLi
     assert busy["jobs"][0]["task"] == "nap"
     assert busy["worker"] in run("workers", "ls", "--jobs").stdout
     assert "1 of 8" in run("workers", "ls").stdout
+    stack = run.one("jobs", "stack", handle.id)
+    assert (stack["worker"], stack["kind"]) == (busy["worker"], "thread")
+    assert ", in nap\n" in stack["text"]
+    assert "time.sleep(seconds)" in run("jobs", "stack", handle.id).stdout
     assert "there is no worker" in run("workers", "drain", "none", code=1).output
 
     assert "has ended" in run("workers", "drain", idle["worker"], "--wait", "60s").output
