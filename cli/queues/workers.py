@@ -173,8 +173,8 @@ def stop(session: Session, out: Output, /, names: tuple[str, ...], wait: float, 
 def _end(
     session: Session, out: Output, command: str, names: Sequence[str], wait_s: float, name: str
 ) -> None:
-    from kvstream.jobs.registry import ask, wait_for_end
     from kvstream.jobs.stored import StoredJobs
+    from kvstream.jobs.workers.registry import ask, wait_for_end
 
     with session.writing() as store:
         jobs = StoredJobs(store, name)

@@ -35,12 +35,12 @@ from kvstream.jobs.listing.counts import JobCounts
 from kvstream.jobs.listing.filters import JobInfo
 from kvstream.jobs.listing.pages import JobPage
 from kvstream.jobs.middleware import Middleware, OpenTelemetryMiddleware, PrometheusMiddleware
-from kvstream.jobs.registry import RunningJob, WorkerRecord
 from kvstream.jobs.schedules import Schedule
-from kvstream.jobs.stacks import JobStack
 from kvstream.jobs.task import Task
 from kvstream.jobs.tries import Try
 from kvstream.jobs.worker import Worker
+from kvstream.jobs.workers.registry import RunningJob, WorkerRecord
+from kvstream.jobs.workers.stacks import JobStack
 from kvstream.jobs.workflows.calls import (
     first_completed,
     gather,

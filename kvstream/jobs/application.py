@@ -36,9 +36,9 @@ from kvstream.jobs.listing.face import Listing
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.notes import NOTES
 from kvstream.jobs.outcomes import Outcomes
-from kvstream.jobs.registry import WORKERS, WorkerRecord, workers_of
 from kvstream.jobs.schedules import SCHEDULED, Schedule
 from kvstream.jobs.task import Task, built_in_task
+from kvstream.jobs.workers.registry import WORKERS, WorkerRecord, workers_of
 from kvstream.jobs.workflows.canvas import CHUNK, canvas_of, chunk_of
 from kvstream.jobs.workflows.handle import CANVAS, WorkflowHandle, is_workflow
 from kvstream.jobs.workflows.workflow import EVENTS_MAX, WORKFLOW_TTL_S, Workflow

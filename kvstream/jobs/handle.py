@@ -51,9 +51,9 @@ from kvstream.jobs.job import (
     to_seconds,
 )
 from kvstream.jobs.notes import LogLine, Progress, lines_of, progress_of
-from kvstream.jobs.stacks import TIMEOUT_S as STACK_S
-from kvstream.jobs.stacks import JobStack, ask_stack
 from kvstream.jobs.tries import Try, tries_of
+from kvstream.jobs.workers.stacks import TIMEOUT_S as STACK_S
+from kvstream.jobs.workers.stacks import JobStack, ask_stack
 from kvstream.operations.ack import acknowledge
 from kvstream.surface import Public
 from kvstream.types.clock import call_later, monotonic

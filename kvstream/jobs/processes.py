@@ -35,13 +35,14 @@ from typing import Any
 
 from kvstream.engine.waiters import Flag, Interrupt
 from kvstream.errors import InvalidArgument, KVStreamError, StoreClosed, show
-from kvstream.jobs import job_log, registry
+from kvstream.jobs import job_log
 from kvstream.jobs.application import Jobs
 from kvstream.jobs.job import TASK, has_id
-from kvstream.jobs.registration import Fields, Requests, command_of, is_for, job_in
 from kvstream.jobs.renewal import Beats, Control, Renewal, beat_s, fill_streams
-from kvstream.jobs.stacks import Dump, JobStack, answer, dump_on_signal, of_dump
 from kvstream.jobs.starting import begin
+from kvstream.jobs.workers import registry
+from kvstream.jobs.workers.registration import Fields, Requests, command_of, is_for, job_in
+from kvstream.jobs.workers.stacks import Dump, JobStack, answer, dump_on_signal, of_dump
 from kvstream.logs import NOTICE, logging_to
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import MIN_ID, StreamID

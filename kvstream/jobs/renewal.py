@@ -23,10 +23,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kvstream.errors import KVStreamError, LeaseLost
-from kvstream.jobs import registry
 from kvstream.jobs.execution import end_child_with_timeout, job_of
 from kvstream.jobs.job import TASK
 from kvstream.jobs.job_log import logger_of
+from kvstream.jobs.workers import registry
 from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from kvstream.jobs.listing.filters import Criteria, JobInfo, filter_of
 from kvstream.jobs.listing.pages import all_jobs
 from kvstream.jobs.listing.sources import info_of, text_key
 from kvstream.jobs.notes import NOTES
-from kvstream.jobs.registry import is_of_registry
+from kvstream.jobs.workers.registry import is_of_registry
 from kvstream.jobs.workflows.handle import WorkflowHandle, is_workflow
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.queue import Queue

@@ -25,7 +25,6 @@ from kvstream.engine.coerce import at_least_1
 from kvstream.engine.lease_renewal import Stop, stop_check, wait_until_set
 from kvstream.engine.waiters import Interrupt
 from kvstream.errors import KVStreamError, StoreClosed
-from kvstream.jobs import registry, stacks
 from kvstream.jobs.execution import (
     end_with_timeout,
     finish,
@@ -36,10 +35,11 @@ from kvstream.jobs.execution import (
 )
 from kvstream.jobs.job import to_seconds
 from kvstream.jobs.job_log import log_lost, log_problem, logger_of
-from kvstream.jobs.registration import Registration, facts_of
 from kvstream.jobs.starting import LINE_S
-from kvstream.jobs.threads import Threads
 from kvstream.jobs.together import begin_together
+from kvstream.jobs.workers import registry, stacks
+from kvstream.jobs.workers.registration import Registration, facts_of
+from kvstream.jobs.workers.threads import Threads
 from kvstream.logs import NOTICE, Throttle
 from kvstream.queue import take_until
 from kvstream.surface import Public
@@ -147,7 +147,7 @@ class Worker(Public):
         self.given_back = 0
         """Jobs that were not finished by the deadline."""
         self._queues = jobs.queues_to_work(queues)
-        self._queue_names = tuple(queues)
+        self._queue_names = tuple(queues) or tuple(jobs.queue_names())
         self._state = "working"
         """Also ``"draining"`` and ``"stopping"``; see ``registry.WorkerRecord``."""
         self.has_left = False
@@ -426,7 +426,7 @@ class Worker(Public):
         facts = partial(
             facts_of,
             self.jobs,
-            self._queue_names,
+            dict(zip(self._queue_names, self.jobs.queues(self._queue_names), strict=True)),
             self.concurrency,
             self.program,
             self._app_version,

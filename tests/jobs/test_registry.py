@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kvstream import Jobs
-from kvstream.jobs import Worker, WorkerRecord, registration, registry
+from kvstream.jobs import Worker, WorkerRecord
+from kvstream.jobs.workers import registration, registry
 from tests.jobs.conftest import Working
 from tests.patience import PATIENCE_S, until
 
@@ -138,7 +139,7 @@ def test_a_stop_ends_a_drain(
 def test_a_worker_whose_beats_stay_away_is_lost(
     jobs: Jobs, wait_task: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = registration.facts_of(jobs, (), 8, "program", "")
+    facts = registration.facts_of(jobs, {}, 8, "program", "")
     registry.write(jobs, facts, registry.Work("working", 1, 2, 0, ()))
     assert (only(jobs).state, only(jobs).done, only(jobs).failed) == ("working", 1, 2)
     monkeypatch.setattr(registry, "LOST_S", 0.001)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvstream import Jobs
-from kvstream.jobs import stacks
+from kvstream.jobs.workers import stacks
 from tests.jobs.conftest import Working
 from tests.jobs.programs import Program
 from tests.patience import PATIENCE_S, until

@@ -11,23 +11,24 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kvstream.engine.waiters import Interrupt
 from kvstream.errors import KVStreamError, StoreClosed
-from kvstream.jobs import registry, stacks
+from kvstream.jobs.job import AnyJobs
 from kvstream.jobs.job_log import log_problem, logger_of
-from kvstream.jobs.registry import BEAT_S, Work
-from kvstream.jobs.stacks import JobStack
+from kvstream.jobs.workers import registry, stacks
+from kvstream.jobs.workers.registry import BEAT_S, Work
+from kvstream.jobs.workers.stacks import JobStack
 from kvstream.stream import read_until
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.version import VERSION
 
 if TYPE_CHECKING:
-    from kvstream.jobs.application import Jobs
+    from kvstream.queue import Queue
 
 LOOK_S = 0.05
 """Pause between two tries to end a blocked read: one is lost if the read has not begun yet."""
@@ -39,11 +40,14 @@ Fields = Mapping[bytes, bytes]
 
 
 def facts_of(
-    jobs: Jobs, names: Sequence[str], concurrency: int, program: str, app_version: str
+    jobs: AnyJobs,
+    queues: Mapping[str, Queue],
+    concurrency: int,
+    program: str,
+    app_version: str,
 ) -> dict[str, str]:
-    """Return the fields of a worker of the queues of these names that stay the same."""
-    queues = jobs.queues_to_work(names)
-    streams = [os.fsdecode(stream.key) for queue in queues for stream in queue.streams()]
+    """Return the fields of a worker of some queues, by their names, that stay the same."""
+    streams = [os.fsdecode(stream.key) for queue in queues.values() for stream in queue.streams()]
     return {
         "name": jobs.consumer,
         "host": socket.gethostname(),
@@ -52,7 +56,7 @@ def facts_of(
         "application": jobs.application,
         "app_version": app_version,
         "version": VERSION,
-        "queues": json.dumps(list(names) or jobs.queue_names()),
+        "queues": json.dumps(list(queues)),
         "streams": json.dumps(streams),
         "lease": repr(jobs.lease_s),
         "concurrency": str(concurrency),
@@ -63,7 +67,7 @@ def facts_of(
 class Requests:
     """Reads what is asked of workers, in the thread that calls ``read``."""
 
-    def __init__(self, jobs: Jobs, ending: Interrupt) -> None:
+    def __init__(self, jobs: AnyJobs, ending: Interrupt) -> None:
         """``ending`` ends a read that waits."""
         self._jobs, self._ending = jobs, ending
         self._after: StreamID | None = None
@@ -107,7 +111,7 @@ class Registration:
 
     def __init__(
         self,
-        jobs: Jobs,
+        jobs: AnyJobs,
         facts: Callable[[], Mapping[str, str]],
         work: Callable[[], Work],
         commands: Mapping[str, Callable[[], None]],

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from kvstream.engine.queue_arguments import Duration
 from kvstream.jobs.job import to_seconds
-from kvstream.jobs.registry import STACK, Place, ask, reply_to
+from kvstream.jobs.workers.registry import STACK, Place, ask, reply_to
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import MIN_ID, StreamID
 
@@ -47,7 +47,7 @@ DUMP_MAX = 1 << 20
 DUMP_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2 + 2) - 2
 """The signal at which a child writes its frames: one that programs do not use for themselves."""
 
-_OWN = (str(Path(__file__).parent), threading.__file__, asyncio.__path__[0], "<frozen")
+_OWN = (str(Path(__file__).parent.parent), threading.__file__, asyncio.__path__[0], "<frozen")
 """Where the outermost frames of a job come from, which are not shown."""
 _DUMPED = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
 _RUNS_JOBS = {"run_sync", "_run_loop"}
