@@ -226,9 +226,14 @@ def _mark_late(error: KVStreamError, in_time: bool) -> KVStreamError:
     return error
 
 
+def is_late(error: StoreError) -> bool:
+    """Return whether a reply did not come in time."""
+    return getattr(error, "is_late", False)
+
+
 def name_late(error: StoreError) -> StoreError:
     """Return ReplyLate or WriteLate for the error of a late reply, any other one as it is."""
-    if not getattr(error, "is_late", False):
+    if not is_late(error):
         return error
     return (WriteLate if isinstance(error, UnknownOutcome) else ReplyLate)(*error.args)
 

@@ -33,6 +33,7 @@ from kvstream.errors import (
     NoSuchKey,
     ReentrantCall,
     RequestError,
+    ServerLoading,
     ServerTooOld,
     ServerUnavailable,
     StoreClosed,
@@ -56,9 +57,11 @@ from kvstream.remote.connection import (
     Connection,
     ConnectionLost,
     Link,
+    NotPrimary,
     NotSent,
     ReplyLost,
     connect,
+    is_late,
     next_page,
     raise_first_error,
     translate_errors,
@@ -439,6 +442,10 @@ def _version(text: object) -> tuple[int, ...]:
     return tuple(int(part) for part in str(text).split(".") if part.isdigit())
 
 
+_ENDED = (ConnectionLost, StoreClosed, NotPrimary, ServerLoading)
+"""Errors of a server that is not the one any more: the next one may tell what was done."""
+
+
 def _send_call(connection: Connection, call: Call) -> list[Any]:
     """Send the commands of a call; return their replies.
 
@@ -459,7 +466,7 @@ def _send_call(connection: Connection, call: Call) -> list[Any]:
     except StoreError as error:
         if unknown is None or isinstance(error, UnknownOutcome):
             raise
-        lost = isinstance(error, ConnectionLost | StoreClosed)
+        lost = isinstance(error, _ENDED) or is_late(error)
         raise (ReplyLost if lost else UnknownOutcome)(f"{unknown}, and now: {error}") from None
 
 

@@ -6,6 +6,11 @@ import threading
 import pytest
 
 from kvstream.errors import InvalidArgument, ServerUnavailable
+from kvstream.layout.keys import qualified
+from kvstream.layout.values import encode_flat
+from kvstream.meta.idempotency import Request
+from kvstream.operations import append
+from kvstream.remote.connection import ReplyLost
 from kvstream.remote.engine import RemoteEngine
 from kvstream.remote.failover import FailoverEngine, find_replica
 from kvstream.types.urls import sentinels_of
@@ -139,3 +144,29 @@ def test_threads_that_wait_for_a_round_share_its_failure() -> None:
     assert rounds == 1
     assert ["nobody in round 1" in str(error) for error in failed] == 5 * [True]
     assert len({*map(id, failed)}) == 5
+
+
+@pytest.mark.parametrize("refusal", ["READONLY it follows", "LOADING it copies", "NOREPLICAS few"])
+def test_an_add_that_was_lost_and_then_refused_is_for_the_next_primary(refusal: str) -> None:
+    """It is ReplyLost, which ``FailoverEngine`` repeats elsewhere: it may be done or not."""
+    adds = 0
+
+    def answer(words: list[bytes]) -> bytes:
+        nonlocal adds
+        if words[0] != b"KVSTREAM.ADDONCE":
+            return b"+OK\r\n"
+        adds += 1
+        if adds == 1:
+            raise ConnectionResetError
+        return f"-{refusal}\r\n".encode()
+
+    server = Scripted(answer)
+    try:
+        engine = RemoteEngine.open(f"redis://127.0.0.1:{server.port}")
+        value, names = encode_flat([b"f", b"v"], 1000)
+        with pytest.raises(ReplyLost, match="may or may not have done it"):
+            engine.run(append.add, qualified(0, b"s"), value, names, once=Request(b"client", 1))
+        assert adds == 2
+        engine.close()
+    finally:
+        server.close()
