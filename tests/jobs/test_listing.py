@@ -175,6 +175,27 @@ def test_a_filter_without_an_index_looks_at_slices_and_says_so(
         assert jobs.store.check() == []
 
 
+def test_jobs_that_wait_are_looked_for_among_so_many_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Jobs(tmp_path / "store", shared=False) as jobs:
+        task = jobs.task(name="run")(lambda n: None)
+        first = task.enqueue(0)
+        waiting = []
+        for n in range(3):
+            for each in range(30):
+                jobs.store.stream(f"other:{n}:{each}").add({"a": "b"})
+            waiting.append(task.with_options(depends_on=first).enqueue(n).id)
+        monkeypatch.setattr(pages, "LOOK_MAX", 2)
+        page = jobs.find(status="waiting")
+        assert (page.jobs, page.looked) == ([], 0)
+        assert found(jobs, status="waiting") == waiting
+        assert jobs.count(status="waiting").at_least == {"waiting"}
+        monkeypatch.undo()
+        assert jobs.count(status="waiting") == (3, {"waiting": 3}, frozenset())
+        assert jobs.store.check() == []
+
+
 def test_a_page_of_many_ended_jobs_reads_few_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

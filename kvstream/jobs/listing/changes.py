@@ -56,7 +56,7 @@ def change(
     ``most`` bounds their number. ``rate``: at most so many in so many seconds.
     """
     after: str | None = None
-    begun, asked = monotonic(), 0
+    begun, asked, is_again = monotonic(), 0, False
     while most is None or asked < most:
         size = PAGE if most is None else min(PAGE, most - asked)
         size = size if rate is None else max(1, min(size, rate[0]))
@@ -70,9 +70,12 @@ def change(
                 [info.id for info, is_done in pairs if is_done],
                 [info.id for info, is_done in pairs if not is_done],
             )
-            after = page.after and _behind(page.after, 0 if act is None else _removed(pairs))
-        else:
-            after = page.after
+            is_again |= act is not None and any(
+                is_done and info.status == WAITING for info, is_done in pairs
+            )
+        after = page.after
+        if after is None and is_again:  # their place is a number, and keys have gone
+            after, is_again = str(Cursor(WAITS, "0", "")), False
         if after is None:
             return
 
@@ -81,18 +84,6 @@ def _wait(begun: float, done: int, rate: tuple[int, float] | None) -> None:
     """Wait until the next jobs may be changed."""
     if rate is not None:
         time.sleep(max(0.0, begun + done * rate[1] / rate[0] - monotonic()))
-
-
-def _removed(pairs: Sequence[tuple[JobInfo, bool]]) -> int:
-    """Return how many keys of jobs that wait for others have gone: their place is a number."""
-    return sum(done and info.status == WAITING and bool(info.stream) for info, done in pairs)
-
-
-def _behind(after: str, removed: int) -> str:
-    cursor = Cursor.of(after)
-    if not removed or cursor.part != WAITS:
-        return after
-    return str(cursor._replace(place=str(max(0, int(cursor.place) - removed))))
 
 
 # --- cancel ---------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ from kvstream.types.ids import MIN_ID, StreamID, Ticket
 
 LOOK_MAX = 10_000
 """Entries that one page looks at: some tens of milliseconds."""
+KEYS_OF_ENTRY = 10
+"""Keys that may be looked at in place of one entry."""
 SLICE_MIN, SLICE_MAX = 8, 1000
 """Entries that are read at once from one stream."""
 _ENTRIES, _DELAYED, WAITS = "1", "2", "3"
@@ -48,7 +50,7 @@ class JobPage(NamedTuple):
     """The cursor of the next page; None: there is none."""
     looked: int
     """Entries that were looked at. The page has less than ``count`` jobs, and a cursor, if it has
-    looked at as many as it may."""
+    looked at as many as it may, or at ten times as many keys, for jobs that wait."""
 
 
 class Cursor(NamedTuple):
@@ -93,11 +95,12 @@ Step = tuple[Cursor, JobInfo | None]
 def read_page(jobs: AnyJobs, wanted: JobFilter, count: int, after: str | None) -> JobPage:
     """Return the next page of a list."""
     found: list[JobInfo] = []
-    looked, last = 0, None
+    looked, keys, last = 0, 0, None
     for cursor, info in _steps(jobs, wanted, count, Cursor.of(after)):
-        if len(found) == count or looked == LOOK_MAX:
+        if len(found) == count or looked + keys // KEYS_OF_ENTRY >= LOOK_MAX:
             return JobPage(found, str(last), looked)
-        looked, last = looked + 1, cursor
+        looked, keys = looked + (cursor.part != WAITS), keys + (cursor.part == WAITS)
+        last = cursor
         if info is not None and wanted.admits(info):
             found.append(info)
     return JobPage(found, None, looked)

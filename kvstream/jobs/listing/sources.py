@@ -217,19 +217,20 @@ def delayed_jobs(
 def waiting_jobs(jobs: AnyJobs, skipped: int) -> Iterator[JobInfo | None]:
     """Yield the workflows that wait for something, and the jobs that wait for others.
 
-    As many keys as are skipped are left out at the begin. None stands for another key.
+    There is no index of them: all keys of the store are looked at, but for as many as are skipped
+    at the begin. None stands for another key.
     """
-    kinds = ((WORKFLOW, _waiting_workflow), (AFTER, _dependent))
-    found = (
-        (key.decode("utf-8", "replace").removeprefix(prefix), read)
-        for part, read in kinds
-        for prefix in (f"{jobs.name}:{part}:",)
-        for key in jobs.store.scan_keys(f"{prefix}*")
-    )
-    for job_id, read in islice(found, skipped, None):
+    kinds = {
+        f"{jobs.name}:{part}:".encode("utf-8", "surrogateescape"): read
+        for part, read in ((WORKFLOW, _waiting_workflow), (AFTER, _dependent))
+    }
+    prefixes = tuple(kinds)
+    for key in islice(jobs.store.scan_keys(), skipped, None):
         info = None
-        with suppress(WrongType, ValueError, TypeError):  # a key of another program
-            info = read(jobs, job_id)
+        if key.startswith(prefixes):
+            prefix = next(each for each in prefixes if key.startswith(each))
+            with suppress(WrongType, ValueError, TypeError):  # a key of another program
+                info = kinds[prefix](jobs, key.decode("utf-8", "replace")[len(prefix.decode()) :])
         yield info
 
 
