@@ -27,6 +27,7 @@ from kvstream.jobs.execution import end_child_with_timeout, job_of
 from kvstream.jobs.job import TASK
 from kvstream.jobs.job_log import logger_of
 from kvstream.jobs.workers import registry
+from kvstream.operations.queues.workers import BEAT_S
 from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class Renewal:
             return
         try:
             if monotonic() >= self._note_due:
-                self._note_due = monotonic() + registry.BEAT_S
+                self._note_due = monotonic() + BEAT_S
                 registry.note_silent(self._jobs, beats.consumer.decode())
             held = self._list_held(beats.consumer)
             for queue in {message.queue for message in held}:

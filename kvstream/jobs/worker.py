@@ -41,6 +41,7 @@ from kvstream.jobs.workers import registry, stacks
 from kvstream.jobs.workers.registration import Registration, facts_of
 from kvstream.jobs.workers.threads import Threads
 from kvstream.logs import NOTICE, Throttle
+from kvstream.operations.queues.workers import Run as Listed
 from kvstream.queue import take_until
 from kvstream.surface import Public
 from kvstream.types.clock import monotonic
@@ -639,11 +640,11 @@ class Worker(Public):
             _log.info("message %s is given back", message.id)
 
 
-def _listed(run: Run, since_ms: int) -> registry.Run:
+def _listed(run: Run, since_ms: int) -> Listed:
     """Return a run as a beat lists it."""
     job, message = run.job, run.message
     where = os.fsdecode(message.key), str(message.id)
-    return registry.Run(job.id, job.task_name, *where, since_ms, job.task.timeout)
+    return Listed(job.id, job.task_name, *where, since_ms, job.task.timeout)
 
 
 def _run_of(job: Job, message: Message, late_s: float) -> Run:

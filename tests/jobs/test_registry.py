@@ -11,6 +11,7 @@ import pytest
 from kvstream import Jobs
 from kvstream.jobs import Worker, WorkerRecord
 from kvstream.jobs.workers import registration, registry
+from kvstream.operations.queues import workers
 from tests.jobs.conftest import Working
 from tests.patience import PATIENCE_S, until
 
@@ -142,11 +143,11 @@ def test_a_worker_whose_beats_stay_away_is_lost(
     facts = registration.facts_of(jobs, {}, 8, "program", "")
     registry.write(jobs, facts, registry.Work("working", 1, 2, 0, ()))
     assert (only(jobs).state, only(jobs).done, only(jobs).failed) == ("working", 1, 2)
-    monkeypatch.setattr(registry, "LOST_S", 0.001)
+    monkeypatch.setattr(workers, "LOST_S", 0.001)
     time.sleep(0.01)
     assert only(jobs).state == "lost"
     registry.note_silent(jobs, jobs.consumer)
-    monkeypatch.setattr(registry, "LOST_S", 35.0)
+    monkeypatch.setattr(workers, "LOST_S", 35.0)
     assert only(jobs).state == "silent"
     monkeypatch.setattr(registry, "LOST_KEPT_S", 0.001)
     time.sleep(0.01)

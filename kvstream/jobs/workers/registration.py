@@ -20,8 +20,9 @@ from kvstream.errors import KVStreamError, StoreClosed
 from kvstream.jobs.job import AnyJobs
 from kvstream.jobs.job_log import log_problem, logger_of
 from kvstream.jobs.workers import registry, stacks
-from kvstream.jobs.workers.registry import BEAT_S, Work
+from kvstream.jobs.workers.registry import Work
 from kvstream.jobs.workers.stacks import JobStack
+from kvstream.operations.queues.workers import BEAT_S
 from kvstream.stream import read_until
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import MIN_ID, StreamID

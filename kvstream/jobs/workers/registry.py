@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from kvstream.engine.queue_arguments import Duration
 from kvstream.errors import Conflict, NoGroup, NoSuchKey
 from kvstream.jobs.job import Job, Refused, to_seconds
+from kvstream.operations.queues.workers import LATE_S, Run, is_lost, run_of, text_of
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import StreamID
 
@@ -35,18 +36,12 @@ if TYPE_CHECKING:
     from kvstream.types.records import Entry, PendingEntry
 
 WORKERS = "workers"
-BEAT_S = 10.0
-"""Seconds between two beats of a worker: each is one small write."""
-LOST_S = 3.5 * BEAT_S
-"""A worker whose last beat is older is shown as lost."""
 LOST_KEPT_S = 86_400.0
 WORKERS_MAX = 10_000
 """Most entries: each worker has one, and those of lost workers go after a day."""
 RUNS_MAX = 100
 """Most jobs in a beat, the oldest first."""
 REQUESTS_MAX, REQUESTS_KEPT_S = 1000, 3600.0
-LATE_S = 3600.0
-"""A job without a timeout that has run for longer counts as late."""
 DRAIN, STOP, STACK = "drain", "stop", "stack"
 LOOK_S = 0.2
 """Pause between two checks whether a worker has ended."""
@@ -62,19 +57,6 @@ class Place(Protocol):
 
     @property
     def store(self) -> Store: ...
-
-
-class Run(NamedTuple):
-    """A job in a beat of its worker."""
-
-    id: str
-    task: str
-    key: str
-    """That of the stream of its message."""
-    entry: str
-    """The ID of its message."""
-    since_ms: int
-    timeout: float | None
 
 
 class Work(NamedTuple):
@@ -212,7 +194,7 @@ def forget_lost(jobs: Place) -> None:
 def remove(jobs: Place, name: str) -> None:
     """Delete the entries of a worker that has ended; with the last one, the stream."""
     stream = records_of(jobs)
-    if own := [entry.id for entry in stream.range() if _text(entry.fields, "name") == name]:
+    if own := [entry.id for entry in stream.range() if text_of(entry.fields, "name") == name]:
         stream.delete(*own)
     with suppress(Conflict), jobs.store.brief_transaction():
         if not len(stream):
@@ -222,7 +204,7 @@ def remove(jobs: Place, name: str) -> None:
 def note_silent(jobs: Place, name: str) -> None:
     """Write a beat for a worker that lives and cannot do it, since a job keeps Python's lock."""
     stream = records_of(jobs)
-    own = [entry for entry in stream.range() if _text(entry.fields, "name") == name]
+    own = [entry for entry in stream.range() if text_of(entry.fields, "name") == name]
     if own:
         stream.add({**own[-1].fields, b"state": b"silent"}, maxlen=WORKERS_MAX, approximate=True)
         stream.delete(*(entry.id for entry in own))
@@ -251,7 +233,7 @@ def wait_for_end(jobs: Place, names: Set[str], wait_s: float) -> set[str]:
     """Wait until workers have ended, at most ``wait_s``; return those that have not."""
     until = monotonic() + wait_s
     while True:
-        here = {_text(entry.fields, "name") for entry in records_of(jobs).range()}
+        here = {text_of(entry.fields, "name") for entry in records_of(jobs).range()}
         rest_s = until - monotonic()
         if not here & names or rest_s <= 0:
             return here & names
@@ -265,7 +247,7 @@ def workers_of(jobs: Place) -> list[WorkerRecord]:
     """Return the workers, by name, with the jobs that they have in work now."""
     newest: dict[str, Entry[bytes]] = {}
     for entry in records_of(jobs).range():
-        newest[_text(entry.fields, "name")] = entry
+        newest[text_of(entry.fields, "name")] = entry
     found = (_record_of(jobs, newest[name]) for name in sorted(newest))
     return [record for record in found if record is not None]
 
@@ -274,23 +256,22 @@ def _record_of(jobs: Place, entry: Entry[bytes]) -> WorkerRecord | None:
     """Return the record in an entry; None if another program has written it."""
     fields, now_ms = entry.fields, jobs.store.now_ms()
     try:
-        is_lost = now_ms - entry.id.ms > LOST_S * 1000
         return WorkerRecord(
-            name=_text(fields, "name"),
-            state="lost" if is_lost else _text(fields, "state"),
-            host=_text(fields, "host"),
-            pid=int(_text(fields, "pid")),
-            program=_text(fields, "program"),
-            application=_text(fields, "application"),
-            app_version=_text(fields, "app_version"),
-            version=_text(fields, "version"),
-            queues=tuple(map(str, json.loads(_text(fields, "queues")))),
-            concurrency=int(_text(fields, "concurrency")),
-            started=_time_of(int(_text(fields, "started"))),
+            name=text_of(fields, "name"),
+            state="lost" if is_lost(entry.id.ms, now_ms) else text_of(fields, "state"),
+            host=text_of(fields, "host"),
+            pid=int(text_of(fields, "pid")),
+            program=text_of(fields, "program"),
+            application=text_of(fields, "application"),
+            app_version=text_of(fields, "app_version"),
+            version=text_of(fields, "version"),
+            queues=tuple(map(str, json.loads(text_of(fields, "queues")))),
+            concurrency=int(text_of(fields, "concurrency")),
+            started=_time_of(int(text_of(fields, "started"))),
             beat=_time_of(entry.id.ms),
-            done=int(_text(fields, "done")),
-            failed=int(_text(fields, "failed")),
-            hanging=int(_text(fields, "hanging")),
+            done=int(text_of(fields, "done")),
+            failed=int(text_of(fields, "failed")),
+            hanging=int(text_of(fields, "hanging")),
             jobs=tuple(sorted(_jobs_of(jobs, fields, now_ms), key=lambda job: job.since)),
             _jobs=jobs,
         )
@@ -303,9 +284,9 @@ def _jobs_of(jobs: Place, fields: Mapping[bytes, bytes], now_ms: int) -> Iterato
 
     Jobs that have begun since then are read from their messages.
     """
-    lease_s, name = float(_text(fields, "lease")), _text(fields, "name")
-    listed = {(run.key, run.entry): run for run in map(_run_of, json.loads(_text(fields, "jobs")))}
-    for key in json.loads(_text(fields, "streams")):
+    lease_s, name = float(text_of(fields, "lease")), text_of(fields, "name")
+    listed = {(run.key, run.entry): run for run in map(run_of, json.loads(text_of(fields, "jobs")))}
+    for key in json.loads(text_of(fields, "streams")):
         stream = jobs.store.stream(key)
         for row in _pending(stream, jobs.group, name):
             idle_ms = row.idle_ms or 0
@@ -329,13 +310,6 @@ def _pending(stream: Stream[bytes], group: str, name: str) -> Iterable[PendingEn
         return ()
 
 
-def _run_of(listed: Any) -> Run:
-    """Return a run of a beat; ValueError or TypeError if it is none."""
-    job_id, task, key, entry, since_ms, timeout = listed
-    limit = None if timeout is None else float(timeout)
-    return Run(str(job_id), str(task), str(key), str(entry), int(since_ms), limit)
-
-
 def _read_run(
     jobs: Place, stream: Stream[bytes], row: PendingEntry[bytes], since_ms: int
 ) -> Run | None:
@@ -350,10 +324,6 @@ def _read_run(
     task = jobs.tasks.get(job.task_name)
     timeout = None if task is None else task.timeout
     return Run(job.id, job.task_name, os.fsdecode(stream.key), str(row.id), since_ms, timeout)
-
-
-def _text(fields: Mapping[bytes, bytes], name: str) -> str:
-    return fields.get(name.encode(), b"").decode("utf-8", "backslashreplace")
 
 
 def _time_of(ms: int) -> datetime:

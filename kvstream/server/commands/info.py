@@ -7,19 +7,23 @@ checking that they exist.
 import functools
 import os
 import platform
+import re
 import resource
 import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 from kvstream.commands.args import Argv, text
 from kvstream.commands.command import Family, flags
 from kvstream.commands.replies import Reply, Verbatim
 from kvstream.errors import ArchiveTaken
+from kvstream.layout.keys import database_of
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
+from kvstream.operations.queues.workers import STATES, RegistryScan, jobs_of
 from kvstream.replicas.follower import Follower, Link
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import ChannelKind, Client
@@ -82,6 +86,11 @@ ABSENT: Mapping[str, tuple[tuple[str, object], ...]] = {
 
 
 Fields: TypeAlias = Iterable[tuple[str, object]]
+REGISTRY_KEYS = 1000
+"""Keys that one INFO scans for registries of workers; the next one goes on there."""
+_registries: WeakKeyDictionary[Executor, RegistryScan] = WeakKeyDictionary()
+"""The registries that the INFOs of each server have found."""
+_SEPARATORS = re.compile(r"[\x00-\x1f,=\x7f]")
 EXPIRES_COUNTED = 10_000
 """Most expiring keys that one INFO counts, so that it stays quick; the next one counts on."""
 _DAY_S = 86400
@@ -113,7 +122,10 @@ def info(txn: Txn, client: Client, argv: Argv) -> Reply:
     allocator and of copy-on-write are left out. In section Replication offsets count rows, not
     bytes. A cycle of the event loop is a
     turn of requests, so an idle server has none. Section Persistence shows with `archive_`
-    how far the archive of the store is. Section Queues counts the events of queues.
+    how far the archive of the store is. Section Queues counts the events of queues. Section
+    Workers, which must be asked for, shows the workers of jobs by state, and for each task how many
+    jobs run, how many of them are late and how long the oldest has run. Registries of workers are
+    found by a scan of 1000 keys in each call.
     """
     asked = {text(word).lower() for word in argv[1:]} or {"default"}
     parts: list[str] = []
@@ -465,6 +477,29 @@ def _queues(server: Executor, txn: Txn) -> Fields:
     return txn.catalog.queue_events.counts().items()
 
 
+def _workers(server: Executor, txn: Txn) -> Fields:
+    """The workers of jobs, and what they have in work; a call scans some keys for registries."""
+    registries = _registries.get(server)
+    if registries is None:
+        registries = _registries[server] = RegistryScan(server.engine.options.databases)
+    registries.look(txn, REGISTRY_KEYS)
+    found = [*registries.figures(txn)]
+    for n, (name, workers) in enumerate(found):
+        states = ",".join(f"{state}={workers.states[state]}" for state in STATES)
+        of = f"db={database_of(name)},jobs={_plain(text(jobs_of(name)))}"
+        yield f"workers_{n}", f"{of},{states},hanging={workers.hanging}"
+    tasks = [(name, *each) for name, workers in found for each in workers.tasks.items()]
+    for n, (name, (queue, task), row) in enumerate(tasks):
+        of = f"db={database_of(name)},queue={_plain(queue)},task={_plain(task)}"
+        counts = f"running={row.running},late={row.late},oldest_seconds={row.oldest_s:.3f}"
+        yield f"jobs_running_{n}", f"{of},{counts}"
+
+
+def _plain(name: str) -> str:
+    """Return a name without characters that end a value or a line."""
+    return _SEPARATORS.sub(lambda each: f"\\x{ord(each[0]):02x}", name)
+
+
 def _nothing(server: Executor, txn: Txn) -> Fields:
     return ()
 
@@ -490,6 +525,7 @@ _SECTIONS: dict[str, tuple[bool, Callable[[Executor, Txn], Fields]]] = {
     "Persistence": (True, _persistence),
     "Stats": (True, _stats),
     "Queues": (True, _queues),
+    "Workers": (False, _workers),
     "Replication": (True, _replication),
     "CPU": (True, _cpu),
     "Modules": (True, _nothing),

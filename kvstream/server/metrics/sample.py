@@ -17,6 +17,12 @@ from kvstream.errors import KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.operations import info, keyspace
 from kvstream.operations.info import GroupFigures, StreamFigures
+from kvstream.operations.queues.workers import (
+    RegistryScan,
+    WorkersFigures,
+    add_worker,
+    latest_beats,
+)
 from kvstream.storage.batch import Family
 from kvstream.types.clock import monotonic
 
@@ -96,6 +102,8 @@ class Sample:
     """Properties of RocksDB."""
     families: dict[str, dict[str, int]] = field(default_factory=dict)
     """Properties of RocksDB, by column family."""
+    workers: list[tuple[bytes, WorkersFigures]] = field(default_factory=list)
+    """The figures of each registry of workers, by its name."""
     log_bytes: int = 0
     store_bytes: int = 0
 
@@ -105,6 +113,8 @@ class SampledStreams:
 
     def __init__(self, databases: int, most: int) -> None:
         self.names: dict[bytes, None] = {}
+        self.registries = RegistryScan(databases)
+        """The registries of workers among them, however many streams have metrics."""
         self._databases = databases
         self._most = most
         self._at = (0, 0)
@@ -122,6 +132,8 @@ class SampledStreams:
         page = info.list_keys(txn, db, cursor, KEYS_PER_STEP)
         for key in page:
             self._seen += key.is_stream
+            if key.is_stream:
+                self.registries.note(key.name)
             if key.is_stream and len(self.names) < self._most:
                 self.names[key.name] = None
         if len(page) == KEYS_PER_STEP:
@@ -241,6 +253,20 @@ class Sampler:
         for name in list(self._streams.names):
             yield from self._stream_steps(sample, name)
         sample.streams_found = self._streams.found
+        for name in list(self._streams.registries.names):
+            yield from self._workers_steps(sample, name)
+
+    def _workers_steps(self, sample: Sample, name: bytes) -> Iterator[None]:
+        """Sample the workers of one registry."""
+        beats, figures = latest_beats(self._now, name), WorkersFigures()
+        if not beats:
+            self._streams.registries.names.pop(name, None)
+        yield
+        for beat in beats:
+            add_worker(figures, beat, self._now.now_ms)
+            yield
+        if figures.states:
+            sample.workers.append((name, figures))
 
     def _stream_steps(self, sample: Sample, name: bytes) -> Iterator[None]:
         """Sample a stream and its groups; a damaged one is counted and skipped."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from kvstream.errors import StoreError, StoreFull
 from kvstream.layout.keys import database_of, key_of
 from kvstream.meta.queue_events import MEANINGS, QueueEvents
+from kvstream.operations.queues.workers import STATES, jobs_of
 from kvstream.server.metrics.metric import (
     Metric,
     Source,
@@ -443,6 +444,56 @@ _QUEUES = (
     ),
 )
 
+
+def _of_tasks(name: str, meaning: str, source: Source) -> Metric:
+    value = getter(source)
+
+    def values(view: View) -> Values:
+        for registry, figures in view.sample.workers:
+            db = str(database_of(registry))
+            for (queue, task), row in figures.tasks.items():
+                yield (db, label(queue.encode()), label(task.encode())), value(row)
+
+    return gauge(f"kvstream_jobs_{name}", meaning, values, ("db", "queue", "task"))
+
+
+def _workers(view: View) -> Values:
+    for registry, figures in view.sample.workers:
+        of = str(database_of(registry)), label(jobs_of(registry))
+        yield from (((*of, state), figures.states[state]) for state in STATES)
+
+
+def _hanging(view: View) -> Values:
+    for registry, figures in view.sample.workers:
+        yield (str(database_of(registry)), label(jobs_of(registry))), figures.hanging
+
+
+_WORKERS = (
+    gauge(
+        "kvstream_workers",
+        "Workers of jobs; lost ones are those that were lost within a day.",
+        _workers,
+        ("db", "jobs", "state"),
+    ),
+    _of_tasks("running", "Jobs in work, at the last beats of their workers.", "running"),
+    _of_tasks(
+        "oldest_running_seconds",
+        "How long the job has run that runs longest; none if none runs.",
+        "oldest_s",
+    ),
+    _of_tasks(
+        "late",
+        "Jobs that have run for longer than their timeout, or than an hour if they have none.",
+        "late",
+    ),
+    gauge(
+        "kvstream_jobs_hanging",
+        "Jobs that were given up at their timeout, and whose threads go on.",
+        _hanging,
+        ("db", "jobs"),
+    ),
+)
+
 _ROCKSDB = (
     _of_family("memtable_bytes", "Bytes in memtables.", "cur-size-all-mem-tables"),
     _of_family(
@@ -514,6 +565,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     "Streams": _STREAMS,
     "Groups": _GROUPS,
     "Queues": _QUEUES,
+    "Workers": _WORKERS,
     "RocksDB": _ROCKSDB,
     "This page": _SELF,
 }

@@ -32,6 +32,8 @@ def test_every_metric_of_the_board_is_in_a_scrape(serve: Serve) -> None:
         client.get("s")
     with pytest.raises(redis.AuthenticationError):
         served.client(password="wrong").ping()
+    runs = '[["id", "task", "jobs", "1-1", 0, null]]'
+    client.xadd("jobs:workers", {"name": "w", "state": "working", "hanging": "0", "jobs": runs})
     client.waitaof(1, 0, 0)
     named = {name for query in (*QUERIES, *ALERTS.values()) for name in METRIC.findall(query)}
     assert named - scrape(served).names == set()

@@ -1,0 +1,181 @@
+"""What the workers of jobs say of themselves, for metrics and INFO.
+
+Each worker keeps an entry in a stream of its application, ``jobs:workers``, and replaces it at each
+beat; ``kvstream.jobs.registry`` writes and lists them. The figures are those of the last beats, so
+they are at most ten seconds old, and cost nothing between two questions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kvstream.errors import WrongType
+from kvstream.layout.keys import key_of
+from kvstream.meta.txn import Txn
+from kvstream.operations.info import list_keys
+from kvstream.operations.reads.range import Range, scan
+from kvstream.types.records import Entry
+
+SUFFIX = b":workers"
+"""The end of the key of a registry."""
+BEAT_S = 10.0
+"""Seconds between two beats of a worker: each is one small write."""
+LOST_S = 3.5 * BEAT_S
+"""A worker whose last beat is older is lost."""
+LATE_S = 3600.0
+"""A job without a timeout that has run for longer counts as late."""
+REGISTRIES_MAX = 100
+WORKERS_READ = 500
+"""Workers of one registry that have figures, the latest beats."""
+TASKS_MAX = 200
+"""Tasks of one registry that have figures."""
+_KEYS_A_STEP = 50
+
+
+class Run(NamedTuple):
+    """A job in a beat of its worker."""
+
+    id: str
+    task: str
+    key: str
+    """That of the stream of its message."""
+    entry: str
+    """The ID of its message."""
+    since_ms: int
+    timeout: float | None
+
+    def is_late(self, seconds: float) -> bool:
+        """Return whether it is late once it has run for ``seconds``."""
+        return seconds > (LATE_S if self.timeout is None else self.timeout)
+
+
+def run_of(listed: Any) -> Run:
+    """Return a job in the list of a beat; ValueError or TypeError if it is none."""
+    job_id, task, key, entry, since_ms, timeout = listed
+    limit = None if timeout is None else float(timeout)
+    return Run(str(job_id), str(task), str(key), str(entry), int(since_ms), limit)
+
+
+def text_of(fields: Mapping[bytes, bytes], name: str) -> str:
+    """Return a field of an entry as text, or an empty text."""
+    return fields.get(name.encode(), b"").decode("utf-8", "backslashreplace")
+
+
+def is_lost(beat_ms: int, now_ms: int) -> bool:
+    """Return whether a worker is lost, by the time of its last beat."""
+    return now_ms - beat_ms > LOST_S * 1000
+
+
+@dataclass(slots=True)
+class TaskFigures:
+    """The running jobs of a task."""
+
+    running: int = 0
+    late: int = 0
+    """Those that have run for longer than their timeout, or than an hour if they have none."""
+    oldest_s: float = 0.0
+    """How long the one that runs longest had run at the last beat."""
+
+
+@dataclass(slots=True)
+class WorkersFigures:
+    """The figures of one registry."""
+
+    states: Counter[str] = field(default_factory=Counter)
+    hanging: int = 0
+    """Jobs that were given up at their timeout, and whose threads go on."""
+    tasks: dict[tuple[str, str], TaskFigures] = field(default_factory=dict)
+    """By the key of the queue's stream and the task."""
+
+
+def latest_beats(txn: Txn, name: bytes) -> list[Entry]:
+    """Return the last beat of each worker; [] if there is no such stream."""
+    try:
+        rows = scan(txn, Range(name, count=WORKERS_READ, reverse=True)) or ()
+    except WrongType:
+        return []
+    latest: dict[str, Entry] = {}
+    for entry in rows:
+        latest.setdefault(text_of(entry.fields, "name"), entry)
+    return list(latest.values())
+
+
+def add_worker(figures: WorkersFigures, beat: Entry, now_ms: int) -> None:
+    """Add a worker to the figures, unless another program has written the entry."""
+    fields, state = beat.fields, text_of(beat.fields, "state")
+    try:
+        runs = [run_of(each) for each in json.loads(text_of(fields, "jobs"))]
+        hanging = int(text_of(fields, "hanging"))
+    except (ValueError, TypeError, RecursionError):
+        return
+    if is_lost(beat.id.ms, now_ms):
+        figures.states["lost"] += 1
+        return
+    figures.states[state if state in STATES else "working"] += 1
+    figures.hanging += hanging
+    for run in runs:
+        task = figures.tasks.get((run.key, run.task))
+        if task is None:
+            if len(figures.tasks) >= TASKS_MAX:
+                continue
+            task = figures.tasks[run.key, run.task] = TaskFigures()
+        seconds = max(0, beat.id.ms - run.since_ms) / 1000
+        task.running += 1
+        task.late += run.is_late(seconds)
+        task.oldest_s = max(task.oldest_s, seconds)
+
+
+STATES = ("working", "draining", "stopping", "silent", "lost")
+
+
+class RegistryScan:
+    """Finds the registries of a store, a few keys at a time; those that are gone are forgotten."""
+
+    def __init__(self, databases: int) -> None:
+        self.names: dict[bytes, None] = {}
+        self._databases = databases
+        self._at = (0, 0)
+        """The database and generation at which the scan continues."""
+
+    def note(self, name: bytes) -> None:
+        """Take a stream, if it may be a registry."""
+        if name.endswith(SUFFIX) and len(self.names) < REGISTRIES_MAX:
+            self.names[name] = None
+
+    def look(self, txn: Txn, most: int) -> None:
+        """Scan up to ``most`` keys more, or to the end of the last database."""
+        for _ in range(-(-most // _KEYS_A_STEP)):
+            db, cursor = self._at
+            page = list_keys(txn, db, cursor, _KEYS_A_STEP)
+            for key in page:
+                if key.is_stream:
+                    self.note(key.name)
+            if len(page) == _KEYS_A_STEP:
+                self._at = (db, page[-1].generation + 1)
+            elif db + 1 < self._databases:
+                self._at = (db + 1, 0)
+            else:
+                self._at = (0, 0)
+                return
+
+    def figures(self, txn: Txn) -> Iterator[tuple[bytes, WorkersFigures]]:
+        """Yield the figures of each registry that has workers, by its name."""
+        for name in list(self.names):
+            beats = latest_beats(txn, name)
+            if not beats:
+                del self.names[name]
+                continue
+            figures = WorkersFigures()
+            for beat in beats:
+                add_worker(figures, beat, txn.now_ms)
+            if figures.states:
+                yield name, figures
+
+
+def jobs_of(name: bytes) -> bytes:
+    """Return the name of the Jobs whose registry has this name."""
+    return key_of(name).removesuffix(SUFFIX)
