@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -27,6 +27,8 @@ from kvstream.errors import RequestError, nearest
 
 if TYPE_CHECKING:
     from kvstream.jobs import RunningJob, WorkerRecord
+
+DRAIN, STOP = "drain", "stop"
 
 
 def _seconds(seconds: float | None) -> str:
@@ -56,7 +58,10 @@ _JOBS = (
     Column("queue", "queue", shrinks=True, spare=True),
 )
 
-names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+names_argument = click.argument("names", metavar="[NAME...]", nargs=-1)
+version_option = click.option(
+    "--app-version", metavar="TEXT", help="All of this version of the application."
+)
 wait_option = click.option(
     "--wait",
     type=Duration(),
@@ -141,48 +146,78 @@ def _job_row(job: RunningJob, worker: WorkerRecord) -> dict[str, Any]:
     }
 
 
-@workers.command(epilog=example("kvstream workers drain web1-4711 --wait 10m"))
+@workers.command(
+    epilog=example(
+        "kvstream workers drain web1-4711 --wait 10m",
+        "kvstream workers drain --app-version v7 --wait 2h",
+    )
+)
 @names_argument
+@version_option
 @wait_option
 @name_option
 @output_options
-def drain(session: Session, out: Output, /, names: tuple[str, ...], wait: float, name: str) -> None:
+def drain(
+    session: Session,
+    out: Output,
+    /,
+    names: tuple[str, ...],
+    app_version: str | None,
+    wait: float,
+    name: str,
+) -> None:
     """Let workers finish what they run and end; they take nothing more.
 
     NAME is that of a worker, or of a program: then all its workers are meant, and `kvstream work`
     ends with them. However long a job takes, it may finish. With --wait the exit code is 1 if a
     worker has not ended in time.
     """
-    _end(session, out, "drain", names, wait, name)
+    _end(session, out, DRAIN, _Wanted(names, app_version), wait, name)
 
 
 @workers.command(epilog=example("kvstream workers stop web1-4711-9f3ab2c1 --wait 60s"))
 @names_argument
+@version_option
 @wait_option
 @name_option
 @output_options
-def stop(session: Session, out: Output, /, names: tuple[str, ...], wait: float, name: str) -> None:
+def stop(
+    session: Session,
+    out: Output,
+    /,
+    names: tuple[str, ...],
+    app_version: str | None,
+    wait: float,
+    name: str,
+) -> None:
     """Stop workers as SIGTERM does.
 
     They take nothing more. Running jobs may finish within the --grace of their workers; the others
     are given back. Otherwise it is as `drain`.
     """
-    _end(session, out, "stop", names, wait, name)
+    _end(session, out, STOP, _Wanted(names, app_version), wait, name)
+
+
+class _Wanted(NamedTuple):
+    """The workers that are to end, by their names or those of their programs, or by a version."""
+
+    names: Sequence[str]
+    version: str | None
 
 
 def _end(
-    session: Session, out: Output, command: str, names: Sequence[str], wait_s: float, name: str
+    session: Session, out: Output, command: str, asked: _Wanted, wait_s: float, name: str
 ) -> None:
     from kvstream.jobs.stored import StoredJobs
     from kvstream.jobs.workers.registry import ask, wait_for_end
 
     with session.writing() as store:
         jobs = StoredJobs(store, name)
-        wanted = _selected(jobs.workers(), names)
+        wanted = _selected(jobs.workers(), asked)
         for each in wanted:
             ask(jobs, command, worker=each)
         left = wait_for_end(jobs, wanted, wait_s)
-    verb = "asked to drain" if command == "drain" else "asked to stop"
+    verb = "asked to drain" if command == DRAIN else "asked to stop"
     texts = [
         f"{printable(each)} {verb if each in left else 'has ended'}" for each in sorted(wanted)
     ]
@@ -190,11 +225,15 @@ def _end(
     fail_unless(not (wait_s and left))
 
 
-def _selected(found: Sequence[WorkerRecord], names: Sequence[str]) -> set[str]:
-    """Return the workers of these names or programs; RequestError for one that is not there."""
+def _selected(found: Sequence[WorkerRecord], asked: _Wanted) -> set[str]:
+    """Return the names of the workers that are asked; RequestError for one that is not there."""
+    if bool(asked.names) == (asked.version is not None):
+        raise click.UsageError("give the names of workers or programs, or --app-version")
     here = [worker for worker in found if worker.state != "lost"]
-    wanted: set[str] = set()
-    for name in names:
+    wanted = {worker.name for worker in here if worker.app_version == asked.version}
+    if asked.version is not None and not wanted:
+        raise RequestError(f"there is no worker of version {printable(asked.version)}")
+    for name in asked.names:
         own = {worker.name for worker in here if name in (worker.name, worker.program)}
         if not own:
             known = [*(worker.name for worker in here), *(worker.program for worker in here)]

@@ -247,8 +247,9 @@ class Child:
         self.dump: Dump | None = None
         self.kill_at = inf
         """When it is killed, since it was asked to stop and cannot."""
-        self.has_left = False
-        """Whether it was asked to end, so that it is not started again."""
+        self.is_leaving = self.has_left = False
+        """Whether it was asked to end, and whether it has: then it is not started again, also if a
+        job has killed it meanwhile."""
         self._is_killed = False
         self._begun = 0.0
         self._pause_s = PAUSE_S
@@ -291,7 +292,7 @@ class Child:
             has_worked = self.beats is not None and self.beats.has_begun()
             dead = self.name if has_worked else ""
             code, self.process = self._reap(self.process), None
-            if code == LEFT:
+            if code == LEFT or self.is_leaving:
                 self.has_left = True
                 return dead
             lived = now - self._begun
@@ -451,10 +452,12 @@ class Supervisor:
 
     def _obey(self, jobs: Jobs, request: StreamID, fields: Fields) -> None:
         command = command_of(fields)
-        if command == registry.STOP:
+        if command in (registry.DRAIN, registry.STOP):
             for child in self._children:
                 if is_for(fields, child.name, self._program):
-                    child.kill_at = monotonic() + self._options.grace + LATE_S
+                    child.is_leaving = True
+                    if command == registry.STOP:
+                        child.kill_at = monotonic() + self._options.grace + LATE_S
         elif command == registry.STACK:
             self._answer_for_silent(jobs, request, job_in(fields))
 

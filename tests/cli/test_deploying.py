@@ -12,7 +12,9 @@ from click.testing import CliRunner
 
 from kvstream.cli.app import main
 from kvstream.cli.exit_codes import ExitCode
+from kvstream.cli.queues.jobs import work
 from kvstream.cli.serve import serve
+from kvstream.jobs.processes import LATE_S
 from kvstream.server.runtime.limits import DESCRIPTORS
 from kvstream.types.options import MAXCLIENTS, SHUTDOWN_TIMEOUT_S
 from tests.cli.program import Program
@@ -60,6 +62,19 @@ def test_systemd_does_not_restart_after_errors_that_need_an_operator(
 ) -> None:
     codes = {int(code) for code in unit["RestartPreventExitStatus"].split()}
     assert codes == {ExitCode.USAGE, ExitCode.DAMAGED, ExitCode.TAKEN}
+
+
+def test_the_unit_of_workers_lets_its_jobs_finish() -> None:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(DEPLOY / "kvstream-work@.service")
+    unit = parser["Service"]
+    words = shlex.split(unit["ExecStart"])
+    context = work.make_context("work", words[2:])
+    assert context.params["grace"] + LATE_S < 60 * int(unit["TimeoutStopSec"].removesuffix("min"))
+    assert context.params["app_version"] == "%i"
+    assert unit["KillMode"] == "mixed"  # else each process gets two signals
+    assert unit["Restart"] == "on-failure"
 
 
 def test_the_container_starts_the_program_with_valid_options() -> None:

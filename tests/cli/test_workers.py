@@ -66,7 +66,11 @@ def test_workers_are_listed_drained_and_stopped(program: Program, run: CommandLi
     )
     assert [row["state"] for row in run.json("workers", "ls")] == ["draining"]
     assert process.poll() is None  # and the idle one is not started again
-    assert "has ended" in run("workers", "stop", parent, "--wait", "60s").output
+    assert "--app-version" in run("workers", "stop", parent, "--app-version", "v7", code=2).output
+    assert "no worker of version v8" in run("workers", "stop", "--app-version", "v8", code=1).output
+    assert "--app-version" in run("workers", "stop", parent, "--app-version", "v7", code=2).output
+    assert "no worker of version v8" in run("workers", "stop", "--app-version", "v8", code=1).output
+    assert "has ended" in run("workers", "stop", "--app-version", "v7", "--wait", "60s").output
     _, log = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, log
     assert "1 jobs were given back unfinished" in log
@@ -74,10 +78,15 @@ def test_workers_are_listed_drained_and_stopped(program: Program, run: CommandLi
     assert run.json("workers", "ls") == []
 
 
-def test_a_killed_worker_leaves_the_list_and_a_new_one_comes(program: Program) -> None:
-    program.work("--processes", "1")
+def test_a_killed_worker_leaves_the_list_and_a_new_one_comes(
+    program: Program, run: CommandLine
+) -> None:
+    """The new one is of the same program, which ends when it is asked to drain."""
+    process = program.work("--processes", "1")
     until(lambda: len(program.jobs.workers()) == 1)
     (first,) = program.jobs.workers()
     program.tasks["die"].enqueue()
     until(lambda: first.name not in {each.name for each in program.jobs.workers()})
     until(lambda: bool(program.jobs.workers()))
+    assert "has ended" in run("workers", "drain", first.program, "--wait", "60s").output
+    assert process.wait(PATIENCE_S) == 0
