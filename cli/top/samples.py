@@ -131,6 +131,19 @@ class ReplicationSample:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersSample:
+    """The workers of an application, at their last beats."""
+
+    jobs: bytes
+    """The name of the Jobs."""
+    states: dict[str, int]
+    running: int
+    late: int
+    """Jobs that have run for too long, those that were given up and go on among them."""
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """A server or store at one moment."""
 
@@ -145,6 +158,7 @@ class Sample:
     """Streams that were found but not sampled."""
     whole: bool = True
     """Whether all keys have been searched for streams."""
+    workers: list[WorkersSample] = field(default_factory=list)
 
     @property
     def has_queues(self) -> bool:
@@ -238,6 +252,8 @@ def lines_of(sample: Sample, sort: str) -> list[Line]:
 
 SCAN_S = (2.0, 0.1)
 """How long the first sample scans the keys for streams, and each later one."""
+WORKERS_SHOWN = 500
+"""Workers of one application that are counted, the latest beats."""
 STREAMS_PER_TRIP = 50
 """Streams in one round trip to the server."""
 GROUPS_MAX = 50
@@ -289,8 +305,11 @@ class Sampler:
                 for names in pages(list(self._names), STREAMS_PER_TRIP)
                 for stream in self._streams(store, names, ours)
             ]
+            workers = [found for name in self._names if (found := _workers(store, name))]
         left_out = max(0, max(self._seen, self._before) - len(self._names))
-        return Sample(self._place, monotonic(), keys, server, streams, left_out, self._whole)
+        return Sample(
+            self._place, monotonic(), keys, server, streams, left_out, self._whole, workers
+        )
 
     def _scan(self, store: Store) -> None:
         """Scan the keys for streams for a while; start again after the last key."""
@@ -350,6 +369,29 @@ class Sampler:
             raise result
         self._names.pop(name, None)
         return True
+
+
+def _workers(store: Store, name: bytes) -> WorkersSample | None:
+    """Return the workers that a stream lists; None if it is no registry of workers."""
+    from kvstream.operations.queues.workers import (  # not for a help text
+        SUFFIX,
+        figures_of,
+        jobs_of,
+    )
+
+    if not name.endswith(SUFFIX):
+        return None
+    figures = figures_of(store.stream(name).revrange(count=WORKERS_SHOWN), store.now_ms())
+    if not figures.states:
+        return None
+    tasks = figures.tasks.values()
+    return WorkersSample(
+        jobs=jobs_of(store.name_of(name)),
+        states={state: n for state, n in figures.states.items() if n},
+        running=sum(task.running for task in tasks),
+        late=figures.hanging + sum(task.late for task in tasks),
+        oldest_ms=round(1000 * max((task.oldest_s for task in tasks), default=0.0)),
+    )
 
 
 def _ask(store: Store, calls: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -25,7 +25,7 @@ from kvstream.cli.tables import (
     sheet,
     size,
 )
-from kvstream.cli.top.samples import Line, ReplicationSample, Sample, lines_of
+from kvstream.cli.top.samples import Line, ReplicationSample, Sample, WorkersSample, lines_of
 from kvstream.cli.top.screen import HELP, Screen
 from kvstream.types.clock import now_ms
 
@@ -125,6 +125,7 @@ def head(sample: Sample, width: int | None = None) -> list[str]:
         + (f", the oldest for {duration(oldest)}" if oldest else "")
         + _queues_text(sample)
     )
+    lines += [_workers_text(each) for each in sample.workers]
     lines += _missing(sample)
     return lines if width is None else [part for line in lines for part in fold(line, width)]
 
@@ -142,6 +143,15 @@ def _replication_lines(replication: ReplicationSample | None) -> list[str]:
         lag = duration(round(replication.lag_s * 1000))
         who += f"   {plural(replication.lag_rows, 'row')} behind, heard {lag} ago"
     return [who]
+
+
+def _workers_text(workers: WorkersSample) -> str:
+    """Return a line about the workers of an application."""
+    states = ", ".join(f"{n} {state}" for state, n in workers.states.items())
+    text = f"workers of {printable(workers.jobs)}: {states}   {number(workers.running)} running"
+    if workers.running:
+        text += f", the oldest for {duration(workers.oldest_ms)}"
+    return f"{text}, {number(workers.late)} late" if workers.late else text
 
 
 def _queues_text(sample: Sample) -> str:
@@ -224,6 +234,8 @@ def write(sample: Sample, sort: str, out: Output) -> None:
 def _object(sample: Sample) -> dict[str, Any]:
     values: dict[str, Any] = jsonable(sample)
     del values["taken"]
+    if not sample.workers:
+        del values["workers"]
     if not sample.has_queues:
         for stream in values["streams"]:
             del stream["delayed"]

@@ -149,6 +149,22 @@ def test_one_sample_is_a_table_on_a_terminal(url: str, client: "redis.Redis") ->
     assert len(lines) == 4 + 4
 
 
+def test_workers_are_shown_with_what_they_run(url: str, client: "redis.Redis") -> None:
+    client.xadd("other:workers", {"f": "v"})  # no registry
+    assert "workers" not in seen(url)
+    runs = json.dumps([["id", "resize", "jobs", "1-1", 0, None]])
+    fields: dict[Any, Any] = {"state": "working", "hanging": "1", "jobs": runs}
+    client.xadd("jobs:workers", {**fields, "name": "a", "jobs": "[]"})
+    client.xadd("jobs:workers", {**fields, "name": "b"})
+    (workers,) = seen(url)["workers"]
+    assert workers.pop("oldest_ms") > 1_700_000_000_000
+    assert workers == {"jobs": "jobs", "states": {"working": 2}, "running": 1, "late": 3}
+    shown = run("--url", url, "--once").stdout
+    assert re.search(
+        r"^workers of jobs: 2 working   1 running, the oldest .*, 3 late$", shown, re.M
+    )
+
+
 def test_each_order_puts_another_line_first(url: str, client: "redis.Redis") -> None:
     for name, length in (("a", 1), ("long", 50), ("pended", 5), ("lagging", 9), ("waited", 3)):
         for _ in range(length):

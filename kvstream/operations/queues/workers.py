@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -98,10 +98,22 @@ def latest_beats(txn: Txn, name: bytes) -> list[Entry]:
         rows = scan(txn, Range(name, count=WORKERS_READ, reverse=True)) or ()
     except WrongType:
         return []
+    return _latest(rows)
+
+
+def _latest(newest_first: Iterable[Entry]) -> list[Entry]:
     latest: dict[str, Entry] = {}
-    for entry in rows:
+    for entry in newest_first:
         latest.setdefault(text_of(entry.fields, "name"), entry)
     return list(latest.values())
+
+
+def figures_of(newest_first: Iterable[Entry], now_ms: int) -> WorkersFigures:
+    """Return the figures of the workers in the entries of a registry."""
+    figures = WorkersFigures()
+    for beat in _latest(newest_first):
+        add_worker(figures, beat, now_ms)
+    return figures
 
 
 def add_worker(figures: WorkersFigures, beat: Entry, now_ms: int) -> None:
