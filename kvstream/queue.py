@@ -362,8 +362,9 @@ class Queue(DeadLetters[S]):
         at: Moment | None = None,
         ttl: Duration | None = None,
         unique: FieldPart | None = None,
-        window: Duration | None = None,
+        window: Duration | Rate | None = None,
         on_conflict: OnConflict = "skip",
+        max_wait: Duration | None = None,
         priority: str | None = None,
     ) -> StreamID | Ticket:
         """Add a message; return its ID, or its ticket if it is delayed. See ``Stream.add``."""
@@ -375,6 +376,7 @@ class Queue(DeadLetters[S]):
             unique=unique,
             window=window,
             on_conflict=on_conflict,
+            max_wait=max_wait,
         )
 
     def put_many(

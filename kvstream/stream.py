@@ -38,6 +38,7 @@ from kvstream.engine.lease_renewal import Outages
 from kvstream.engine.queue_arguments import (
     Duration,
     Moment,
+    Rate,
     due_ms,
     one_of,
     refuse_beside_delay,
@@ -180,8 +181,9 @@ class Stream(Public, Generic[S]):
         at: Moment | None = ...,
         ttl: Duration | None = ...,
         unique: FieldPart | None = ...,
-        window: Duration | None = ...,
+        window: Duration | Rate | None = ...,
         on_conflict: OnConflict = ...,
+        max_wait: Duration | None = ...,
     ) -> StreamID | Ticket: ...
 
     def add(
@@ -201,8 +203,9 @@ class Stream(Public, Generic[S]):
         at: Moment | None = None,
         ttl: Duration | None = None,
         unique: FieldPart | None = None,
-        window: Duration | None = None,
+        window: Duration | Rate | None = None,
         on_conflict: OnConflict = "skip",
+        max_wait: Duration | None = None,
     ) -> StreamID | Ticket | None:
         """Append one entry and return its ID, as XADD does; adding and trimming are one commit.
 
@@ -214,26 +217,26 @@ class Stream(Public, Generic[S]):
         no stream.
 
         With ``delay`` (seconds or a timedelta) or ``at`` (a datetime or Unix seconds) the entry is
-        appended then, and gets its ID then; its ticket is returned. ``ttl`` deletes it so long
-        after. ``unique`` is an ID that the message holds for the time ``window``, by default until
-        it is done. Meanwhile another one with that ID is left out ("skip"), takes its place if no
-        group has got it ("replace"), takes the place of a delayed one ("debounce"), or is added if
-        a group has got the first ("after"). For one that is left out the ID or ticket of the
-        message that holds it is returned.
+        appended then, and its ticket is returned. ``ttl`` deletes it so long after. ``unique`` is
+        an ID that the message holds for ``window``, by default until it is done; ``(10, 60)`` are
+        ten messages in 60 seconds. Another one with that ID is left out ("skip"), takes its place
+        if no group has got it ("replace"), takes the place of a delayed one ("debounce", until
+        ``max_wait`` after the first), is added if a group has got the first ("after"), or is
+        delayed to the next window ("throttle"). For one that is left out the holder is returned.
         """
         value, names = encode_fields(fields)
         # Python runs a chain of ``is`` in twice as many steps as these tests for None.
         if (
             (delay is not None or at is not None or ttl is not None)
             or (unique is not None or window is not None)
-            or on_conflict != "skip"
+            or (on_conflict != "skip" or max_wait is not None)
         ):
             refuse_beside_delay(
                 id=None if id == "*" else id,
                 **{"maxlen": maxlen, "minid": minid, "limit": limit},
                 **{"idmp": idmp, "idmpauto": idmpauto, "nomkstream": nomkstream or None},
             )
-            rule = unique_of(unique, window, on_conflict)
+            rule = unique_of(unique, window, on_conflict, max_wait)
             at_ms, ttl_ms = due_ms(delay, at, self._engine.clock), span_ms(ttl or 0, "ttl")
             return self._engine.run(delayed.add, self._name, value, names, at_ms, ttl_ms, rule)
         trimming = None

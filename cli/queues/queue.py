@@ -230,11 +230,19 @@ def info(session: Session, out: Output, /, stream: bytes, group: bytes | None) -
     metavar="DURATION",
     help="With --unique: one in this time, by default until it is done.",
 )
+@click.option("--most", type=click.IntRange(1), metavar="N", help="With --window: N in this time.")
+@click.option(
+    "--max-wait",
+    type=Duration(),
+    metavar="DURATION",
+    help="With debounce: due so long after the first one at the latest.",
+)
 @click.option(
     "--on-conflict",
     type=click.Choice(CONFLICTS),
     help="With --unique, if there is one: skip the new one; replace the old one unless a worker "
-    "has had it; debounce, which replaces a delayed one; or add it after one that is in work.",
+    "has had it; debounce, which replaces a delayed one; add it after one that is in work; or "
+    "throttle, which delays it to the next window.",
 )
 @output_options
 def put(
@@ -254,8 +262,12 @@ def put(
     given = {name: value for name, value in options.items() if value is not None}
     if "delay" in given and "at" in given:
         raise click.UsageError("give --delay or --at, not both")
-    if "unique" not in given and given.keys() & {"window", "on_conflict"}:
-        raise click.UsageError("--window and --on-conflict go with --unique")
+    if "unique" not in given and given.keys() & {"window", "on_conflict", "max_wait"}:
+        raise click.UsageError("--window, --max-wait and --on-conflict go with --unique")
+    if "most" in given:
+        if "window" not in given:
+            raise click.UsageError("--most goes with --window")
+        given["window"] = given.pop("most"), given["window"]
     with session.writing(create=True) as store:
         stream_or_free(store, stream)  # WrongType names the key
         message = queue_of(store, stream).put(pairs, **given)

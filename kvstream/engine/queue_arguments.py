@@ -93,16 +93,24 @@ def due_ms(delay: Duration | None, at: Moment | None, clock: Clock) -> int | Non
 
 
 def unique_of(
-    unique: FieldPart | None, window: Duration | None, on_conflict: OnConflict
+    unique: FieldPart | None,
+    window: Duration | Rate | None,
+    on_conflict: OnConflict,
+    max_wait: Duration | None = None,
 ) -> Unique | None:
     """Return the unique ID of a message, and what becomes of it while another one holds that."""
     if unique is None:
-        if window is not None or on_conflict != "skip":
-            raise InvalidArgument("window and on_conflict go with unique: the ID of the message")
+        if (window, on_conflict, max_wait) != (None, "skip", None):
+            raise InvalidArgument(
+                "window, max_wait and on_conflict go with unique: the ID of the message"
+            )
         return None
+    most, window = window if isinstance(window, tuple) else (1, window)
     window_ms = 0 if window is None else span_ms(window, "window")
     conflict = Conflict(one_of(on_conflict, CONFLICTS, "on_conflict").upper())
-    return Unique(to_bytes(unique, "unique"), window_ms, conflict)
+    wait_ms = 0 if max_wait is None else span_ms(max_wait, "max_wait")
+    name = to_bytes(unique, "unique")
+    return Unique(name, window_ms, conflict, whole(most, "the count of a window"), wait_ms)
 
 
 def refuse_beside_delay(**given: object) -> None:

@@ -43,9 +43,12 @@ from kvstream.operations.reads.rows import find_live
 from kvstream.operations.trim import drop_references
 from kvstream.operations.unique import (
     Conflict,
+    Row,
     Unique,
     assign,
-    holder_of,
+    due_ms,
+    held_row,
+    is_full,
     release,
     rename,
     resolve_conflict,
@@ -132,13 +135,16 @@ def add(
     """
     refuse_time(txn, at_ms)
     refuse_delay(ttl_ms)
+    before: Row | None = None
     if unique is not None:
         unique.refuse_wrong(at_ms is not None)
-        holder = _admit(txn, name, unique)
+        holder, before = _admit(txn, name, unique)
         if holder is not None:
             txn.catalog.queue_events.duplicates_skipped += 1
             txn.catalog.repeats_write = True
             return holder
+        at_ms = due_ms(before, unique, txn.now_ms, at_ms)
+        refuse_time(txn, at_ms)
     if at_ms is None or at_ms <= txn.now_ms:
         added: Added = _append(txn, name, value, names, ttl_ms)
     else:
@@ -146,7 +152,7 @@ def add(
         stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
         added = put(txn, stream, at_ms, message)
     if unique is not None:
-        assign(txn, txn.existing_stream(name), unique, added)
+        assign(txn, txn.existing_stream(name), unique, added, before)
     return added
 
 
@@ -161,22 +167,27 @@ def add_many(
     return [add(txn, name, value, names, at_ms, ttl_ms) for value, names in messages]
 
 
-def _admit(txn: Txn, name: bytes, unique: Unique) -> Added | None:
-    """Return the message that keeps a new one out; None if the new one is to be added.
+def _admit(txn: Txn, name: bytes, unique: Unique) -> tuple[Added | None, Row | None]:
+    """Return the message that keeps a new one out, None if the new one is to be added.
 
-    A message that the new one replaces is deleted.
+    With it comes the row of a holder beside which it is added, or whose wait it goes on. A message
+    that the new one replaces is deleted.
     """
     stream = txn.stream(name)
-    holder = None if stream is None else holder_of(txn, stream, unique.id)
-    if stream is None or holder is None:
-        return None
+    row = None if stream is None else held_row(txn, stream, unique.id)
+    if stream is None or row is None:
+        return None, None
+    holder = row.holder
+    if unique.counts and row.taken:
+        return (holder, None) if is_full(row, unique) else (None, row)
     if unique.conflict is not Conflict.SKIP:  # nothing is deleted if no ID is left
         append.next_id(stream.last, None, txn.now_ms)
     if not resolve_conflict(txn, stream, unique, holder):
-        return holder
+        return holder, None
     if isinstance(holder, Ticket):
         take(txn, stream, holder)
-    return None
+        return None, row
+    return None, None
 
 
 def _append(txn: Txn, name: bytes, value: bytes, names: Names, ttl_ms: int) -> StreamID:

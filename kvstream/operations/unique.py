@@ -6,9 +6,14 @@ has read past it does not have it pending. Groups are asked when a message with 
 an acknowledgement does no more work than in other streams and leaves nothing to a later commit::
 
     unique row := "U" id    -> is_entry(u8) holder(16 bytes) until_ms(u64, 0: done) check_ms(u64)
+                               [since_ms(u64) taken(u64)]
     start row  := "G" group -> id
     timer         kind 8, rest = id, at check_ms: the end of the window, or the next look at
                   whether the message is done
+
+``since_ms`` is the time of the first message that others have replaced by DEBOUNCE, for its longest
+wait, or the begin of the first window in which ``taken`` messages have the ID (``most``, THROTTLE).
+There ``until_ms`` is the end of the last window that a message was put into.
 
 A group that began above its stream's first ID never reads the entries below. Its start row has the
 ID after which it began.
@@ -29,6 +34,7 @@ from kvstream.meta.timers import DELAY_MAX_MS, Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations.delete import erase
 from kvstream.operations.reads.rows import exists
+from kvstream.operations.trim import drop_references
 from kvstream.types.ids import MIN_ID, PACKED, UNPACKED, StreamID, Ticket
 
 ROW_TAG, START_TAG = b"U", b"G"
@@ -36,6 +42,8 @@ ID_BYTES_MAX = 1024
 LOOK_MIN_MS, LOOK_MAX_MS = 60_000, 3_600_000
 """A row without a window is looked at when its message is twice as old, between these times."""
 _ROW = Struct(">B16sQQ")
+_SINCE = Struct(">QQ")
+MOST_MAX = 1 << 32
 
 Holder: TypeAlias = StreamID | Ticket
 
@@ -51,11 +59,13 @@ class Conflict(StrEnum):
     """It takes the place of a delayed holder, and so restarts the delay."""
     AFTER = "AFTER"
     """It is added if the holder was delivered, so that at most one waits."""
+    THROTTLE = "THROTTLE"
+    """It is delayed to the next window that has room."""
 
     @classmethod
     def _missing_(cls, value: object) -> None:
         raise InvalidArgument(
-            "the rule for a unique ID must be SKIP, REPLACE, DEBOUNCE, or AFTER"
+            "the rule for a unique ID must be SKIP, REPLACE, DEBOUNCE, AFTER, or THROTTLE"
         ).with_detail(f"{show(value)}{nearest(str(value), cls)}")
 
 
@@ -66,6 +76,15 @@ class Unique(NamedTuple):
     window_ms: int = 0
     """How long it is held; 0: until the message is done."""
     conflict: Conflict = Conflict.SKIP
+    most: int = 1
+    """How many messages may have it in a window: SKIP and THROTTLE alone."""
+    max_wait_ms: int = 0
+    """DEBOUNCE: how long after the first message the last one is due at the latest; 0: no limit."""
+
+    @property
+    def counts(self) -> bool:
+        """Return whether messages are counted, window by window."""
+        return self.most > 1 or self.conflict is Conflict.THROTTLE
 
     def refuse_wrong(self, is_delayed: bool) -> None:
         """Raise InvalidArgument if the rule cannot hold."""
@@ -75,6 +94,16 @@ class Unique(NamedTuple):
             raise InvalidArgument(f"a window must be 0 to 100 years in ms, not {self.window_ms}")
         if self.conflict is Conflict.DEBOUNCE and not is_delayed:
             raise InvalidArgument("DEBOUNCE needs a delay, which each message starts anew")
+        if not 1 <= self.most <= MOST_MAX:
+            raise InvalidArgument(f"at least 1 message may have a unique ID, not {self.most}")
+        if self.counts and not self.window_ms:
+            raise InvalidArgument("MOST and THROTTLE need a window above 0, in which they count")
+        if self.most > 1 and self.conflict not in (Conflict.SKIP, Conflict.THROTTLE):
+            raise InvalidArgument(f"MOST goes with SKIP or THROTTLE, not with {self.conflict}")
+        if self.max_wait_ms and self.conflict is not Conflict.DEBOUNCE:
+            raise InvalidArgument(f"MAXWAIT goes with DEBOUNCE, not with {self.conflict}")
+        if not 0 <= self.max_wait_ms <= DELAY_MAX_MS:
+            raise InvalidArgument(f"MAXWAIT must be 0 to 100 years in ms, not {self.max_wait_ms}")
 
 
 class Row(NamedTuple):
@@ -83,19 +112,26 @@ class Row(NamedTuple):
     holder: Holder
     until_ms: int
     check_ms: int
+    since_ms: int = 0
+    taken: int = 0
 
     def encode(self) -> bytes:
         is_entry = type(self.holder) is StreamID
-        return _ROW.pack(is_entry, PACKED(*self.holder), self.until_ms, self.check_ms)
+        row = _ROW.pack(is_entry, PACKED(*self.holder), self.until_ms, self.check_ms)
+        if self.since_ms or self.taken:
+            row += _SINCE.pack(self.since_ms, self.taken)
+        return row
 
 
 def decode(unique_id: bytes, value: bytes) -> Row:
     """Return a unique row; raise Corruption if it is damaged."""
     try:
-        is_entry, packed, until_ms, check_ms = _ROW.unpack(value)
+        is_entry, packed, until_ms, check_ms = _ROW.unpack(value[: _ROW.size])
+        since = _SINCE.unpack(value[_ROW.size :]) if len(value) > _ROW.size else (0, 0)
     except StructError:
         raise Corruption(f"the row of the unique ID {quote(unique_id)} is damaged") from None
-    return Row((StreamID if is_entry else Ticket)(*UNPACKED(packed)), until_ms, check_ms)
+    holder = (StreamID if is_entry else Ticket)(*UNPACKED(packed))
+    return Row(holder, until_ms, check_ms, *since)
 
 
 # --- the state of a message ---------------------------------------------------------------------
@@ -161,10 +197,10 @@ def row_of(txn: Txn, stream: StreamMeta, unique_id: bytes) -> Row | None:
     return None if value is None else decode(unique_id, value)
 
 
-def holder_of(txn: Txn, stream: StreamMeta, unique_id: bytes) -> Holder | None:
-    """Return the message that holds a unique ID; None if it is free."""
+def held_row(txn: Txn, stream: StreamMeta, unique_id: bytes) -> Row | None:
+    """Return the row of a unique ID that a message holds; None if it is free."""
     row = row_of(txn, stream, unique_id)
-    return row.holder if row is not None and _is_held(txn, stream, row) else None
+    return row if row is not None and _is_held(txn, stream, row) else None
 
 
 def _is_held(txn: Txn, stream: StreamMeta, row: Row) -> bool:
@@ -182,31 +218,56 @@ def resolve_conflict(txn: Txn, stream: StreamMeta, unique: Unique, holder: Holde
     rule = unique.conflict
     if isinstance(holder, Ticket):
         return rule in (Conflict.REPLACE, Conflict.DEBOUNCE)
-    if rule is Conflict.SKIP:
+    if rule in (Conflict.SKIP, Conflict.THROTTLE):
         return False
     if rule is Conflict.DEBOUNCE:  # the change came too late for the holder
         return True
     is_waiting = state_of(txn, stream, holder) is State.WAITING
     if rule is Conflict.AFTER:
         return not is_waiting
-    if is_waiting and not _is_referenced(txn, stream, holder):
+    if is_waiting:
+        drop_references(txn, stream, [holder])  # it may be pending behind others of its key
         erase(txn, stream, [holder])
-        return True
-    return False
+    return is_waiting
 
 
-def _is_referenced(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
-    """Return whether an entry that waits is pending in a group, since its key is busy."""
-    groups = txn.catalog.groups(txn, stream)
-    return any(pel.pending_among(txn, group, [eid.packed]) for group in groups)
+def due_ms(row: Row | None, unique: Unique, now_ms: int, at_ms: int | None) -> int | None:
+    """Return when a message is due that was to be due at ``at_ms``; ``row``: that of the holder."""
+    if row is None:
+        return at_ms
+    if unique.conflict is Conflict.THROTTLE and row.taken:
+        begin_ms = row.since_ms + row.taken // unique.most * unique.window_ms
+        return max(at_ms or 0, begin_ms) if begin_ms > now_ms else at_ms
+    if unique.max_wait_ms and row.since_ms and at_ms is not None:
+        return min(at_ms, row.since_ms + unique.max_wait_ms)
+    return at_ms
 
 
-def assign(txn: Txn, stream: StreamMeta, unique: Unique, holder: Holder) -> None:
-    """Give a unique ID to a new message."""
+def is_full(row: Row, unique: Unique) -> bool:
+    """Return whether the window has no room for another message, which is left out."""
+    return unique.conflict is Conflict.SKIP and row.taken >= unique.most
+
+
+def assign(
+    txn: Txn, stream: StreamMeta, unique: Unique, holder: Holder, before: Row | None = None
+) -> None:
+    """Give a unique ID to a new message; ``before``: the row of a holder that it was added beside.
+
+    That is, one that it has replaced by DEBOUNCE, or of the same window.
+    """
     _take_timer(txn, stream, unique.id)
-    until_ms = txn.now_ms + unique.window_ms if unique.window_ms else 0
-    due_ms = holder.at_ms if isinstance(holder, Ticket) else txn.now_ms
-    _put(txn, stream, unique.id, Row(holder, until_ms, until_ms or due_ms + LOOK_MIN_MS))
+    since_ms, taken = 0, 0
+    if unique.counts:
+        since_ms, taken = (before.since_ms, before.taken) if before else (txn.now_ms, 0)
+        taken += 1
+    elif unique.max_wait_ms:
+        since_ms = (before and before.since_ms) or txn.now_ms
+    windows = -(-taken // unique.most) if taken else 1
+    until_ms = (since_ms if taken else txn.now_ms) + windows * unique.window_ms
+    until_ms = until_ms if unique.window_ms else 0
+    at_ms = holder.at_ms if isinstance(holder, Ticket) else txn.now_ms
+    check_ms = until_ms or at_ms + LOOK_MIN_MS
+    _put(txn, stream, unique.id, Row(holder, until_ms, check_ms, since_ms, taken))
 
 
 def rename(txn: Txn, stream: StreamMeta, unique_id: bytes, holder: Holder, new: Holder) -> None:
@@ -220,9 +281,13 @@ def rename(txn: Txn, stream: StreamMeta, unique_id: bytes, holder: Holder, new: 
 def release(txn: Txn, stream: StreamMeta, unique_id: bytes, holder: Holder) -> None:
     """Free the unique ID of a removed message, if it is still the holder."""
     row = row_of(txn, stream, unique_id)
-    if row is not None and row.holder == holder:
-        _take_timer(txn, stream, unique_id)
-        timers.delete_row(txn, stream, ROW_TAG + unique_id)
+    if row is None or row.holder != holder:
+        return
+    if row.taken:  # the window counts it all the same
+        timers.put_row(txn, stream, ROW_TAG + unique_id, row._replace(holder=MIN_ID).encode())
+        return
+    _take_timer(txn, stream, unique_id)
+    timers.delete_row(txn, stream, ROW_TAG + unique_id)
 
 
 def _put(txn: Txn, stream: StreamMeta, unique_id: bytes, row: Row) -> None:

@@ -126,7 +126,9 @@ def _add_words(
 ) -> Words:
     rule: Words = ()
     if unique is not None:
-        rule = ("UNIQUE", unique.id, "WINDOW", unique.window_ms, str(unique.conflict))
+        most = option("MOST", unique.most if unique.most > 1 else None)
+        most = (*most, *option("MAXWAIT", unique.max_wait_ms or None))
+        rule = ("UNIQUE", unique.id, "WINDOW", unique.window_ms, *most, str(unique.conflict))
     fields = flat_of(decode_fields(value))
     options = (*option("AT", at_ms), *option("TTL", ttl_ms or None), *rule)
     return ("KVSTREAM.ADD", key, *options, "*", *fields)

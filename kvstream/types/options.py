@@ -43,7 +43,7 @@ DUMP_TARGET_AUTO = "auto"
 FULL_COUNT = 10
 """Entries and pending entries that XINFO STREAM FULL shows by default."""
 
-OnConflict = Literal["skip", "replace", "debounce", "after"]
+OnConflict = Literal["skip", "replace", "debounce", "after", "throttle"]
 CONFLICTS: tuple[OnConflict, ...] = get_args(OnConflict)
 """What a put does if a message with its unique ID is there."""
 

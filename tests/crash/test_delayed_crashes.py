@@ -109,7 +109,8 @@ def check_unique(store: Store) -> None:
     def holder(txn: Txn, unique_id: bytes) -> StreamID | Ticket | None:
         stream = txn.stream(ONLY)
         assert stream is not None
-        return unique.holder_of(txn, stream, unique_id)
+        row = unique.held_row(txn, stream, unique_id)
+        return None if row is None else row.holder
 
     for unique_id, name in waiting:
         assert store.engine.run(holder, unique_id) == name

@@ -273,6 +273,79 @@ def test_debounce_moves_the_time_and_replaces_the_fields(quiet: Store, clock: Ma
     assert values(quiet) == ["4", "5"], "a change after the message is kept"
 
 
+def times(store: Store) -> list[int]:
+    """Return when the delayed messages are due."""
+    return [each.ticket.at_ms for each in store.stream("s").delayed(count=100)]
+
+
+def test_debounce_ends_at_the_longest_wait(quiet: Store, clock: ManualClock) -> None:
+    begun_ms = clock.now_ms()
+    for n in range(1, 4):
+        add(quiet, n, "MAXWAIT 2500 DEBOUNCE", options="DELAY 1000")
+        clock.advance(900)
+    assert times(quiet) == [begun_ms + 2500]
+    clock.advance(1000)
+    step(quiet)
+    assert values(quiet) == ["3"]
+    add(quiet, 4, "MAXWAIT 2500 DEBOUNCE", options="DELAY 1000")
+    assert times(quiet) == [clock.now_ms() + 1000]
+    assert quiet.check() == []
+
+
+def test_more_messages_than_a_window_takes_are_left_out(quiet: Store, clock: ManualClock) -> None:
+    first, second, third = [add(quiet, n, "MOST 2 SKIP", 1000) for n in (1, 2, 3)]
+    assert first != second == third
+    clock.advance(999)
+    assert add(quiet, 4, "MOST 2 SKIP", 1000) == second
+    clock.advance(1)
+    add(quiet, 5, "MOST 2 SKIP", 1000)
+    assert values(quiet) == ["1", "2", "5"]
+    assert quiet.check() == []
+
+
+def test_throttle_delays_messages_to_the_next_window_with_room(
+    quiet: Store, clock: ManualClock
+) -> None:
+    begun_ms = clock.now_ms()
+    for n in range(5):
+        add(quiet, n, "MOST 2 THROTTLE", 1000)
+    assert values(quiet) == ["0", "1"]
+    assert times(quiet) == [begun_ms + 1000, begun_ms + 1000, begun_ms + 2000]
+    clock.advance(1500)
+    step(quiet)
+    add(quiet, 5, "MOST 2 THROTTLE", 1000)
+    add(quiet, 6, "MOST 2 THROTTLE", 1000)
+    assert times(quiet) == [begun_ms + 2000, begun_ms + 2000, begun_ms + 3000]
+    clock.advance(3000)
+    step(quiet)
+    assert rows(quiet) == []
+    assert values(quiet) == list("0123456")
+    add(quiet, 7, "MOST 2 THROTTLE", 1000)
+    assert values(quiet)[-1] == "7"
+    assert quiet.check() == []
+
+
+def test_a_throttled_message_that_is_cancelled_keeps_its_place(
+    quiet: Store, clock: ManualClock
+) -> None:
+    add(quiet, 1, "THROTTLE", 1000)
+    ticket = add(quiet, 2, "THROTTLE", 1000)
+    assert quiet.stream("s").cancel(ticket) == 1
+    assert quiet.check() == []
+    add(quiet, 3, "THROTTLE", 1000)
+    assert times(quiet) == [clock.now_ms() + 2000]
+
+
+def test_replace_replaces_a_message_that_waits_behind_its_key(quiet: Store) -> None:
+    quiet.stream("s").create_group("g").set_policy(order_by="key", fair=True)
+    add(quiet, 1)
+    for n in (2, 3):
+        ok(quiet, f"KVSTREAM.ADD s UNIQUE v WINDOW 0 REPLACE n {n}")
+    assert values(quiet) == ["1", "3"]
+    assert read(quiet, count=5) == [str(quiet.stream("s").range()[0].id)]
+    assert quiet.check() == []
+
+
 def test_after_queues_one_message_behind_the_running_one(quiet: Store) -> None:
     first = add(quiet, 1, "AFTER")
     assert add(quiet, 2, "AFTER") == first, "the waiting one will include the change"
@@ -290,11 +363,11 @@ def test_after_queues_one_message_behind_the_running_one(quiet: Store) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ("UNIQUE u WINDOW 0", "must be SKIP, REPLACE, DEBOUNCE, or AFTER"),
+        ("UNIQUE u WINDOW 0", "must be SKIP, REPLACE, DEBOUNCE, AFTER, or THROTTLE"),
         ("UNIQUE u WIDTH 0 SKIP", "syntax error"),
         ("UNIQUE u WINDOW x SKIP", "not an integer"),
         ("UNIQUE u WINDOW -1 SKIP", "a window must be 0 to 100 years in ms, not -1"),
-        ("UNIQUE u WINDOW 0 SKIPP", "must be SKIP, REPLACE, DEBOUNCE, or AFTER"),
+        ("UNIQUE u WINDOW 0 SKIPP", "must be SKIP, REPLACE, DEBOUNCE, AFTER, or THROTTLE"),
         ("UNIQUE u WINDOW 0 DEBOUNCE", "DEBOUNCE needs a delay"),
         (f"UNIQUE {'u' * 1025} WINDOW 0 SKIP", "a unique ID has 1 to 1024 bytes, not 1025"),
     ],

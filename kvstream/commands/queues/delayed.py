@@ -56,7 +56,12 @@ def _unique(args: Args, options: _AddOptions) -> None:
     if args.option() != b"WINDOW":
         raise syntax_error()
     window_ms = args.integer()
-    options.unique = Unique(unique_id, window_ms, Conflict(text(args.option())))
+    most, max_wait_ms, rule = 1, 0, args.option()
+    if rule == b"MOST":
+        most, rule = args.integer(), args.option()
+    if rule == b"MAXWAIT":
+        max_wait_ms, rule = args.integer(), args.option()
+    options.unique = Unique(unique_id, window_ms, Conflict(text(rule)), most, max_wait_ms)
 
 
 _ADD_OPTIONS: dict[bytes, Option[_AddOptions]] = {
@@ -69,8 +74,8 @@ _ADD_OPTIONS: dict[bytes, Option[_AddOptions]] = {
 
 @COMMANDS.command(
     "kvstream.add",
-    "key [DELAY ms|AT unix-ms] [TTL ms] [UNIQUE id WINDOW ms SKIP|REPLACE|DEBOUNCE|AFTER] [*] "
-    "field value [field value ...]",
+    "key [DELAY ms|AT unix-ms] [TTL ms] [UNIQUE id WINDOW ms [MOST count] [MAXWAIT ms] "
+    "SKIP|REPLACE|DEBOUNCE|AFTER|THROTTLE] [*] field value [field value ...]",
     *(FAST_GROW | flags("invalidates"), FIRST),
     since=OURS,
     tips="nondeterministic_output",
@@ -87,12 +92,17 @@ def add(txn: Txn, session: Session, argv: Argv) -> Reply:
         then the ID or ticket of that one.
     WINDOW: The unique ID is held for so many milliseconds; with 0, until the message is done:
         acknowledged in one group, moved to the dead letters, or deleted.
+    MOST: With SKIP or THROTTLE: so many messages have the ID in a window, which begins with the
+        first of them; 1 unless given.
+    MAXWAIT: With DEBOUNCE: so many milliseconds after the first message that others have replaced,
+        the last one is due at the latest.
     SKIP: The new message is not added.
     REPLACE: It takes the place of a holder that no group has got; else it is not added.
     DEBOUNCE: It takes the place of a delayed holder, so each message starts the delay anew. It is
         added, too, if the holder is in the stream already.
     AFTER: It is added if a group has got the holder, and holds the ID from then on. So at most one
         waits while another is worked on. It does not wait for that one to be done.
+    THROTTLE: It is delayed to the begin of the next window that has room.
 
     A delayed message is kept outside the stream, so no reader sees it early. It gets its ID when it
     is due. Until then it has a ticket, `@unix-ms-number`. Messages of one millisecond keep the
