@@ -387,6 +387,14 @@ class JobCancelled(JobError):
     """A job was cancelled before it was done."""
 
 
+class JobExpired(JobError):
+    """A job was not run, since it had waited for longer than its ``expires``."""
+
+
+class JobSkipped(JobError):
+    """A job was not run, since ``run_if`` of its task was false."""
+
+
 class JobUnknown(JobError):
     """Nothing is known of a job, or not any more: its result was not kept, or not for so long."""
 

@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 STATUSES = (
     *("scheduled", "queued", "running", "retrying", "waiting"),
-    *("done", "failed", "cancelled"),
+    *("done", "failed", "cancelled", "expired", "skipped"),
 )
 COUNT = 100
 

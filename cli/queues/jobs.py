@@ -28,7 +28,7 @@ from kvstream.logs import FORMATS, LEVEL, LEVELS
 
 job_argument = click.argument("job_id", metavar="ID")
 jobs_argument = click.argument("job_ids", metavar="[ID...]", nargs=-1)
-_ENDED = ("done", "failed", "cancelled")
+_ENDED = ("done", "failed", "cancelled", "expired", "skipped")
 
 
 @click.group(epilog=example("kvstream jobs ls --status failed"))
@@ -313,9 +313,10 @@ def _unused_options(ctx: click.Context, target: str) -> tuple[str, ...]:
 )
 @click.option(
     "--queues",
+    "--pool",
     multiple=True,
     metavar="NAME[,NAME]",
-    help="Only jobs of these queues. Repeatable. By default all of the application.",
+    help="Only jobs of these queues or pools. Repeatable. By default all that are of no pool.",
 )
 @click.option(
     "--grace",

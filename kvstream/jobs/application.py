@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from kvstream import opening
 from kvstream.engine.coerce import whole
@@ -28,6 +28,7 @@ from kvstream.jobs import schedules
 from kvstream.jobs.arguments import check_format
 from kvstream.jobs.dependents import AFTER, DEPENDENTS, tells_dependents
 from kvstream.jobs.dependents import ENDED as TELLS
+from kvstream.jobs.flow import OF_QUEUE, Flow, FlowRules, kept_for, queues_of_pools
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.log import HISTORY, WORKFLOW
 from kvstream.jobs.job import ID, Job, id_of, may_be_of_job, to_seconds
@@ -274,10 +275,9 @@ class Jobs(Outcomes, Listing, Public):
         dead_letter: str | bool | None = ...,
         unique: bool | str = ...,
         priority: str | None = ...,
-        rate: tuple[int, float | timedelta] | None = ...,
-        max_in_flight: int | None = ...,
         result_ttl: float | timedelta | None = ...,
         tags: Sequence[str] = ...,
+        **flow: Unpack[FlowRules],
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     def task(
         self,
@@ -292,10 +292,9 @@ class Jobs(Outcomes, Listing, Public):
         dead_letter: str | bool | None = None,
         unique: bool | str = False,
         priority: str | None = None,
-        rate: tuple[int, float | timedelta] | None = None,
-        max_in_flight: int | None = None,
         result_ttl: float | timedelta | None = None,
         tags: Sequence[str] = (),
+        **flow: Unpack[FlowRules],
     ) -> Any:
         """Make a function, sync or async, a task; it stays callable.
 
@@ -303,16 +302,14 @@ class Jobs(Outcomes, Listing, Public):
         ``backoff``: seconds, a list of seconds (the last repeats), or Backoff. ``timeout``:
         seconds of one run. ``dead_letter``: the stream for jobs that are given up, by default
         ``<name>:dead``; False: none. ``unique``: True, or a template such as ``"welcome:{to}"``,
-        is the default of ``enqueue``. ``rate=(100, 60)``: at most 100 runs begin in 60 seconds.
-        ``max_in_flight``: at most so many run at a time, in all workers. ``tags``: words by which
-        its jobs are found. A task with a rate,
-        max_in_flight or dead_letter of its own has a queue of its own, of the task's name, unless
-        it names one.
+        is the default of ``enqueue``. ``tags``: words by which its jobs are found. ``flow``: see
+        FlowRules. A task with a rate, a limit or a
+        dead_letter of its own has a queue of its own, of the task's name, unless it names one.
         """
-        limits: dict[str, Any] = {"rate": rate, "max_in_flight": max_in_flight}
+        rules = Flow(flow)
+        limits = dict(rules.limits)
         if isinstance(dead_letter, str) and dead_letter != f"{self.name}:dead":
             limits["dead_letter"] = dead_letter
-        limits = {limit: value for limit, value in limits.items() if value is not None}
 
         def register(wrapped: Callable[..., Any]) -> Task[..., Any]:
             own = name or _name_of(wrapped)
@@ -320,7 +317,7 @@ class Jobs(Outcomes, Listing, Public):
                 self,
                 wrapped,
                 name=own,
-                queue=queue or (own if limits else DEFAULT),
+                queue=queue or (own if limits else rules.pool or DEFAULT),
                 retries=retries,
                 backoff=backoff,
                 timeout=timeout,
@@ -329,6 +326,7 @@ class Jobs(Outcomes, Listing, Public):
                 priority=priority,
                 result_ttl=self.result_ttl if result_ttl is None else result_ttl,
                 tags=tags,
+                flow=rules,
             )
             self._register(task, limits)
             return task
@@ -417,7 +415,7 @@ class Jobs(Outcomes, Listing, Public):
             raise InvalidArgument(f"two tasks are called {task.name}: give one a name=")
         if task.queue in _RESERVED:
             raise InvalidArgument(f"a queue cannot be called {task.queue}")
-        rules_of(**limits)  # InvalidArgument if one is wrong
+        rules_of(order_by="key", **limits)  # InvalidArgument if one is wrong
         task.limits = dict(limits)
         for other in self.tasks.values():
             for limit in limits.keys() & other.limits.keys() if other.queue == task.queue else ():
@@ -491,7 +489,7 @@ class Jobs(Outcomes, Listing, Public):
             raise InvalidArgument(
                 f"{self.name} has no task: import the modules of the tasks where the Jobs is made"
             )
-        return self.queues(names)
+        return self.queues(queues_of_pools(self.tasks.values(), names))
 
     def queue_of(self, task: Task[..., Any]) -> Queue:
         """Return the queue of a task."""
@@ -527,7 +525,7 @@ class Jobs(Outcomes, Listing, Public):
 
     def _priorities_of(self, limits: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the priorities of a queue: one with limits has none, as they hold for each."""
-        return () if limits.keys() & {"rate", "max_in_flight"} else self._priorities
+        return () if limits.keys() & OF_QUEUE else self._priorities
 
     def _check_priority(self, task: Task[..., Any], priority: str | None) -> None:
         if priority is None or priority in self._priorities_of(task.limits):
@@ -555,7 +553,7 @@ class Jobs(Outcomes, Listing, Public):
         where = queue.put(job.fields(), priority=priority, unique=unique, **options)
         handle: JobHandle[R] = JobHandle(self, job.id, task, where)
         if unique is not None:
-            handle = self._claim_name(unique, handle, task, options.get("window"))
+            handle = self._claim_name(unique, handle, task, kept_for(options))
         if self.testing is not None:
             self.testing.run()
         return handle

@@ -41,7 +41,13 @@ ENDED = "kvstream.ended"
 """The name of the built-in task that tells the dependents of a job."""
 _JOB, _ENTRY, _IF_FAILED = b"job", b"entry", b"if_failed"
 HAS_FAILED = "a job that it depends on has failed, or was cancelled"
-_ENDED = frozenset({DONE, FAILED, CANCELLED})
+_HOW = {
+    FAILED: "has failed",
+    CANCELLED: "was cancelled",
+    "expired": "has expired",
+    "skipped": "was skipped",
+}
+_ENDED = frozenset({DONE, *_HOW})
 
 
 def _after(jobs: AnyJobs, job_id: str) -> Stream[bytes]:
@@ -335,9 +341,6 @@ class Ends:
             _after(self._jobs, waiting).delete(*entries)
         for write in self._writes:
             write()
-
-
-_HOW = {FAILED: "has failed", CANCELLED: "was cancelled"}
 
 
 def failure_of(error: str) -> dict[str, str]:

@@ -28,6 +28,7 @@ from kvstream.errors import (
     describe,
 )
 from kvstream.jobs.dependents import tell_of_end
+from kvstream.jobs.flow import NotRun, PutOff, end_not_run, put_off, refuse_late, refuse_unless
 from kvstream.jobs.handle import AWAY_S, FAILED, RETRY
 from kvstream.jobs.history.child import tell_parent
 from kvstream.jobs.job import (
@@ -51,6 +52,7 @@ from kvstream.jobs.job_log import (
     log_lost,
     log_problem,
     log_retried,
+    log_unrun,
     log_waits,
     logger_of,
 )
@@ -106,6 +108,9 @@ def job_of(jobs: AnyJobs, message: Message) -> Job | None:
 
 def refuse(jobs: AnyJobs, job: Job, error: Refused) -> None:
     """End a job that this worker cannot run: leave it to others for a while, or give it up."""
+    if isinstance(error, NotRun | PutOff):
+        end_unrun(jobs, job, error)
+        return
     if isinstance(error, UnknownTask) and leave_to_others(jobs, job, error):
         return
     has_lost_workers = job.task is not None and job.attempt > job.task.max_deliveries
@@ -136,6 +141,8 @@ async def run_async(jobs: AnyJobs, job: Job) -> bool:
     limit = asyncio.timeout(job.task.timeout)
     try:
         _begin(job)
+        admitted = job.task.flow.admits(job)
+        refuse_unless(await admitted if inspect.isawaitable(admitted) else admitted)
         for middleware in jobs.middleware:
             await _await_middleware(middleware.before(job))
         async with limit:
@@ -171,8 +178,9 @@ async def run_async(jobs: AnyJobs, job: Job) -> bool:
 
 
 def _begin(job: Job) -> None:
-    """Begin a run: load the arguments, or raise Refused if they do not fit."""
+    """Begin a run: load the arguments, or raise Refused if they do not fit or it is too late."""
     job.begun, job.returned = monotonic(), None
+    refuse_late(job.task.jobs, job)
     log_begun(job)
     job.task.load(job)
 
@@ -210,6 +218,8 @@ def run_sync(jobs: AnyJobs, job: Job, wait: Wait) -> bool:
     try:
         try:
             _begin(job)
+            admitted = job.task.flow.admits(job)
+            refuse_unless(wait(admitted) if inspect.isawaitable(admitted) else admitted)
             for middleware in jobs.middleware:
                 _wait_for_middleware(middleware.before(job), wait)
             with own_process():
@@ -426,6 +436,21 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
     if _write_failure(jobs, job, bury, "given up"):
         job.outcome = "failed"
         log_failed(job, failure)
+
+
+def end_unrun(jobs: AnyJobs, job: Job, error: NotRun | PutOff) -> None:
+    """End a job that is not run, or put it off; neither is a failure."""
+    job.ending = True
+
+    def end(recorded: bool) -> None:
+        if isinstance(error, NotRun):
+            end_not_run(jobs, job, error, recorded)
+        else:
+            put_off(job, error)
+
+    if _write_failure(jobs, job, end, "ended"):
+        job.outcome = error.outcome
+        log_unrun(job, error.outcome, str(error))
 
 
 def end_workflow(jobs: AnyJobs, job: Job, error: BaseException) -> None:

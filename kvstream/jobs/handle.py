@@ -23,7 +23,9 @@ from kvstream.errors import (
     InvalidArgument,
     JobCancelled,
     JobError,
+    JobExpired,
     JobFailed,
+    JobSkipped,
     JobUnknown,
     NoGroup,
     RequestError,
@@ -41,6 +43,7 @@ from kvstream.jobs.dependents import (
 from kvstream.jobs.history.child import tell_parent
 from kvstream.jobs.history.log import WorkflowLog
 from kvstream.jobs.job import (
+    EXPIRES,
     GENERATION,
     PARENT,
     AnyJobs,
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 DONE, FAILED, CANCELLED, RETRY = b"done", b"failed", b"cancelled", b"retry"
+EXPIRED, SKIPPED = b"expired", b"skipped"
 LOOK_S = 5.0
 """Longest single wait for a result; then the handle checks whether the job still exists."""
 SKEW_MS = 60_000
@@ -202,7 +206,10 @@ class JobHandle(Public, Generic[R]):
             if not known:
                 raise JobUnknown(f"the job {self.id} has no result, and is in no queue")
             is_late = deadline is not None and monotonic() >= deadline
-            known = (yield None) != "unknown"
+            state = yield None
+            if state == "expired":
+                raise JobExpired(f"the job {self.id} has waited for longer than it may")
+            known = state != "unknown"
             if known and is_late:
                 raise TimeoutError(f"the job {self.id} is {late}")
 
@@ -212,6 +219,9 @@ class JobHandle(Public, Generic[R]):
             return self._load_result(fields)
         if status == CANCELLED:
             raise JobCancelled(f"the job {self.id} was cancelled")
+        if status in (EXPIRED, SKIPPED):
+            kind = JobExpired if status == EXPIRED else JobSkipped
+            raise kind(f"the job {self.id} was not run: {_decode(fields.get(b'error', b''))}")
         failed = JobFailed(_decode(fields.get(b"error", b"")))
         failed.traceback = _decode(fields.get(b"traceback", b""))
         raise failed
@@ -345,7 +355,8 @@ class JobHandle(Public, Generic[R]):
 
         ``"waiting"`` (for other jobs), ``"scheduled"`` (delayed), ``"queued"``, ``"running"``,
         ``"retrying"`` (it failed and is to be tried again), ``"done"``, ``"failed"``,
-        ``"cancelled"``, or ``"unknown"``: it ended longer ago than its result was kept.
+        ``"cancelled"``, ``"expired"`` or ``"skipped"`` (it was not run), or ``"unknown"``: it ended
+        longer ago than its result was kept.
         """
         if (end := self._end()) is not None:
             return end
@@ -356,7 +367,10 @@ class JobHandle(Public, Generic[R]):
         place = self._find_message()
         if place is None:
             return self._end() or "unknown"  # it may have ended just now
-        return state_of(self._pending(*place))
+        state = state_of(self._pending(*place))
+        if state in ("queued", "retrying") and self._is_late(*place):
+            return "expired"  # the next worker that has room notes it
+        return state
 
     def _pending(self, stream: Stream, entry_id: StreamID) -> PendingEntry | None:
         try:
@@ -364,6 +378,12 @@ class JobHandle(Public, Generic[R]):
         except NoGroup:
             return None
         return rows[0] if rows else None
+
+    def _is_late(self, stream: Stream, entry_id: StreamID) -> bool:
+        """Return whether a job has waited for longer than it may."""
+        entry = stream.get(entry_id)
+        expires = b"0" if entry is None else entry.fields.get(EXPIRES, b"0")
+        return expires.isdigit() and 0 < int(expires) <= self._jobs.now_ms()
 
     @property
     def waits_for(self) -> str | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kvstream.store import Store
 
 TASK, ID, ARGS, VERSION, FORMAT = b"task", b"id", b"args", b"version", b"format"
-AT, KEY, HEADERS, APP = b"at", b"key", b"headers", b"app"
+AT, KEY, HEADERS, APP, EXPIRES = b"at", b"key", b"headers", b"app", b"expires"
 PARENT, GENERATION, TAGS = b"parent", b"generation", b"tags"
 TAGS_MAX, TAG_LENGTH_MAX = 20, 200
 """Most tags of a job, and characters of one."""
@@ -206,7 +206,7 @@ class Job(Public):
     _internal = frozenset(
         {
             *("begun", "done", "ending", "form", "generation", "of", "outcome", "packed", "parent"),
-            *("result_packed", "returned", "run", "settled", "took_ms"),
+            *("expires_ms", "result_packed", "returned", "run", "settled", "took_ms"),
         }
     )
 
@@ -230,6 +230,8 @@ class Job(Public):
     """That of the wait which this message ends; None if the job is no workflow."""
     tags: tuple[str, ...] = ()
     """Words by which jobs are found."""
+    expires_ms: int = 0
+    """The Unix milliseconds after which no try begins; 0: there is no such time."""
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     state: dict[Any, Any] = field(default_factory=dict)
@@ -277,6 +279,8 @@ class Job(Public):
             found[GENERATION] = str(self.generation)
         if self.tags:
             found[TAGS] = ",".join(self.tags)
+        if self.expires_ms:
+            found[EXPIRES] = str(self.expires_ms)
         return found
 
     @classmethod
@@ -288,9 +292,12 @@ class Job(Public):
         generation = fields.get(GENERATION)
         if generation is not None and not (generation.isdigit() and len(generation) < _DIGITS_MAX):
             raise _no_job(f"its generation is no number: {quote(generation)}")
-        at = fields.get(AT, b"0")
-        if not at.isdigit() or len(at) >= _DIGITS_MAX:
-            raise _no_job(f"its field at is no time in milliseconds: {quote(at)}")
+        at, expires = fields.get(AT, b"0"), fields.get(EXPIRES, b"0")
+        for name, time in ((AT, at), (EXPIRES, expires)):
+            if not time.isdigit() or len(time) >= _DIGITS_MAX:
+                raise _no_job(
+                    f"its field {name.decode()} is no time in milliseconds: {quote(time)}"
+                )
         key = fields.get(KEY)
         try:
             job_id = id_of(fields, entry_id)
@@ -309,6 +316,7 @@ class Job(Public):
             _text(fields, PARENT) if PARENT in fields else None,
             None if generation is None else int(generation),
             tags_in(fields),
+            int(expires),
         )
 
     @property

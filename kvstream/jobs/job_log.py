@@ -116,6 +116,11 @@ def log_failed(job: Job, failure: Failure) -> None:
     _log_end(logging.ERROR, job, "failed", "failed for good", "", failure.text, failure)
 
 
+def log_unrun(job: Job, outcome: str, why: str) -> None:
+    """Log that a job is expired, skipped or put off, and why."""
+    _log_end(logging.INFO, job, outcome, f"is {outcome}", f": {why}")
+
+
 def log_waits(job: Job, why: str) -> None:
     """Log that a run of a workflow has ended without an outcome, and why."""
     _log_end(logging.INFO, job, "waits", "waits", f": {why}")

@@ -23,10 +23,11 @@ from typing import (
 )
 
 from kvstream.engine.coerce import whole
-from kvstream.engine.queue_arguments import Backoff, rules_of
+from kvstream.engine.queue_arguments import Backoff, moment_ms, rules_of, span_ms
 from kvstream.errors import InvalidArgument, describe, nearest, show
 from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
 from kvstream.jobs.dependents import dependencies_of, message_of, put_after
+from kvstream.jobs.flow import NO_RULES, OF_ENQUEUE, Flow, OverLimit, check_options, put_options
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.child import Child, start_child
 from kvstream.jobs.job import (
@@ -77,13 +78,19 @@ class Options(TypedDict, total=False):
     """Handles of jobs, or their IDs."""
     if_failed: Literal["wait", "run", "fail"] | None
     tags: Sequence[str] | None
+    debounce: float | timedelta | None
+    max_wait: float | timedelta | None
+    throttle: tuple[int, float | timedelta] | None
+    over_limit: OverLimit | None
+    expires: float | timedelta | None
 
 
 OPTIONS = frozenset(Options.__annotations__)
 """Options that may stand among the arguments of ``enqueue``, unless a parameter has the name."""
 WHEN = frozenset({"delay", "at"})
 """Options that take each other's place."""
-_OF_MESSAGE = OPTIONS - {"key", "unique", "priority", "tags", "depends_on", "if_failed"}
+_NOT_OF_MESSAGE = {"key", "unique", "priority", "tags", "depends_on", "if_failed"}
+_OF_MESSAGE = (OPTIONS - OF_ENQUEUE - _NOT_OF_MESSAGE) | {"max_wait"}
 """Options that ``Queue.put`` gets as they are."""
 _NONE: Options = {}
 
@@ -103,7 +110,7 @@ class Task(Public, Generic[P, R_co]):
                 "is_workflow",
                 "pack_plain",
             ),
-            *("is_workflow", "put_child", "signature"),
+            *("flow", "put_child", "signature"),
         }
     )
     _known_options, _noun = OPTIONS, "job"
@@ -124,6 +131,7 @@ class Task(Public, Generic[P, R_co]):
         priority: str | None,
         result_ttl: float | timedelta,
         tags: Sequence[str] = (),
+        flow: Flow = NO_RULES,
     ) -> None:
         functools.update_wrapper(self, function)  # first: an object may have such attributes
         self.jobs = jobs
@@ -136,6 +144,7 @@ class Task(Public, Generic[P, R_co]):
         self.result_ttl = to_seconds(result_ttl, "result_ttl")
         self.tags = check_tags(tags)
         self._unique = unique
+        self.flow = flow
         self.default_priority = priority
         self.limits: dict[str, Any] = {}
         """Rules of its queue: rate, max_in_flight, dead_letter."""
@@ -225,6 +234,7 @@ class Task(Public, Generic[P, R_co]):
             self._check_unique(new["unique"])
         if "tags" in new:
             new["tags"] = check_tags(new["tags"])
+        check_options({**self.flow.defaults, **options, **new})
         before = {} if WHEN.isdisjoint(new) else dict.fromkeys(WHEN)
         return cast(Options, {**options, **before, **new})
 
@@ -233,21 +243,30 @@ class Task(Public, Generic[P, R_co]):
     ) -> JobHandle[Any]:
         job = self.new_job(args, kwargs, options.get("key"), tags=options.get("tags"))
         unique = self._unique_name(options.get("unique"), args, kwargs, job)
+        unique, given = put_options(self.flow, options, self.name, job.key, unique)
+        job.expires_ms = self.flow.expires_ms(options, self._due_ms(given))
         if options.get("depends_on"):
             return self._enqueue_after(options, job, unique)
         priority = options.get("priority") or self.default_priority
-        of_message = {name: value for name, value in options.items() if name in _OF_MESSAGE}
+        of_message = {name: value for name, value in given.items() if name in _OF_MESSAGE}
         handle: JobHandle[Any] = self.jobs.put(
             self, job, priority=priority, unique=unique, **of_message
         )
         return handle
+
+    def _due_ms(self, options: Mapping[str, Any]) -> int:
+        """Return the Unix time in milliseconds at which a job may run."""
+        if options.get("at") is not None:
+            return moment_ms(options["at"], "at")
+        return self.jobs.now_ms() + span_ms(options.get("delay") or 0, "delay")
 
     def _enqueue_after(self, options: Options, job: Job, unique: str | None) -> JobHandle[Any]:
         """Enqueue a job that waits for others."""
         dependencies = dependencies_of(self.jobs, options)
         if unique is not None:
             raise InvalidArgument(
-                f"a job with depends_on cannot be unique: give {self.name} unique=False"
+                f"a job with depends_on cannot be unique, debounced or throttled: give {self.name} "
+                "unique=False"
             )
         priority = options.get("priority") or self.default_priority
         queue = self.jobs.queue_of(self)
@@ -322,7 +341,13 @@ class Task(Public, Generic[P, R_co]):
             jobs.append(self.new_job(args, kwargs, key, tags=checked))
             names.append(self._unique_name(None, args, kwargs, jobs[-1]))
         priority = priority or self.default_priority
-        return self._put_many(jobs, names, priority=priority, delay=delay, at=at, ttl=ttl)
+        options: dict[str, Any] = {"delay": delay, "at": at, "ttl": ttl}
+        expires_ms = self.flow.expires_ms({}, self._due_ms(options))
+        for at_job, job in enumerate(jobs):
+            given = {name: value for name, value in options.items() if value is not None}
+            names[at_job], of_flow = put_options(self.flow, given, self.name, key, names[at_job])
+            job.expires_ms = expires_ms
+        return self._put_many(jobs, names, priority=priority, **(of_flow if jobs else options))
 
     def _put_many(
         self, jobs: Sequence[Job], names: Sequence[str | None], **options: Any

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvstream.errors import AccessDenied, KVStreamError
 from kvstream.jobs.dependents import ENDED as TELLS
-from kvstream.jobs.handle import CANCELLED, DONE, FAILED
+from kvstream.jobs.handle import CANCELLED, DONE, EXPIRED, FAILED, SKIPPED
 from kvstream.jobs.job import AnyJobs, Job
 from kvstream.meta.policy import Retention
 
@@ -29,7 +29,7 @@ ENDED, TAGGED = "ended", "tagged"
 """Parts of the keys of these streams."""
 ENDED_TTL_S, ENDED_MAX = 7 * 86_400.0, 1_000_000
 """How long ended jobs are listed, and how many of each task and outcome, or of each tag."""
-ENDS = (DONE.decode(), FAILED.decode(), CANCELLED.decode())
+ENDS = tuple(end.decode() for end in (DONE, FAILED, CANCELLED, EXPIRED, SKIPPED))
 ID, AT, KEY, TASK, STATUS, TAGS = b"id", b"at", b"key", b"task", b"status", b"tags"
 ATTEMPT, TOOK, ERROR, WORKFLOW = b"attempt", b"took", b"error", b"workflow"
 ERROR_LENGTH = 500

@@ -1,0 +1,302 @@
+"""Rules of flow: keys that take turns, debounce, throttle, expiry, conditions, pools."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+import kvstream
+from kvstream import InvalidArgument, JobFailed, Jobs
+from kvstream.jobs import JobExpired, JobSkipped, Worker
+from kvstream.jobs.testing import Testing
+
+pytest_plugins = ["kvstream.jobs.pytest_plugin"]
+Start = Callable[[Jobs], Testing]
+
+
+def noting(jobs: Jobs, **options: Any) -> tuple[Any, list[Any]]:
+    """Return a task that notes its argument, and the list of what it has noted."""
+    ran: list[Any] = []
+
+    def note(n: Any = 0) -> None:
+        ran.append(n)
+
+    return jobs.task(**options)(note), ran
+
+
+# --- keys in turns ------------------------------------------------------------------------------
+
+
+def test_keys_take_turns(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    note, ran = noting(jobs, max_per_key=2, fair=True)
+    testing = testing_jobs(jobs)
+    with testing.held():
+        for n in range(4):
+            note.with_options(key="big").enqueue(f"big {n}")
+        note.with_options(key="small").enqueue("small")
+    testing.run()
+    assert ran == ["big 0", "small", "big 1", "big 2", "big 3"]
+    (queue,) = [queue for queue in jobs.queues() if queue.name == b"jobs:note"]
+    policy = queue.policy()
+    assert policy is not None
+    assert (policy.order_by, policy.max_per_key, policy.fair) == (b"key", 2, True)
+
+
+# --- debounce and throttle ----------------------------------------------------------------------
+
+
+def test_a_later_job_of_a_key_takes_the_place_of_one_that_waits(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    note, ran = noting(jobs, debounce=5, max_wait=timedelta(seconds=12))
+    testing = testing_jobs(jobs)
+    first = note.with_options(key="a").enqueue(1)
+    note.with_options(key="b").enqueue(2)
+    for n in range(3, 7):  # at 4, 8, 12 and 16 seconds
+        testing.turn(4)
+        last = note.with_options(key="a").enqueue(n)
+    assert first.status == "unknown"
+    assert ran == [2, 4]  # 12 seconds after the first
+    testing.turn(5)
+    assert ran == [2, 4, 6]
+    assert last.status == "done"
+
+
+def test_a_debounce_is_an_option_of_enqueue(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    note, ran = noting(jobs)
+    testing = testing_jobs(jobs)
+    for n in range(3):
+        note.with_options(debounce=2, unique="doc:{n}" if n == 2 else None).enqueue(n)
+    testing.turn(2)
+    assert ran == [1, 2]
+
+
+def test_more_jobs_than_a_throttle_admits_are_delayed(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    note, ran = noting(jobs, throttle=(2, 60))
+    testing = testing_jobs(jobs)
+    handles = [note.with_options(key="a").enqueue(n) for n in range(5)]
+    note.with_options(key="b").enqueue("b")
+    assert ran == [0, 1, "b"]
+    assert [handle.status for handle in handles[2:]] == ["scheduled"] * 3
+    testing.turn(60)
+    assert ran == [0, 1, "b", 2, 3]
+    testing.turn(60)
+    assert ran[-1] == 4
+
+
+def test_more_jobs_than_a_throttle_admits_are_left_out(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    note, ran = noting(jobs, throttle=(1, timedelta(minutes=1)), over_limit="skip")
+    testing = testing_jobs(jobs)
+    first, second = note.enqueue(1), note.enqueue(2)
+    assert second == first
+    assert ran == [1]
+    testing.turn(60)
+    assert note.enqueue(3) != first
+    assert ran == [1, 3]
+
+
+def test_jobs_of_one_commit_follow_the_rules(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    note, ran = noting(jobs, throttle=(2, 60), expires=30)
+    testing = testing_jobs(jobs)
+    handles = note.enqueue_many([(0,), (1,), (2,)])
+    testing.turn(60)
+    assert ran == [0, 1]
+    assert handles[2].status == "expired"
+
+
+# --- jobs that are not run ----------------------------------------------------------------------
+
+
+def test_a_job_that_has_waited_too_long_is_not_run(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    note, ran = noting(jobs, expires=60)
+    testing = testing_jobs(jobs)
+    with testing.held():
+        late = note.with_options(delay=10).enqueue(1)
+        other = note.with_options(delay=10, expires=timedelta(hours=1)).enqueue(2)
+        testing.clock.ms += 69_000
+        assert late.status == "scheduled"
+        testing.clock.ms += 1000
+        jobs.store.engine.run(lambda txn: None)
+    testing.run()
+    assert ran == [2]
+    assert (late.status, other.status) == ("expired", "done")
+    with pytest.raises(JobExpired, match="expires"):
+        late.result()
+    assert testing.dead() == []
+
+
+def test_a_job_that_no_worker_takes_shows_that_it_has_expired(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    note, ran = noting(jobs, expires=60)
+    testing = testing_jobs(jobs)
+    with testing.held():
+        late = note.enqueue(1)
+        testing.clock.ms += 60_000
+        assert late.status == "expired"
+        with pytest.raises(JobExpired):
+            late.result()
+    testing.run()
+    assert (ran, late.status) == ([], "expired")
+
+
+def is_even(n: int) -> bool:
+    return n % 2 == 0
+
+
+@pytest.mark.parametrize("condition", [is_even, "is_even"])
+def test_run_if_skips_jobs(testing_jobs: Start, condition: Any) -> None:
+    jobs = Jobs("nowhere")
+    note, ran = noting(jobs, run_if=condition)
+    testing_jobs(jobs)
+    handles = [note.enqueue(n) for n in range(3)]
+    assert ran == [0, 2]
+    assert [handle.status for handle in handles] == ["done", "skipped", "done"]
+    with pytest.raises(JobSkipped, match="run_if was false"):
+        handles[1].result()
+
+
+def test_run_if_may_be_async_and_may_raise(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+
+    async def is_open(n: int) -> bool:
+        return n > 1 / n
+
+    @jobs.task(run_if=is_open)
+    async def later(n: int) -> int:
+        return n
+
+    @jobs.task(run_if=is_open)
+    def at_once(n: int) -> int:
+        return n
+
+    testing_jobs(jobs)
+    for task in (later, at_once):
+        assert task.enqueue(2).result() == 2
+        assert task.enqueue(1).status == "skipped"
+        with pytest.raises(JobFailed, match="ZeroDivisionError"):
+            task.enqueue(0).result()
+
+
+def test_run_if_puts_a_job_off_without_counting_a_try(testing_jobs: Start) -> None:
+    jobs, answers = Jobs("nowhere"), [timedelta(minutes=1), timedelta(minutes=1), True]
+    attempts: list[int] = []
+
+    @jobs.task(run_if=lambda: answers.pop(0))
+    def note() -> None:
+        attempts.append(kvstream.current_job().attempt)
+
+    testing = testing_jobs(jobs)
+    handle = note.enqueue()
+    testing.turn(119)
+    assert attempts == []
+    testing.turn(1)
+    assert attempts == [1]
+    assert handle.status == "done"
+
+
+def test_a_job_that_is_not_run_ends_the_wait_of_others(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    note, ran = noting(jobs, run_if=bool)
+    skipped_first = testing_jobs(jobs)
+    with skipped_first.held():
+        first = note.enqueue(0)
+        after = note.with_options(depends_on=[first], if_failed="run").enqueue(2)
+        fails = note.with_options(depends_on=[first], if_failed="fail").enqueue(3)
+    skipped_first.run()
+    assert (after.status, fails.status, ran) == ("done", "failed", [2])
+    assert note.with_options(depends_on=first, if_failed="run").enqueue(4).status == "done"
+
+
+# --- pools --------------------------------------------------------------------------------------
+
+
+def test_workers_serve_the_pools_that_they_name(tmp_path: Path) -> None:
+    with Jobs(tmp_path / "data", shared=False) as jobs:
+        note, ran = noting(jobs)
+
+        @jobs.task(pool="gpu")
+        def train() -> None:
+            ran.append("gpu")
+
+        @jobs.task(pool="gpu", max_in_flight=1)
+        def draw() -> None:
+            ran.append("draw")
+
+        def work(*queues: str) -> None:
+            stop, worker = Event(), Worker(jobs, concurrency=1, queues=queues)
+            thread = Thread(target=worker.run, args=(stop,))
+            thread.start()
+            for handle in (note.enqueue("any"),) if not queues else (first, second):
+                handle.result(timeout=60)
+            stop.set()
+            thread.join(60)
+
+        first, second = train.enqueue(), draw.enqueue()
+        work()
+        assert ran == ["any"]
+        assert (first.status, second.status) == ("queued", "queued")
+        work("gpu")
+        assert sorted(ran) == ["any", "draw", "gpu"]
+        with pytest.raises(InvalidArgument, match="no task uses the queue"):
+            Worker(jobs, queues=["cpu"])
+        jobs.task(name="other", queue="gpu")(work)
+        with pytest.raises(InvalidArgument, match="two pools"):
+            Worker(jobs)
+
+
+# --- wrong rules --------------------------------------------------------------------------------
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "max_wait alone": ({"max_wait": 5}, "max_wait goes with debounce"),
+    "both": ({"debounce": 5, "throttle": (1, 2)}, "debounced or throttled, not both"),
+    "no time": ({"throttle": (1, 0)}, "both above 0"),
+    "another word": ({"throttle": (1, 5), "over_limit": "drop"}, "over_limit cannot be 'drop'"),
+    "a negative time": ({"expires": -1}, "expires is negative"),
+    "no function": ({"run_if": 5}, "run_if is a function or its name, not 5"),
+    "a pool": ({"pool": 5}, "pool is the name of a queue, not 5"),
+    "a limit of keys": ({"max_per_key": -1}, "max_per_key must not be negative"),
+}
+
+
+@pytest.mark.parametrize("which", WRONG)
+def test_wrong_rules_are_refused_where_they_are_given(which: str) -> None:
+    options, text = WRONG[which]
+    jobs = Jobs("nowhere")
+    with pytest.raises(InvalidArgument, match=text):
+        noting(jobs, **options)
+
+
+def test_a_name_that_is_no_function_fails_the_job(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    note, _ = noting(jobs, run_if="is_nothing")
+    testing_jobs(jobs)
+    with pytest.raises(JobFailed, match="no function of its module: is_nothing"):
+        note.enqueue(1).result()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"debounce": 5, "delay": 1}, "delay does not go with"),
+        ({"throttle": (1, 5), "unique": True}, "throttle does not go with unique"),
+        ({"throttle": (1, 5), "depends_on": True}, "cannot be unique, debounced or throttled"),
+    ],
+)
+def test_rules_that_exclude_each_other_are_refused(
+    testing_jobs: Start, options: dict[str, Any], text: str
+) -> None:
+    jobs = Jobs("nowhere")
+    note, _ = noting(jobs)
+    testing_jobs(jobs)
+    if "depends_on" in options:
+        options = {**options, "depends_on": note.enqueue(0)}
+    with pytest.raises(InvalidArgument, match=text):
+        note.with_options(**options).enqueue(1)
