@@ -300,3 +300,16 @@ def test_rules_that_exclude_each_other_are_refused(
         options = {**options, "depends_on": note.enqueue(0)}
     with pytest.raises(InvalidArgument, match=text):
         note.with_options(**options).enqueue(1)
+
+
+def test_jobs_that_were_not_run_are_listed(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    note, _ = noting(jobs, run_if=bool)
+    testing = testing_jobs(jobs)
+    skipped = note.enqueue(0)
+    with testing.held():
+        expired = note.with_options(expires=1).enqueue(1)
+        testing.clock.ms += 1000
+    testing.run()
+    assert [found.id for found in jobs.find(status="skipped").jobs] == [skipped.id]
+    assert [found.id for found in jobs.find(status="expired").jobs] == [expired.id]
