@@ -28,7 +28,7 @@ from kvstream.jobs import schedules
 from kvstream.jobs.arguments import check_format
 from kvstream.jobs.dependents import AFTER, DEPENDENTS, tells_dependents
 from kvstream.jobs.dependents import ENDED as TELLS
-from kvstream.jobs.flow import OF_QUEUE, Flow, FlowRules, kept_for, queues_of_pools
+from kvstream.jobs.flow.rules import OF_QUEUE, Flow, FlowRules, kept_for, queues_of_pools
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.log import HISTORY, WORKFLOW
 from kvstream.jobs.job import ID, Job, id_of, may_be_of_job, to_seconds

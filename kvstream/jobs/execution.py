@@ -28,7 +28,14 @@ from kvstream.errors import (
     describe,
 )
 from kvstream.jobs.dependents import tell_of_end
-from kvstream.jobs.flow import NotRun, PutOff, end_not_run, put_off, refuse_late, refuse_unless
+from kvstream.jobs.flow.unrun import (
+    NotRun,
+    PutOff,
+    end_not_run,
+    put_off,
+    refuse_late,
+    refuse_unless,
+)
 from kvstream.jobs.handle import AWAY_S, FAILED, RETRY
 from kvstream.jobs.history.child import tell_parent
 from kvstream.jobs.job import (

@@ -27,7 +27,14 @@ from kvstream.engine.queue_arguments import Backoff, moment_ms, rules_of, span_m
 from kvstream.errors import InvalidArgument, describe, nearest, show
 from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
 from kvstream.jobs.dependents import dependencies_of, message_of, put_after
-from kvstream.jobs.flow import NO_RULES, OF_ENQUEUE, Flow, OverLimit, check_options, put_options
+from kvstream.jobs.flow.rules import (
+    NO_RULES,
+    OF_ENQUEUE,
+    Flow,
+    OverLimit,
+    check_options,
+    put_options,
+)
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.child import Child, start_child
 from kvstream.jobs.job import (

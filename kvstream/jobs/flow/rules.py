@@ -3,7 +3,7 @@
 The rules of delivery (``rate``, ``max_in_flight``, ``max_per_key``, ``fair``) are those of the
 task's queue, and the store keeps them. ``debounce`` and ``throttle`` are unique IDs of its messages
 (operations/unique.py), so an enqueue that is left out, moved or replaced is one commit. ``expires``
-and ``run_if`` are checked by a worker when a try is to begin.
+and ``run_if`` are checked by a worker when a try is to begin (unrun.py).
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from kvstream.engine.queue_arguments import one_of, rate_of
 from kvstream.errors import InvalidArgument, show
-from kvstream.jobs.dependents import tell_of_end
-from kvstream.jobs.handle import EXPIRED, FAILED, SKIPPED
-from kvstream.jobs.history.child import tell_parent
-from kvstream.jobs.job import AnyJobs, Job, Refused, to_seconds
+from kvstream.jobs.job import Job, to_seconds
 
 Span = float | timedelta
 OverLimit = Literal["delay", "skip"]
@@ -53,22 +50,6 @@ class FlowRules(TypedDict, total=False):
     """A function of the arguments: True runs the job, False skips it, a timedelta puts it off."""
     pool: str | None
     """The jobs are for the workers that name this pool alone."""
-
-
-class NotRun(Refused):
-    """A job that ends without a run: it is ``expired`` or ``skipped``."""
-
-    def __init__(self, status: bytes, why: str) -> None:
-        super().__init__(why)
-        self.status, self.outcome = status, status.decode()
-
-
-class PutOff(Refused):
-    """A job that ``run_if`` has put off for some seconds; this does not count as a try."""
-
-    def __init__(self, delay_s: float) -> None:
-        super().__init__(f"run_if has put it off for {delay_s:g} s")
-        self.delay_s, self.outcome = delay_s, "put off"
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -199,40 +180,3 @@ def queues_of_pools(tasks: Iterable[Any], names: Sequence[str]) -> list[str]:
         known = ", ".join(str(pool) for pool in pools)
         raise InvalidArgument(f"all tasks are of pools: name one with --pool, of {known}")
     return list(dict.fromkeys(wanted if names else pools[None]))
-
-
-# --- in a worker --------------------------------------------------------------------------------
-
-
-def refuse_late(jobs: AnyJobs, job: Job) -> None:
-    """Raise NotRun for a job that has waited for too long."""
-    if job.expires_ms and jobs.now_ms() >= job.expires_ms:
-        raise NotRun(EXPIRED, "it has waited for longer than it may (expires)")
-
-
-def refuse_unless(admitted: Any) -> None:
-    """Raise NotRun or PutOff, as ``run_if`` says."""
-    if isinstance(admitted, timedelta):
-        raise PutOff(to_seconds(admitted, "the delay of run_if"))
-    if not admitted:
-        raise NotRun(SKIPPED, "run_if was false")
-
-
-def put_off(job: Job, error: PutOff) -> None:
-    """Give a job back for a later try; this one does not count."""
-    assert job.message is not None
-    job.message.nack_with(delay_ms=round(error.delay_s * 1000), untried=True)
-
-
-def end_not_run(jobs: AnyJobs, job: Job, error: NotRun, recorded: bool) -> None:
-    """Take a job that is not run out of its queue, in the open transaction."""
-    assert job.message is not None
-    if recorded:
-        jobs.record(job.id, error.status, job.task.result_ttl, {"error": str(error)})
-    tell_of_end(jobs, job.id, error.outcome)
-    if job.parent is not None:
-        ended = {"error": f"the job is {error.outcome}: {error}", "traceback": ""}
-        tell_parent(jobs, job.parent, job.id, FAILED.decode(), ended)
-    jobs.note_end(job, error.outcome, str(error))
-    job.message.ack()
-    jobs.store.stream(job.message.key).delete(job.message.id)

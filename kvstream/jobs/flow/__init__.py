@@ -1,0 +1,1 @@
+"""The rules of flow of tasks, and the jobs that they keep from running."""
