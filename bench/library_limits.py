@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
@@ -20,7 +21,7 @@ from bench.processes import framed, kvstream_server, port_of, redis_server
 from bench.results import Limit, Limits
 from bench.server import KEY
 from bench.workload import BATCH, Fields, Sizes, entries
-from kvstream import Group, Store, Stream
+from kvstream import Group, Queue, Store, Stream
 
 POOL = 100_000
 """Distinct entries, which a long run repeats."""
@@ -35,6 +36,9 @@ STUCK_MS_MAX = 1.0
 OPEN_S_MAX = 1.0
 MEMORY_MB_MAX = 400
 CALL_MS_MAX = 100.0
+TURNS_TIMES_MAX = 6.0
+"""The other key has its turn first, so two messages are delivered instead of one, from a group
+whose pending entries are on disk."""
 WAIT_MS_MAX = 50.0
 TASK_TIMES_MAX = 0.2
 
@@ -122,6 +126,33 @@ def stuck_entries(folder: Path, sizes: Sizes) -> list[Limit]:
                 lambda: group.autoclaim("worker-2", min_idle=0),
             ),
         ]
+
+
+def keys_in_turns(folder: Path, sizes: Sizes) -> list[Limit]:
+    """Put and get a message of one key behind very many of another, and behind none."""
+    with Store.open(folder / "turns") as store:
+        took: dict[int, float] = {}
+        for before in (0, sizes.trimmed):
+            queue = Queue(store, f"calls-{before}", order_by="key", max_per_key=STUCK, fair=True)
+            queue.prepare()
+            for _ in range(0, before, BATCH):
+                queue.put_many([{"key": "large", **PAYLOAD}] * BATCH)
+            took[before] = median(_microseconds(partial(_pass, queue)) for _ in range(CALLS))
+            assert store.check() == []
+    alone, behind = took.values()
+    title = f"a key's message behind {sizes.trimmed:,} of another key, beside behind none"
+    note = f"{behind:.0f} us against {alone:.0f} us, from put to ack"
+    return [Limit("turns", title, behind / alone, TURNS_TIMES_MAX, "x", note)]
+
+
+def _pass(queue: Queue) -> None:
+    """Put a message, and get and acknowledge messages until it was among them."""
+    queue.put({"key": "small", **PAYLOAD})
+    for message in iter(queue.get_one, None):
+        message.ack()
+        if message.fields[b"key"] == b"small":
+            return
+    raise AssertionError("the message did not come")
 
 
 def _redis_megabytes(folder: Path, sizes: Sizes) -> float:
@@ -310,6 +341,7 @@ def tasks_beside_redis(folder: Path, sizes: Sizes) -> list[Limit]:
 
 LIBRARY_LIMITS: Limits = {
     "head": ("first entry of a trimmed stream", head_of_a_trimmed_stream),
+    "turns": ("keys that take turns", keys_in_turns),
     "stuck": ("stuck entries of a busy group", stuck_entries),
     "large": ("a large store: open and memory", large_store),
     "bulk": ("bulk load, worst call", bulk_load),

@@ -52,9 +52,13 @@ def get_or_create_keyed(txn: Txn, stream: StreamMeta, group: GroupMeta) -> Keyed
 
 
 def sort_added(txn: Txn, name: bytes, count: int) -> None:
-    """Sort ``count`` entries that were appended to a stream of which keys may take turns."""
+    """Sort ``count`` entries that were appended to a stream of which keys may take turns.
+
+    Of very many, which were added at once, some are left for the background.
+    """
+    most = min(2 * count + _AHEAD, txn.thresholds.ordered_entries)
     for stream, group in _groups_with_turns(txn, name):
-        sort_new(txn, stream, group, 2 * count + _AHEAD)
+        sort_new(txn, stream, group, most)
 
 
 def sort_streams(txn: Txn) -> bool:

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 import kvstream
-from kvstream import Backoff, Group, GroupPolicy, InvalidArgument, NoGroup, ServerTooOld
+from kvstream import (
+    Backoff,
+    Group,
+    GroupPolicy,
+    InvalidArgument,
+    NoGroup,
+    Queue,
+    ServerTooOld,
+    Ticket,
+)
 
 
 def test_a_policy_is_set_rule_by_rule(place: str) -> None:
@@ -46,6 +55,42 @@ def test_a_policy_is_set_rule_by_rule(place: str) -> None:
         assert group.policy() is None
         with pytest.raises(NoGroup):
             store.stream("jobs").group("none").policy()
+
+
+def test_keys_take_turns_alike_in_every_place(place: str) -> None:
+    with kvstream.open(place) as store:
+        queue = Queue(store, "calls", order_by="tenant", max_per_key=2, fair=True)
+        queue.prepare()
+        queue.put_many([{"tenant": "a", "n": n} for n in range(5)])
+        queue.put({"tenant": "b", "n": 5})
+        queue.put({"tenant": "c", "n": 6}, unique="c", window=(1, 60))
+        found = [queue.get_one() for _ in range(5)]
+        given = [None if message is None else int(message.fields[b"n"]) for message in found]
+        assert given == [0, 5, 6, 1, None]
+        assert found[0] is not None
+        found[0].ack()
+        assert [int(message.fields[b"n"]) for message in queue.get(10)] == [2]
+        info = queue.info()
+        assert (info.held, info.leased) == (2, 4)
+        with pytest.raises(InvalidArgument, match="fair"):
+            queue.groups()[0].set_policy(order_by="", fair=True)
+
+
+def test_puts_are_throttled_alike_in_every_place(place: str) -> None:
+    with kvstream.open(place) as store:
+        queue = Queue(store, "calls")
+        ids = [queue.put({"n": n}, unique="u", window=(2, 3600)) for n in range(3)]
+        assert ids[0] != ids[1] == ids[2]
+        options: dict[str, Any] = {"unique": "v", "on_conflict": "throttle"}
+        later = [queue.put({"n": n}, window=(1, timedelta(hours=1)), **options) for n in range(3)]
+        assert [type(each).__name__ for each in later] == ["StreamID", "Ticket", "Ticket"]
+        waits: dict[str, Any] = {"unique": "w", "on_conflict": "debounce", "delay": 3600}
+        waits["max_wait"] = 5
+        moved = [queue.put({"n": n}, **waits) for n in range(2)]
+        assert queue.info().delayed == 3
+        assert isinstance(moved[0], Ticket)
+        assert isinstance(moved[1], Ticket)
+        assert moved[1].at_ms <= moved[0].at_ms + 60_000
 
 
 WRONG: dict[str, tuple[Callable[[Group], Any], str]] = {

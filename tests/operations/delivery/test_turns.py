@@ -155,6 +155,26 @@ def test_a_read_behind_a_very_long_key_sorts_some_entries_only(store: Store) -> 
     assert sorted(found) == ["", *[""] * 7, "a", "a", "a", "b"]
 
 
+def test_very_many_entries_of_one_add_are_sorted_in_the_background(fair: Store) -> None:
+    change_thresholds(fair.engine, ordered_entries=20)
+    assert read(fair) == ""  # the group is in memory
+    add(fair, "a" * 100 + "b")
+    assert fair.stream("s").group("g").info().pending == 20
+    while fair.engine.run(turns.sort_streams):
+        pass
+    assert fair.stream("s").group("g").info().pending == 101
+    assert [read(fair, 1) for _ in range(2)] == ["a", "b"]
+
+
+def test_a_group_that_is_moved_back_keeps_its_pending_entries(fair: Store) -> None:
+    ids = add(fair, "aab")
+    assert read(fair, 1) == "a"
+    group_of(fair).ack(ids[0])
+    group_of(fair).set_id("0")
+    assert sorted(read(fair, 1) for _ in range(4)) == ["", "a", "a", "b"]
+    assert fair.check() == []
+
+
 def test_appends_sort_after_a_restart(fair: Store, reopen: Reopen) -> None:
     add(fair, "aaa")
     store = reopen(fair)
