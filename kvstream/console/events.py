@@ -76,6 +76,13 @@ class Hub:
         self._topics: dict[Place, Topic] = {}
         self._reader: asyncio.Task[None] | None = None
         self._viewers = 0
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End all connections: the server stops."""
+        self._is_closed = True
+        for topic in self._topics.values():
+            topic.changed.set()
 
     @property
     def is_full(self) -> bool:
@@ -105,7 +112,7 @@ class Hub:
                 self._reader = asyncio.create_task(self._read())
             yield f"retry: {RETRY_MS}\n\n"
             until = monotonic() + LIFE_S
-            while monotonic() < until:
+            while not self._is_closed and monotonic() < until:
                 changed = topic.changed
                 if topic.digest not in ("", last):
                     last = topic.digest

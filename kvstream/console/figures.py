@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstream.errors import NoSuchKey, RequestError, ServerTooOld, WrongType
+from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.operations.queues.info import GroupQueue, QueueInfo, queue_info
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ class QueueRow(NamedTuple):
     @property
     def is_troubled(self) -> bool:
         return bool(self.dead or self.policy.paused or self.oldest_ms > OLD_MS)
+
+    @property
+    def dead_elsewhere(self) -> bytes:
+        """The stream of its dead letters, if that is not its own: other queues may share it."""
+        own = any(self.dead_key == name + DEAD_SUFFIX for name in self.streams)
+        return b"" if own or self.dead_key == self.name + DEAD_SUFFIX else self.dead_key
 
     @property
     def group_shown(self) -> bytes:

@@ -20,7 +20,8 @@ HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    # With no-referrer browsers would send "Origin: null" with forms.
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
@@ -77,8 +78,6 @@ def _is_same_origin(headers: Headers, host: str) -> bool:
     Every browser since 2023 sends Sec-Fetch-Site to trustworthy addresses, and Origin with POST.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-    if site is not None and site != "same-origin":
-        return False
-    if origin is not None and urlsplit(origin).netloc != host:
-        return False
-    return site is not None or origin is not None
+    if site is not None:
+        return site == "same-origin" and (origin is None or urlsplit(origin).netloc == host)
+    return origin is not None and urlsplit(origin).netloc == host

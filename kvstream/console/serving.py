@@ -18,6 +18,26 @@ GRACE_S = 2
 """How long open connections may take to end."""
 
 
+class ConsoleServer(uvicorn.Server):
+    """A server that ends the connections of live pages when it stops."""
+
+    def __init__(self, console: Console, **options: Any) -> None:
+        self._console = console
+        config = uvicorn.Config(
+            console,
+            log_level="warning",
+            server_header=False,
+            timeout_graceful_shutdown=GRACE_S,
+            lifespan="on",
+            **options,
+        )
+        super().__init__(config)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._console.hub.close()
+        await super().shutdown(sockets)
+
+
 def serve(
     place: Any,
     *,
@@ -45,15 +65,7 @@ def serve(
     path = sessions.offer()
     if opens:
         webbrowser.open(root + path)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            console,
-            log_level="warning",
-            server_header=False,
-            timeout_graceful_shutdown=GRACE_S,
-            lifespan="on",
-        )
-    )
+    server = ConsoleServer(console)
     with listening:
         server.run(sockets=[listening])
 

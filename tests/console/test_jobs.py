@@ -88,6 +88,7 @@ def test_a_job_is_shown_with_what_it_has_done(browser: Browser, worked: Jobs) ->
     page = browser.page(f"/jobs/{failed.id}")
     assert "Traceback" in page.text
     assert "in charge" in page.text
+    assert re.search(r"Tries .* 1 failed .* 2 failed ", page.text), page.text
     assert "card=" in page.text or failed.args[0] in page.text
     (flow,) = worked.find(task="onboard").jobs
     page = browser.page(f"/jobs/{flow.id}")

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import demo.job
 from demo import archive, lake, mail, workflow
-from demo.__main__ import CLIENT, FOLDER, SERVING, SUGGESTIONS, main, suggested
+from demo.__main__ import CLIENT, CONSOLE, FOLDER, SERVING, SUGGESTIONS, main, suggested
 from demo.readings import SOURCES, DataMissing, Sum, data_folder
 from kvstream import Store
 from tests.forking import run, start
@@ -126,6 +126,10 @@ def test_what_the_demo_says_to_try_next_works(shown: tuple[Path, str]) -> None:
         done = run([*kvstream, *command.split()], text=True, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout
+    with start([*kvstream, CONSOLE, "--port", "0"], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline().startswith("open http://127.0.0.1:")
+        server.terminate()
     with start([*kvstream, *SERVING.split()], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdout.readline()

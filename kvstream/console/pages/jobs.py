@@ -75,6 +75,7 @@ def job(view: View) -> Response:
         error=handle.error,
         traceback=handle.traceback,
         progress=handle.progress,
+        tries=[] if is_workflow else handle.tries[-STEPS:],
         lines=handle.log()[-LINES:],
         steps=handle.steps()[-STEPS:] if isinstance(handle, WorkflowHandle) else None,
         result=_result(handle) if status == "done" else None,
