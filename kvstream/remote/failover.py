@@ -68,7 +68,7 @@ PAUSE_S, PAUSE_MAX_S = 0.05, 0.5
 """The first and the longest pause between two rounds of questions."""
 NOTHING_BYTES = 64
 RECALLS_S = 10.0
-"""Clocks of servers differ by less."""
+"""Clocks of servers differ by less. It counts from the begin of the oldest read under way."""
 
 
 _engines: "weakref.WeakSet[FailoverEngine]" = weakref.WeakSet()

@@ -98,26 +98,37 @@ class _Adder:
         return Request(self._name, next(self._numbers))
 
 
+class _Read(set[Delivery]):
+    """A read that is under way: the entries that others have got meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = monotonic()
+
+
 class _Consumer:
     """What the reads of one consumer in this process have got."""
 
     def __init__(self, lock: Any) -> None:
         self.lock = lock
         """Held while lost deliveries are looked for, so that one read alone finds each."""
-        self.reads: list[set[Delivery]] = []
-        """For each read that is under way, the entries that others have got meanwhile."""
+        self.reads: list[_Read] = []
         self.recent: deque[tuple[float, list[Delivery]]] = deque()
         """The entries of the last replies, and when they came."""
 
     def note(self, reply: Reply | None, kept_s: float) -> None:
-        """Note the entries of a reply; forget those that are older than ``kept_s``."""
+        """Note the entries of a reply; forget those of ``kept_s`` before any read under way began.
+
+        A read that is lost looks for what was delivered since it began, however long ago that is.
+        """
         if not kept_s and len(self.reads) <= 1:  # that read itself
             return
         found = [(name, entry.id) for name, entries in reply or () for entry in entries]
+        now = oldest = monotonic()
         for each in list(self.reads):
             each.update(found)
-        now = monotonic()
-        while self.recent and self.recent[0][0] < now - kept_s:
+            oldest = min(oldest, each.begun)
+        while self.recent and self.recent[0][0] < oldest - kept_s:
             self.recent.popleft()
         if found and kept_s:
             self.recent.append((now, found))
@@ -427,7 +438,7 @@ class RepeatingEngine:
     @contextmanager
     def _reading(self, attempt: GroupRead) -> Iterator[tuple[_Consumer, set[Delivery]]]:
         """Note that a read of a consumer is under way; the set gets what other reads get."""
-        key, seen = (attempt.group, attempt.consumer), set[Delivery]()
+        key, seen = (attempt.group, attempt.consumer), _Read()
         with self._consumers_lock:
             consumer = self._consumers.get(key)
             if consumer is None:
