@@ -51,23 +51,28 @@ def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
     """Show a job: its task, arguments, status, and its result or error.
 
     Each try is shown, and of a workflow its steps. The arguments of a job that is done or cancelled
-    are not kept.
+    are not kept. Result and tries are kept for the time that its task says, an hour by default.
     """
     from kvstream.jobs.stored import StoredJobs
 
     with session.reading() as store:
         stored = StoredJobs(store, name)
-        handle = stored.existing(job_id)
-        info = stored.info(handle)
-        facts = stored.facts(handle) if info is None else row_of(info)
-        outcome = {"status": handle.status, "result": None, "error": handle.error}
-        values = {**facts, **outcome}
+        handle = stored.handle(job_id)
+        listed = stored.find_ended(job_id) if stored.status(handle) == "unknown" else None
+        if listed is None:
+            handle = stored.existing(job_id)
+            info = stored.info(handle)
+            facts = stored.facts(handle) if info is None else row_of(info)
+            outcome = {"status": handle.status, "result": None, "error": handle.error}
+            values = {**facts, **outcome}
+        else:
+            values = {**row_of(listed), "result": None}
         traceback = handle.traceback or ""
         steps = _steps_of(handle)
         progress, lines, tries = handle.progress, handle.log(), [] if steps else handle.tries
         if progress is not None:
             values["progress"] = f"{progress.fraction:.0%} {progress.text}".rstrip()
-        if values["status"] == "done":
+        if values["status"] == "done" and listed is None:
             values["result"] = handle.result(0)
     if out.for_programs:
         more: dict[str, Any] = {"log": [each.text for each in lines]}

@@ -17,7 +17,7 @@ from kvstream.jobs.history.log import HISTORY, WORKFLOW, WorkflowLog
 from kvstream.jobs.listing.ended import ENDED, TAGGED
 from kvstream.jobs.listing.filters import Criteria, JobInfo, filter_of
 from kvstream.jobs.listing.pages import all_jobs
-from kvstream.jobs.listing.sources import info_of, text_key
+from kvstream.jobs.listing.sources import find_end, info_of, text_key
 from kvstream.jobs.notes import NOTES
 from kvstream.jobs.workers.registry import is_of_registry
 from kvstream.jobs.workflows.handle import WorkflowHandle, is_workflow
@@ -64,16 +64,20 @@ class StoredJobs(Jobs):
     def existing(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of a job; RequestError if nothing is known of it."""
         handle = self.handle(job_id)
-        try:
-            status = handle.status
-        except InvalidArgument:  # only a workflow can have had such an ID
-            status = "unknown"
-        if status == "unknown":
+        if self.status(handle) == "unknown":
             raise RequestError(
                 f"no job {job_id} of {printable(self.name)!r} is known: it ended longer ago than "
                 "its result is kept, or it has another --name"
             )
         return handle
+
+    @staticmethod
+    def status(handle: JobHandle[Any]) -> str:
+        """Return the status of a job; "unknown" if only a workflow can have its ID."""
+        try:
+            return handle.status
+        except InvalidArgument:
+            return "unknown"
 
     def find_all(self, **criteria: Unpack[Criteria]) -> Iterator[JobInfo]:
         """Yield all jobs that meet criteria."""
@@ -86,6 +90,10 @@ class StoredJobs(Jobs):
             return None
         stream, where, fields = found
         return info_of(fields, where, handle.status, text_key(stream))
+
+    def find_ended(self, job_id: str) -> JobInfo | None:
+        """Return a job that is listed as ended, though its result is not kept any more."""
+        return find_end(self, filter_of({}, self.store.now_ms), job_id)
 
     def facts(self, handle: JobHandle[Any]) -> dict[str, Any]:
         """Return the task of a job without a message, and of a workflow more."""

@@ -134,6 +134,18 @@ def test_a_job_that_was_redriven_with_others_is_listed_once(
     assert with_jobs.one("jobs", "show", job_ids["failed"])["status"] == "queued"
 
 
+def test_a_job_whose_result_has_expired_is_shown(
+    with_jobs: Program, job_ids: dict[str, str]
+) -> None:
+    for status in ("done", "failed"):
+        with_jobs("rm", f"jobs:result:{job_ids[status]}")
+    done = with_jobs.one("jobs", "show", job_ids["done"])
+    assert (done["status"], done["result"], done["task"]) == ("done", None, "send")
+    failed = with_jobs.one("jobs", "show", job_ids["failed"])
+    assert (failed["status"], failed["error"]) == ("failed", "ValueError: no such user")
+    assert with_jobs.one("jobs", "retry", "--task", "send")["done"] == [job_ids["failed"]]
+
+
 def test_a_missing_job_is_reported(with_jobs: Program) -> None:
     errors = with_jobs("jobs", "show", "018bcfe5-6800-7000-8000-000000000001", code=1).stderr
     assert "another --name" in errors

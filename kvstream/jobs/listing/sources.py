@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kvstream.errors import InvalidArgument, NoGroup, NoSuchKey, WrongType
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.dependents import AFTER, WHERE, text_of
-from kvstream.jobs.handle import state_of
+from kvstream.jobs.handle import SKEW_MS, state_of
 from kvstream.jobs.history.log import NUDGE, WORKFLOW, WorkflowLog
-from kvstream.jobs.job import AnyJobs, Job, Refused, creation_ms
+from kvstream.jobs.job import AnyJobs, Job, Refused, creation_ms, has_id
 from kvstream.jobs.listing import ended
 from kvstream.jobs.listing.filters import (
     ENDED,
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 _PENDING_MAX = 100_000
 """Pending entries that are read for one slice: deleted entries may be pending too."""
+
+_ENDS_LOOKED_AT = 1000
+"""Ends of each task and outcome among which one job is looked for."""
 
 Row = tuple[StreamID, JobInfo | None]
 """The ID of an entry, and its job; None if it is none, or of no status that is asked for."""
@@ -90,6 +93,27 @@ def text_key(stream: Stream) -> str:
     return stream.key.decode("utf-8", "surrogateescape")
 
 
+def find_end(jobs: AnyJobs, wanted: JobFilter, job_id: str) -> JobInfo | None:
+    """Return an ended job by its ID, if it is listed among the next ends after its ID was made.
+
+    There is no index of IDs: of each task and outcome so many ends are looked at. The record of the
+    outcome, which is kept for a shorter time, is found at once.
+    """
+    made_ms = _creation_ms(job_id)
+    if made_ms is None:
+        return None
+    start = max(0, made_ms - SKEW_MS)
+    named = jobs.ended.streams(ENDED, None)
+    found: list[EndedSource | LetterSource] = [EndedSource(jobs, wanted, *each) for each in named]
+    found += [LetterSource(stream, wanted) for stream in dead_streams(jobs)]
+    for source in found:
+        for entry in jobs.store.stream(source.key).range(start, count=_ENDS_LOOKED_AT):
+            info = source.info(entry) if has_id(entry.fields, entry.id, job_id) else None
+            if info is not None:
+                return info
+    return None
+
+
 # --- the sources ----------------------------------------------------------------------------------
 
 
@@ -103,9 +127,10 @@ class EndedSource:
         self._stream = jobs.store.stream(self.key)
 
     def read(self, last: StreamID, count: int) -> list[Row]:
-        return [(entry.id, self._info(entry)) for entry in _slice(self._stream, last, count)]
+        return [(entry.id, self.info(entry)) for entry in _slice(self._stream, last, count)]
 
-    def _info(self, entry: Entry[bytes]) -> JobInfo | None:
+    def info(self, entry: Entry[bytes]) -> JobInfo | None:
+        """Return the job of an entry."""
         if not self._wanted.may_admit(entry.fields, ended.ERROR):
             return None
         return _ended_info(self._jobs, entry, self._status, self._task, self.key)
@@ -120,9 +145,10 @@ class TaggedSource:
         self._jobs, self._stream = jobs, jobs.store.stream(self.key)
 
     def read(self, last: StreamID, count: int) -> list[Row]:
-        return [(entry.id, self._info(entry)) for entry in _slice(self._stream, last, count)]
+        return [(entry.id, self.info(entry)) for entry in _slice(self._stream, last, count)]
 
-    def _info(self, entry: Entry[bytes]) -> JobInfo | None:
+    def info(self, entry: Entry[bytes]) -> JobInfo | None:
+        """Return the job of an entry."""
         if not self._wanted.may_admit(entry.fields, ended.ERROR):
             return None
         status, task = _text(entry.fields.get(ended.STATUS)), _text(entry.fields.get(ended.TASK))
@@ -136,9 +162,10 @@ class LetterSource:
         self.key, self._stream, self._wanted = text_key(stream), stream, wanted
 
     def read(self, last: StreamID, count: int) -> list[Row]:
-        return [(entry.id, self._info(entry)) for entry in _slice(self._stream, last, count)]
+        return [(entry.id, self.info(entry)) for entry in _slice(self._stream, last, count)]
 
-    def _info(self, entry: Entry[bytes]) -> JobInfo | None:
+    def info(self, entry: Entry[bytes]) -> JobInfo | None:
+        """Return the job of an entry."""
         fields = entry.fields
         if not self._wanted.may_admit(fields, b"dead:error"):
             return None
