@@ -79,6 +79,7 @@ def test_a_beat_replaces_the_one_before_and_has_the_counts(
     working(jobs)
     wait_task.enqueue_many([()] * 3)
     until(lambda: [each.done for each in jobs.workers()] == [3])
+    assert 0 < (jobs.store.ttl("jobs:workers") or 0) <= registry.LOST_KEPT_S
     first = only(jobs).beat
     until(lambda: only(jobs).beat > first)
     assert len(jobs.store.stream("jobs:workers")) <= 2  # one is deleted once the next is there

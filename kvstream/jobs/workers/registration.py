@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.05
 """Pause between two tries to end a blocked read: one is lost if the read has not begun yet."""
+KEEP_S = 3600.0
+"""Seconds between two calls that keep the stream from expiring, which it does after a day."""
 END_S = 5.0
 """Longest time to remove the entry at the end: the store may be away."""
 _log = logger_of(__name__)
@@ -127,7 +129,8 @@ class Registration:
         self._fields: Mapping[str, str] = {}
         self._written: list[StreamID] = []
         """Entries of this worker; all but the last one are to be deleted."""
-        self._due = 0.0
+        self._due = self._keep_due = 0.0
+        """When the next beat is due, and the next call that keeps the stream from expiring."""
         self._ending = Interrupt()
         self._requests = Requests(jobs, self._ending)
         self._thread = threading.Thread(
@@ -177,6 +180,9 @@ class Registration:
         if old := self._written[:-1]:
             registry.records_of(self._jobs).delete(*old)
             self._written = self._written[-1:]
+        if monotonic() >= self._keep_due:
+            registry.keep(self._jobs)
+            self._keep_due = monotonic() + KEEP_S
         self._due = monotonic() + BEAT_S
 
     def _obey(self, request: StreamID, fields: Fields) -> None:

@@ -180,9 +180,12 @@ def write(jobs: Place, fields: Mapping[str, str], work: Work) -> StreamID:
         "hanging": str(work.hanging),
         "jobs": json.dumps(runs),
     }
-    written = stream.add({**fields, **now}, maxlen=WORKERS_MAX, approximate=True)
-    jobs.store.expire(stream.key, LOST_KEPT_S)
-    return written
+    return stream.add({**fields, **now}, maxlen=WORKERS_MAX, approximate=True)
+
+
+def keep(jobs: Place) -> None:
+    """Let the entries expire a day from now, if no worker calls this meanwhile."""
+    jobs.store.expire(records_of(jobs).key, LOST_KEPT_S)
 
 
 def forget_lost(jobs: Place) -> None:
