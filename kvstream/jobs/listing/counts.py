@@ -26,6 +26,7 @@ from kvstream.jobs.listing.filters import (
 )
 from kvstream.jobs.listing.pages import read_page
 from kvstream.jobs.listing.sources import dead_streams, queue_streams
+from kvstream.operations.queues.info import queue_info
 from kvstream.stream import Stream
 from kvstream.types.ids import MAX_ID, MIN_ID
 
@@ -88,10 +89,23 @@ def _length(stream: Stream, wanted: JobFilter) -> int:
 
 
 def _in_queues(jobs: AnyJobs) -> dict[str, int]:
-    """Return the figures of all queues. A lease that has ended counts as queued."""
-    infos = [queue.info() for queue in jobs.queues()]
-    return {
-        QUEUED: sum(info.ready + info.held for info in infos),
-        RUNNING: sum(info.leased for info in infos),
-        RETRYING: sum(info.waiting for info in infos),
-    }
+    """Return the figures of all queues. A lease that has ended counts as queued.
+
+    ``Queue.info`` would also count the dead letters, which it reads if queues share them.
+    """
+    found = dict.fromkeys(IN_QUEUE, 0)
+    for stream in queue_streams(jobs, None):
+        try:
+            figures = jobs.store.run(queue_info, stream.key)
+        except NoSuchKey:
+            continue
+        group = next((each for each in figures.groups if each.name == jobs.group.encode()), None)
+        if group is None:  # no worker has been there
+            found[QUEUED] += figures.length
+            continue
+        ready = group.ready
+        found[QUEUED] += stream.group(jobs.group).backlog() if ready is None else ready
+        found[QUEUED] += group.held
+        found[RUNNING] += group.leased
+        found[RETRYING] += group.waiting
+    return found
