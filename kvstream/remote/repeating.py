@@ -221,12 +221,14 @@ class RepeatingEngine:
         again: bool = False,
         waits: bool = False,
         ends: Ends = never,
+        reads: bool = False,
     ) -> T:
         """Call with the present engine until a server has answered, or ``ends`` returns True.
 
-        ``again``: the call may be repeated if its outcome is unknown. ``waits``: it may take long,
-        so the time to wait for a server begins when one is lost. Once the call may have been done,
-        any failure of the store is raised as UnknownOutcome.
+        ``again``: the call may be repeated if its outcome is unknown. ``reads``: it changes
+        nothing, so its outcome is never unknown, also if it has seen what is not confirmed.
+        ``waits``: it may take long, so the time to wait for a server begins when one is lost. Once
+        the call may have been done, any failure of the store is raised as UnknownOutcome.
         """
         deadline = None if waits else monotonic() + self._wait_s
         unknown: StoreError | None = None
@@ -242,10 +244,12 @@ class RepeatingEngine:
                     alone = None
                 return self._attempt(call, engine)
             except self.in_doubt as error:
-                if not again:
+                if not (again or reads):
                     raise
-                unknown = last = error
-                alone = engine.place if isinstance(error, NotConfirmed) and engine else alone
+                last = error
+                if not reads:
+                    unknown = error
+                    alone = engine.place if isinstance(error, NotConfirmed) and engine else alone
             except self.not_done as error:
                 last = error
             except StoreError as error:
@@ -302,7 +306,10 @@ class RepeatingEngine:
         if record is not None and record.shares_steps:
             return record.steps(self, *args, **kwargs)  # type: ignore[misc,no-any-return]
         again = record is not None and record.effect is not Effect.WRITE
-        done: T = self._repeat(lambda engine: engine.run(operation, *args, **kwargs), again)
+        reads = record is not None and record.effect is Effect.READ
+        done: T = self._repeat(
+            lambda engine: engine.run(operation, *args, **kwargs), again, reads=reads
+        )
         return done
 
     def _add(
@@ -388,6 +395,7 @@ class RepeatingEngine:
         reply: T | None = self._repeat(
             lambda engine: engine.wait_for(names, attempt, rest(), retry_at),
             waits=True,
+            reads=True,
             ends=never if interrupt is None else interrupt.is_set,
         )
         return reply
