@@ -23,7 +23,7 @@ from typing import (
 )
 
 from kvstream.engine.coerce import whole
-from kvstream.engine.queue_arguments import Backoff, moment_ms, rules_of, span_ms
+from kvstream.engine.queue_arguments import Backoff, due_ms, moment_ms, rules_of, span_ms
 from kvstream.errors import InvalidArgument, describe, nearest, show
 from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
 from kvstream.jobs.dependents import dependencies_of, message_of, put_after
@@ -117,7 +117,7 @@ class Task(Public, Generic[P, R_co]):
                 "is_workflow",
                 "pack_plain",
             ),
-            *("flow", "put_child", "signature"),
+            *("check_child", "flow", "put_child", "signature"),
         }
     )
     _known_options, _noun = OPTIONS, "job"
@@ -418,6 +418,11 @@ class Task(Public, Generic[P, R_co]):
     def new_packed_job(self, packed: bytes, key: str | None) -> Job:
         """Return the job of a call whose arguments are packed, before it is enqueued."""
         return self._new_job(packed, key, None)
+
+    def check_child(self, options: Mapping[str, Any]) -> None:
+        """Raise InvalidArgument for options that ``put_child`` would refuse."""
+        due_ms(options.get("delay"), options.get("at"), self.jobs.store)
+        self.jobs.queue_of(self).stream_for(options.get("priority") or self.default_priority)
 
     def put_child(self, job: Job, options: Mapping[str, Any]) -> Any:
         """Put a child of a workflow into the queue, in the open transaction; return its place."""

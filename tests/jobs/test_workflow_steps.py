@@ -161,7 +161,7 @@ def test_a_timeout_of_asyncio_around_a_step_fails_the_workflow_in_each_run(
     async def runs() -> None:
         on_failure.with_options(retries=1, backoff=5)(undo)
         try:
-            async with asyncio.timeout(0.1):
+            async with asyncio.timeout(0.5):
                 await step(acts)
         except TimeoutError:
             if not swallows:

@@ -35,25 +35,39 @@ class Children(Replay):
             self.seq -= 1
             raise
         job.parent = self.log.id
-        self.flush()
+        is_deferred = self.log.store.own_engine is not None
+        if is_deferred:
+            task.check_child(options)
+        else:
+            self.flush()
         fields = {"seq": str(self.seq), "name": task.name, "digest": digest}
         self.note(CHILD, **fields, child=job.id)
+        self._put_later(task, job, options)
+        if not is_deferred:  # a server may refuse it
+            self._put_now()
+        return Child(self, task, job.id, is_plain=is_plain)
+
+    def _put_later(self, task: Any, job: Job, options: Any) -> None:
+        """Put a child by the next commit: that of a step or wait. So many cost one commit."""
+        _, values = self.unwritten[-1]
+        call = self.history.calls[self.seq]
 
         def put() -> None:
             where = task.put_child(job, options)
             if isinstance(where, StreamID | Ticket):
-                self.unwritten[-1][1]["where"] = str(where)
-                self.history.calls[self.seq].where = str(where)
-            self.log.add_all(self.unwritten)
+                values["where"] = call.where = str(where)
 
+        self.puts.append(put)
+
+    def _put_now(self) -> None:
         try:
-            self.commit(put)
+            self.flush()
         except RequestError:  # the child was not started
             self.unwritten.clear()
+            self.puts.clear()
             del self.history.calls[self.seq]
             self.seq -= 1
             raise
-        return Child(self, task, job.id, is_plain=is_plain)
 
     def gather_one(self, child: Child[Any]) -> Any:
         """Wait for one child, and return its result."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from time import sleep
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kvstream.errors import (
     Conflict,
@@ -57,6 +57,8 @@ class Commits:
         self.history = past
         self.ended: RunEnded | None = None
         self.unwritten: list[tuple[str, Fields]] = []
+        self.puts: list[Callable[[], None]] = []
+        """Put the children that were started since the last commit."""
         clock = log.jobs
         self._ahead_ms = 0 if log.store.own_engine else log.store.now_ms() - clock.now_ms()
 
@@ -74,13 +76,19 @@ class Commits:
         self.history.take(Event(kind, stored, StreamID(self.now_ms(), 0)))
         self.unwritten.append((kind, values))
 
-    def mark(self) -> tuple[list[tuple[str, Fields]], RunEnded | None]:
+    def mark(self) -> tuple[Any, ...]:
         """Return what ``go_back`` needs if the commits from here on are undone."""
-        return [*self.unwritten], self.ended
+        return [*self.unwritten], [*self.puts], self.ended
 
-    def go_back(self, mark: tuple[list[tuple[str, Fields]], RunEnded | None]) -> None:
+    def go_back(self, mark: tuple[Any, ...]) -> None:
         """Take back the commits since ``mark``: their transaction was undone."""
-        self.unwritten[:], self.ended = mark
+        self.unwritten[:], self.puts[:], self.ended = mark
+
+    def write_new(self) -> None:
+        """Put new children and add new events, in the open transaction."""
+        for put in self.puts:
+            put()
+        self.log.add_all(self.unwritten)
 
     def commit(self, block: Callable[[], T]) -> T:
         """Run a block with the new events as one commit; end the run if it may not go on."""
@@ -100,6 +108,7 @@ class Commits:
         except KVStreamError as error:
             raise self.end_run("lost", describe(error)) from error
         self.unwritten.clear()
+        self.puts.clear()
         return done
 
     def _commit(self, block: Callable[[], T]) -> T:
@@ -134,14 +143,14 @@ class Commits:
     def flush(self) -> None:
         """Write the new events, if there are any."""
         if self.unwritten:
-            self.commit(lambda: self.log.add_all(self.unwritten))
+            self.commit(self.write_new)
 
     def suspend(self, state: State, wake_ms: int | None) -> None:
         assert self.job.message is not None
         entries = self.log.entries(self.history.read_to)
         if any(Event.of(entry).kind in events.OF_OTHERS for entry in entries):
             raise News
-        self.log.add_all(self.unwritten)
+        self.write_new()
         if wake_ms is not None:
             self.log.wake(state, wake_ms)
         self.log.write(state)

@@ -67,13 +67,13 @@ class Run(StepRuns, Children):
         if is_large:  # a server that refuses it would do the rest of the last commit
 
             def record() -> None:
-                self.log.add_all(self.unwritten)
+                self.write_new()
                 self.log.record(self.state, status, outcome)
 
             self.commit(record)
 
         def end() -> None:
-            self.log.add_all(self.unwritten)
+            self.write_new()
             state = replace(self.state)
             end_workflow(self.log, state, status, outcome, packed, is_recorded=is_large)
             finish([message])
