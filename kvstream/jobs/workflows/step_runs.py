@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from kvstream.errors import InvalidArgument, RequestError, UnknownOutcome, describe
+from kvstream.errors import Conflict, InvalidArgument, RequestError, UnknownOutcome, describe
 from kvstream.jobs.history import events
 from kvstream.jobs.history.child import step_failed
 from kvstream.jobs.history.events import DONE, FAILED, OPEN, STEP, Call
@@ -163,7 +163,7 @@ class StepRuns(Replay):
             self.ended = ended
             self.drop_wake()
             raise
-        except UnknownOutcome as error:  # it may be done: another run sees whether it is
+        except (Conflict, UnknownOutcome) as error:  # another run sees whether it is done
             raise self.end_run("lost", describe(error)) from error
         except BaseException:
             attempt.unsettle()
