@@ -158,7 +158,10 @@ class Commits:
 
     def refresh(self) -> None:
         """Take the events that others have added."""
-        self.history.take_new(self.log.entries(self.history.read_to))
+        try:
+            self.history.take_new(self.log.entries(self.history.read_to))
+        except KVStreamError as error:  # another run goes on once the server is back
+            raise self.end_run("lost", describe(error)) from error
 
 
 def _has_loop() -> bool:

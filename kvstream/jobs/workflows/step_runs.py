@@ -6,7 +6,14 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from kvstream.errors import Conflict, InvalidArgument, RequestError, UnknownOutcome, describe
+from kvstream.errors import (
+    Conflict,
+    InvalidArgument,
+    RequestError,
+    ServerUnavailable,
+    UnknownOutcome,
+    describe,
+)
 from kvstream.jobs.history import events
 from kvstream.jobs.history.child import step_failed
 from kvstream.jobs.history.events import DONE, FAILED, OPEN, STEP, Call
@@ -163,7 +170,11 @@ class StepRuns(Replay):
             self.ended = ended
             self.drop_wake()
             raise
-        except (Conflict, UnknownOutcome) as error:  # another run sees whether it is done
+        except (
+            Conflict,
+            ServerUnavailable,
+            UnknownOutcome,
+        ) as error:  # another run sees whether it is done
             raise self.end_run("lost", describe(error)) from error
         except BaseException:
             attempt.unsettle()

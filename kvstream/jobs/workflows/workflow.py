@@ -275,7 +275,10 @@ class Workflow(Task[P, R_co]):
         if begin.state.lives > LIVES_MAX:
             at = past.calls[past.last_seq].shown if past.calls else "its begin"
             raise Refused(f"it has killed its workers {LIVES_MAX} times after {at}")
-        job.run = Run(self, job, log, begin.state, past)
+        try:
+            job.run = Run(self, job, log, begin.state, past)
+        except KVStreamError as error:  # it asks a server for its time
+            raise RunEnded("lost", describe(error)) from error
 
     def _prepare(self, job: Job, log: WorkflowLog) -> Begin:
         """Read the history, and mark the workflow as running."""
