@@ -250,8 +250,10 @@ class Task(Public, Generic[P, R_co]):
     ) -> JobHandle[Any]:
         job = self.new_job(args, kwargs, options.get("key"), tags=options.get("tags"))
         unique = self._unique_name(options.get("unique"), args, kwargs, job)
-        unique, given = put_options(self.flow, options, self.name, job.key, unique)
-        job.expires_ms = self.flow.expires_ms(options, self._due_ms(given))
+        given: Mapping[str, Any] = options
+        if options or self.flow.defaults:
+            unique, given = put_options(self.flow, options, self.name, job.key, unique)
+            job.expires_ms = self._expires_ms(options, given)
         if options.get("depends_on"):
             return self._enqueue_after(options, job, unique)
         priority = options.get("priority") or self.default_priority
@@ -261,11 +263,16 @@ class Task(Public, Generic[P, R_co]):
         )
         return handle
 
-    def _due_ms(self, options: Mapping[str, Any]) -> int:
-        """Return the Unix time in milliseconds at which a job may run."""
-        if options.get("at") is not None:
-            return moment_ms(options["at"], "at")
-        return self.jobs.now_ms() + span_ms(options.get("delay") or 0, "delay")
+    def _expires_ms(self, options: Mapping[str, Any], given: Mapping[str, Any]) -> int:
+        """Return the Unix time after which a job is not run any more; 0: there is none."""
+        expires_s = self.flow.expires_s(options)
+        if expires_s is None:
+            return 0
+        if given.get("at") is not None:
+            due_ms = moment_ms(given["at"], "at")
+        else:
+            due_ms = self.jobs.now_ms() + span_ms(given.get("delay") or 0, "delay")
+        return due_ms + round(expires_s * 1000)
 
     def _enqueue_after(self, options: Options, job: Job, unique: str | None) -> JobHandle[Any]:
         """Enqueue a job that waits for others."""
@@ -349,7 +356,7 @@ class Task(Public, Generic[P, R_co]):
             names.append(self._unique_name(None, args, kwargs, jobs[-1]))
         priority = priority or self.default_priority
         options: dict[str, Any] = {"delay": delay, "at": at, "ttl": ttl}
-        expires_ms = self.flow.expires_ms({}, self._due_ms(options))
+        expires_ms = self._expires_ms({}, options)
         for at_job, job in enumerate(jobs):
             given = {name: value for name, value in options.items() if value is not None}
             names[at_job], of_flow = put_options(self.flow, given, self.name, key, names[at_job])

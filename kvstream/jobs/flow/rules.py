@@ -91,10 +91,10 @@ class Flow:
         if not (self._run_if is None or callable(self._run_if) or isinstance(self._run_if, str)):
             raise InvalidArgument(f"run_if is a function or its name, not {show(self._run_if)}")
 
-    def expires_ms(self, options: Mapping[str, Any], due_ms: int) -> int:
-        """Return the Unix time after which a job is not run any more; 0: there is none."""
+    def expires_s(self, options: Mapping[str, Any]) -> float | None:
+        """Return for how long a job may wait after it is due; None: for ever."""
         expires = options.get("expires", self.defaults.get("expires"))
-        return 0 if expires is None else due_ms + round(to_seconds(expires, "expires") * 1000)
+        return None if expires is None else to_seconds(expires, "expires")
 
     def admits(self, job: Job) -> Any:
         """Ask ``run_if`` whether a job may run: True, False, or a delay; perhaps an awaitable."""
