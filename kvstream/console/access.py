@@ -17,9 +17,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl
 
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
+from kvstream.console.guard import BODY_MAX
 from kvstream.errors import InvalidArgument, show
 from kvstream.types.clock import monotonic
 
@@ -97,10 +97,6 @@ class Sessions:
         self.offer()
         return session
 
-    def log_out(self, request: Request) -> None:
-        with self._lock:
-            self._sessions.pop(request.cookies.get(self.cookie, ""), None)
-
     def __call__(self, request: Request) -> User | None:
         until = self._sessions.get(request.cookies.get(self.cookie, ""))
         return self._user if until is not None and monotonic() < until else None
@@ -118,6 +114,16 @@ async def user_of(auth: Auth, request: Request) -> User | None:
     if user is None or isinstance(user, User):
         return user
     raise InvalidArgument(f"auth returns a kvstream.console.User or None, not {show(user)}")
+
+
+async def _form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form, whose length a server may not have said (HTTP/2)."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_MAX:
+            raise HTTPException(413, "the form is too long")
+    return dict(parse_qsl(body.decode("ascii", "replace"), True))
 
 
 Page: TypeAlias = Callable[..., Any]
@@ -146,7 +152,7 @@ def requires(role: Role) -> Callable[[Page], Endpoint]:
             if request.method == "POST":
                 if console.read_only:
                     raise HTTPException(403, "this console is read-only")
-                form = dict(parse_qsl((await request.body()).decode("ascii", "replace"), True))
+                form = await _form_of(request)
                 given = form.get(FORM_TOKEN, "")
                 secret = console.secret_of(request)
                 if not secret or not hmac.compare_digest(
@@ -156,7 +162,8 @@ def requires(role: Role) -> Callable[[Page], Endpoint]:
             if inspect.iscoroutinefunction(page):
                 reply: Response = await page(console, request, user)
                 return reply
-            return await run_in_threadpool(console.answer, page, request, user, form)
+            answer: Response = await console.run(page, request, user, form)
+            return answer
 
         endpoint.role, endpoint.page = role, page  # type: ignore[attr-defined]
         return endpoint

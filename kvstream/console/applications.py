@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from kvstream.jobs.listing.filters import STATUSES
+from kvstream.jobs.listing.filters import ENDED, STATUSES
 from kvstream.jobs.stored import StoredJobs
 from kvstream.types.clock import monotonic
 
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
 NAME = "jobs"
 """The name of a Jobs that has been given none."""
 _ENDED = b":ended"
+OPEN = frozenset(STATUSES) - frozenset(ENDED)
+"""The statuses of jobs that have not ended."""
 KEPT_S = 5.0
+COUNTS_MAX = 100
+"""Applications whose counts are kept: a name comes from the address."""
 
 
 class Applications:
@@ -32,7 +37,8 @@ class Applications:
         found = [] if self._name is None else [self._name]
         for key in view.listing.keys:
             if key.endswith(_ENDED):
-                found.append(key.removesuffix(_ENDED).decode("utf-8", "surrogateescape"))
+                with suppress(UnicodeDecodeError):  # a stream of another program
+                    found.append(key.removesuffix(_ENDED).decode())
         return list(dict.fromkeys(found)) or [NAME]
 
     def counts(self, jobs: StoredJobs) -> JobCounts:
@@ -41,6 +47,8 @@ class Applications:
             taken, counts = self._counts.get(jobs.name, (0.0, None))
             if counts is None or monotonic() - taken >= KEPT_S:
                 counts = jobs.count()
+                if len(self._counts) >= COUNTS_MAX:
+                    self._counts.clear()
                 self._counts[jobs.name] = monotonic(), counts
             return counts
 
@@ -56,4 +64,4 @@ def stored_of(view: Any) -> StoredJobs:
     return StoredJobs(view.store, name)
 
 
-__all__ = ["NAME", "STATUSES", "Applications", "stored_of"]
+__all__ = ["NAME", "OPEN", "STATUSES", "Applications", "stored_of"]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
@@ -17,7 +18,7 @@ from kvstream.console.applications import Applications
 from kvstream.console.events import Hub
 from kvstream.console.guard import Guard
 from kvstream.console.listing import Listings
-from kvstream.console.places import place_of
+from kvstream.console.places import ReadOnlyDirectory, place_of
 from kvstream.console.rendering import FOLDER, templates
 from kvstream.console.routes import ROUTES
 from kvstream.console.view import View
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 COOKIE = "kvstream-console"
 """The cookie of a mounted console: a secret that forms are made for."""
+THREADS = 8
+"""Pages that are made at a time."""
 _STATUS: dict[type[Exception], int] = {
     AccessDenied: 403,
     Corruption: 500,
@@ -84,8 +87,10 @@ class Console:
         **options: Any,
     ) -> None:
         """See ``app``."""
-        self.auth, self.read_only = auth, read_only
+        self.auth = auth
         self.place = place_of(place, read_only=read_only, **options)
+        self.read_only = read_only or isinstance(self.place, ReadOnlyDirectory)
+        self._threads: CapacityLimiter | None = None
         self.listings = Listings()
         self.applications = Applications(place.name if isinstance(place, Jobs) else None)
         self.hub = Hub(self)
@@ -126,6 +131,19 @@ class Console:
     def secret_of(self, request: Request) -> str:
         """Return the secret of a browser; empty if it has none yet."""
         return request.cookies.get(self.cookie, "")
+
+    async def run(
+        self, page: Page, request: Request, user: User, form: dict[str, str] | None = None
+    ) -> Response:
+        """Run ``answer`` in a thread.
+
+        The threads are the console's own: when its store is away, those of the program stay free.
+        """
+        if self._threads is None:
+            self._threads = CapacityLimiter(THREADS)
+        return await to_thread.run_sync(
+            self.answer, page, request, user, form, limiter=self._threads
+        )
 
     def answer(
         self, page: Page, request: Request, user: User, form: dict[str, str] | None

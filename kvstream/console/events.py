@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from kvstream.types.clock import monotonic
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from kvstream.console.access import User
 
 PERIOD_S = 2.0
+AWAY_S = 3.0
+"""After this time without a page the viewers learn that the store does not answer."""
 HEARTBEAT_S = 15.0
 RETRY_MS = 3000
 LIFE_S = 600.0
@@ -136,9 +137,7 @@ class Hub:
 
     async def _render(self, topic: Topic) -> None:
         try:
-            reply = await run_in_threadpool(
-                self._console.answer, topic.page, topic.request, topic.user, None
-            )
+            reply = await self._answer(topic)
         except Exception as error:  # the page has a fault: its viewers see what they have
             topic.tell("trouble", f"the page failed: {type(error).__name__}")
             return
@@ -147,6 +146,15 @@ class Hub:
             topic.tell("trouble", "the store does not answer")
         else:
             topic.tell("main", found[1])
+
+    async def _answer(self, topic: Topic) -> Any:
+        """Return the page; while it takes long, all viewers learn of it."""
+        run = asyncio.ensure_future(self._console.run(topic.page, topic.request, topic.user))
+        await asyncio.wait([run], timeout=AWAY_S)
+        if not run.done():
+            for each in self._topics.values():
+                each.tell("trouble", "the store does not answer")
+        return await run
 
 
 def request_of(request: Request, path: str, query: str, params: dict[str, Any]) -> Request:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvstream.console.reading import read_slice
 from kvstream.engine.decoding import dead_letter_of
 from kvstream.types.records import DeadLetter, Entry
 
@@ -47,9 +48,13 @@ def kind_of(letter: DeadLetter) -> bytes:
     return b"|".join((letter.origin, task[:100], letter.reason.encode(), error[:120]))
 
 
-def newest(store: Store, stream: bytes, count: int = LETTERS) -> list[DeadLetter]:
-    """Return the newest dead letters of a stream, newest first."""
-    return letters_of(store.stream(stream).revrange(count=count))
+def newest(store: Store, stream: bytes, count: int = LETTERS, upto: str = "") -> list[DeadLetter]:
+    """Return the newest dead letters of a stream, newest first; ``upto`` is where they begin.
+
+    Of large ones fewer are read.
+    """
+    found, _ = read_slice(store.stream(stream), upto, count)
+    return letters_of(found)
 
 
 def letters_of(entries: Iterable[Entry]) -> list[DeadLetter]:

@@ -65,7 +65,10 @@ class Guard:
         if scope["method"] != "POST":
             return PlainTextResponse("only GET and POST are known here", 405)
         if not _is_same_origin(headers, host):
-            return PlainTextResponse("a form of another site was refused", 403)
+            return PlainTextResponse(
+                "a form of another site was refused; a proxy in front must pass on the header Host",
+                403,
+            )
         size = headers.get("content-length", "0")
         if not size.isdecimal() or int(size) > BODY_MAX or "transfer-encoding" in headers:
             return PlainTextResponse("the form is too long", 413)

@@ -87,12 +87,12 @@ class OpenedPlace:
 class ReadOnlyDirectory:
     """A directory that is opened read-only for each page, so that nothing in it changes.
 
-    If a process shares it, this one is its client.
+    If a process shares it, this one is its client, for no longer than a page takes: a client that
+    stays would own the store once the owner has ended.
     """
 
     def __init__(self, place: AnyPath, **options: Any) -> None:
         self._place, self._options = place, options
-        self._shared = OpenedPlace(place, **options)
 
     @property
     def title(self) -> str:
@@ -101,16 +101,14 @@ class ReadOnlyDirectory:
     @contextmanager
     def reading(self) -> Iterator[Store]:
         try:
-            own = opening.open(self._place, read_only=True, **self._options)
+            found = opening.open(self._place, read_only=True, **self._options)
         except StoreLocked:
-            with self._shared.reading() as store:
-                yield store
-            return
-        with own:
-            yield own
+            found = opening.open(self._place, shared=True, create=False, **self._options)
+        with found:
+            yield found
 
     def close(self) -> None:
-        self._shared.close()
+        pass
 
 
 def place_of(place: Any, *, read_only: bool, **options: Any) -> AnyPlace:

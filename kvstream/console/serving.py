@@ -14,6 +14,8 @@ from kvstream.console.asgi import Console
 from kvstream.errors import RequestError
 from kvstream.types.urls import netloc_of
 
+HTTP = 80
+"""The port that browsers leave out."""
 GRACE_S = 2
 """How long open connections may take to end."""
 
@@ -29,6 +31,8 @@ class ConsoleServer(uvicorn.Server):
             server_header=False,
             timeout_graceful_shutdown=GRACE_S,
             lifespan="on",
+            # a header of the browser must not say who is written into the audit
+            proxy_headers=False,
             **options,
         )
         super().__init__(config)
@@ -54,12 +58,11 @@ def serve(
     root = f"http://{netloc_of(host, port)}/"
     user = User("local", Role.VIEWER if read_only else Role.ADMIN)
     sessions = Sessions(user, f"kvstream-console-{port}", lambda path: announce(root + path))
-    names = {host, "127.0.0.1", "localhost", "[::1]"} - {"::1"}
     console = Console(
         place,
         sessions,
         read_only=read_only,
-        hosts={f"{name}:{port}" for name in names},
+        hosts=hosts_of(host, port),
         **options,
     )
     path = sessions.offer()
@@ -70,6 +73,12 @@ def serve(
         server.run(sockets=[listening])
 
 
+def hosts_of(host: str, port: int) -> set[str]:
+    """Return the values of the header Host by which browsers of this machine ask."""
+    names = {host, "127.0.0.1", "localhost", "[::1]"} - {"::1"}
+    return {f"{name}:{port}" for name in names} | (names if port == HTTP else set())
+
+
 def _listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens; RequestError if the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -77,6 +86,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
+        listening.listen()  # a browser that is opened now waits for the server
     except OSError as error:
         listening.close()
         raise RequestError(

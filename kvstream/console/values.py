@@ -19,6 +19,7 @@ HEX_CELL = 48
 _CONTROLS_SHARE = 10
 """Text in which one of so many characters is not printable is shown as hexadecimal digits."""
 _JSON_MAX = 32_000
+DIGITS_MAX = 18
 
 
 def text(value: bytes | str, most: int = CELL, *, lines: bool = False) -> Markup:
@@ -26,13 +27,26 @@ def text(value: bytes | str, most: int = CELL, *, lines: bool = False) -> Markup
 
     With ``lines`` line ends and tabs stay as they are, for a block of preformatted text.
     """
-    raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+    raw = raw_of(value) if isinstance(value, str) else value
     cut = raw[:most]
     shown = _decode(cut, is_cut=len(raw) > most)
     if shown is None or _is_wild(shown, lines):
         return _hex(raw, HEX_CELL if most <= CELL else most // 4)
     rest = Markup('<span class="cut">… {}</span>').format(size(len(raw)))
     return Markup("<bdi>{}</bdi>{}").format(_marked(shown, lines), rest if len(raw) > most else "")
+
+
+def raw_of(value: str) -> bytes:
+    """Return a text as bytes; half a surrogate pair, as JSON may have it, becomes an escape."""
+    try:
+        return value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "backslashreplace")
+
+
+def whole(value: str) -> int | None:
+    """Return a number in the query; None if it is none that a store can have."""
+    return int(value) if value.isdecimal() and len(value) <= DIGITS_MAX else None
 
 
 def _decode(raw: bytes, *, is_cut: bool) -> str | None:

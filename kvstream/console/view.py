@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from kvstream.console.access import Role, User
 from kvstream.console.names import name_of, segment_of
+from kvstream.console.values import raw_of
 from kvstream.types.formatting import printable
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class View:
     @staticmethod
     def raw(name: str) -> bytes:
         """Return a name as bytes."""
-        return name.encode("utf-8", "surrogateescape")
+        return raw_of(name)
 
     @staticmethod
     def word(name: bytes) -> str:
@@ -136,7 +137,8 @@ class View:
         self, template: str, code: int = 200, values: Mapping[str, Any] | None = None, **more: Any
     ) -> Response:
         """Return a page from a template."""
-        return HTMLResponse(self.render(template, **(values or {}), **more), code)
+        made = self.render(template, **(values or {}), **more)
+        return HTMLResponse(made.encode("utf-8", "backslashreplace"), code)
 
     def render(self, template: str, **values: Any) -> str:
         names = {"view": self, "now_ms": self.now_ms, **values}
@@ -151,5 +153,5 @@ class View:
         return RedirectResponse(url, 303)
 
 
-def _query(value: Any) -> str:
-    return segment_of(value) if isinstance(value, bytes) else str(value)
+def _query(value: Any) -> str | bytes:
+    return segment_of(value) if isinstance(value, bytes) else raw_of(str(value))

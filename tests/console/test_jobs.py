@@ -142,3 +142,23 @@ def test_the_place_may_be_a_directory_of_jobs(worked: Jobs, tmp_path: Path) -> N
         assert "sign of life" in Browser(console).page("/workers?name=other").text
     finally:
         console.close()
+
+
+def test_jobs_that_an_action_does_not_fit_are_left_out(browser: Browser, worked: Jobs) -> None:
+    browser.get("/do/cancel-jobs?all=1&status=expired", 400)
+    browser.get("/do/retry-jobs?all=1&status=done", 400)
+    (done, *_) = worked.find(status="done", count=1).jobs
+    (queued, *_) = worked.find(status="queued", count=1).jobs
+    page = browser.page(f"/do/cancel-jobs?id={done.id}&id={queued.id}&id=;ls")
+    assert "cancels 1 job." in page.text
+    assert "Left out for their status: 2 jobs" in page.text
+    assert ";ls" not in page.text
+    assert "Cancel all of this filter" not in browser.page("/jobs?status=expired").text
+
+
+def test_ids_may_have_any_characters(browser: Browser, worked: Jobs) -> None:
+    flow = worked.tasks["onboard"].enqueue("bob", id="a/b?c")
+    page = browser.page("/jobs?status=queued&task=onboard")
+    (link,) = {each for each in page.links if "/jobs/a~2Fb~3Fc" in each}
+    assert flow.id in browser.page(link).text
+    flow.cancel()

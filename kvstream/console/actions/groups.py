@@ -13,16 +13,20 @@ if TYPE_CHECKING:
     from kvstream.group import Group
     from kvstream.types.ids import StreamID
 
+PENDING = 500
+"""Pending entries that are read by one call."""
+
 
 def _pending(view: View) -> tuple[bytes, Group[bytes], list[StreamID]]:
     """Return the stream, the group, and those of the chosen entries that are pending."""
     stream, name = name_in(view, "stream"), name_in(view, "group")
-    group, chosen = view.store.stream(stream).group(name), ids_of(view)
-    first, last = min(chosen), max(chosen)
-    wanted, found = set(chosen), []
-    for each in group.pending_range(first, last, 500):
-        if each.id in wanted:
-            found.append(each.id)
+    group, left = view.store.stream(stream).group(name), sorted(ids_of(view))
+    found: list[StreamID] = []
+    while left:  # between two of one consumer there may be many of others
+        pending = [each.id for each in group.pending_range(left[0], left[-1], PENDING)]
+        seen = pending[-1] if len(pending) == PENDING else left[-1]
+        found += sorted(set(left).intersection(pending))
+        left = [each for each in left if each > seen]
     return stream, group, found
 
 
@@ -43,7 +47,7 @@ def _plan(view: View, action: str, verb: str, text: str, **more: object) -> Plan
     return Plan(
         action=action,
         title=f"{verb} in {printable(group.name)}",
-        text=text.format(plural(len(ids), "pending entry")),
+        text=text.format(plural(len(ids), "pending entry")) + _others(len(ids_of(view)) - len(ids)),
         target=stream,
         command=words(action, stream, group.name, *(["CONSUMER"] if action == "claim" else []))
         + "".join(f" {each}" for each in ids[:3])
@@ -54,6 +58,11 @@ def _plan(view: View, action: str, verb: str, text: str, **more: object) -> Plan
         facts={"group": printable(group.name), "ids": [str(each) for each in ids[:20]]},
         **more,  # type: ignore[arg-type]
     )
+
+
+def _others(count: int) -> str:
+    """Return a sentence on the chosen entries that are not pending."""
+    return f" Left out, not pending any more: {plural(count, 'entry')}." if count else ""
 
 
 def ack(view: View) -> Plan:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kvstream.console.actions.plan import Plan, words
-from kvstream.console.applications import stored_of
+from kvstream.console.applications import OPEN, stored_of
 from kvstream.errors import InvalidArgument
 from kvstream.types.formatting import plural
 
@@ -18,25 +18,31 @@ CHANGED_MAX = 100
 """Jobs that one action changes."""
 
 
-def _ids(view: View, statuses: frozenset[str]) -> tuple[list[str], bool]:
-    """Return the IDs of the jobs that are chosen or meet the filter, and whether there are more."""
-    chosen = view.request.query_params.getlist("id")
+def _ids(view: View, statuses: frozenset[str]) -> tuple[list[str], str]:
+    """Return the IDs of the jobs that are chosen or meet the filter, and what is left out."""
+    chosen = list(dict.fromkeys(view.request.query_params.getlist("id")))
     if chosen:
         if len(chosen) > CHANGED_MAX:
             raise InvalidArgument(f"choose at most {CHANGED_MAX} jobs")
-        return list(dict.fromkeys(chosen)), False
+        jobs = stored_of(view)
+        found = [each for each in chosen if jobs.status(jobs.handle(each)) in statuses]
+        others = len(chosen) - len(found)
+        return found, f" Left out for their status: {plural(others, 'job')}." if others else ""
     if not view.asked("all"):
         raise InvalidArgument("choose jobs, or all of a filter")
     asked = view.asked("status")
+    if asked and asked not in statuses:
+        raise InvalidArgument(f"this is not for jobs with the status {asked}")
     page = stored_of(view).find(
         count=CHANGED_MAX,
-        status=[asked] if asked in statuses else sorted(statuses),
+        status=[asked] if asked else sorted(statuses),
         task=view.asked("task") or None,
         tag=view.asked("tag") or None,
         since=view.asked("since") or None,
         failed_with=view.asked("text") or None,
     )
-    return [each.id for each in page.jobs], page.after is not None
+    more = f" There are more: these are the first {CHANGED_MAX}." if page.after else ""
+    return [each.id for each in page.jobs], more
 
 
 def _plan(
@@ -47,21 +53,21 @@ def _plan(
     change: Callable[[JobHandle[Any]], bool],
 ) -> Plan:
     jobs = stored_of(view)
-    ids, has_more = _ids(view, statuses)
+    ids, rest = _ids(view, statuses)
 
     def run(_: View) -> None:
         for each in ids:
             change(jobs.existing(each))
         view.console.applications.forget()
 
-    more = f" There are more: these are the first {CHANGED_MAX}." if has_more else ""
-    shown = " ".join(ids[:2]) + (f" ... ({len(ids)} IDs)" if len(ids) > 2 else "")
+    shown = [view.raw(each) for each in ids[:2]]
+    end = f" ... ({len(ids)} IDs)" if len(ids) > 2 else ""
     return Plan(
         action=f"{action}-jobs",
         title=f"{action.capitalize()} {plural(len(ids), 'job')}",
-        text=text.format(plural(len(ids), "job")) + more,
-        target=jobs.name.encode("utf-8", "surrogateescape"),
-        command=words("jobs", action, "--name", jobs.name.encode()) + f" {shown}",
+        text=text.format(plural(len(ids), "job")) + rest,
+        target=view.raw(jobs.name),
+        command=words("jobs", action, "--name", view.raw(jobs.name), *shown) + end,
         run=run,
         back=view.url("jobs", name=jobs.name, status=view.asked("status")),
         count=len(ids),
@@ -76,10 +82,7 @@ def retry(view: View) -> Plan:
     return _plan(view, "retry", text, frozenset({"failed"}), lambda handle: handle.retry())
 
 
-_OPEN = frozenset({"scheduled", "queued", "running", "retrying", "waiting"})
-
-
 def cancel(view: View) -> Plan:
     """Plan to cancel jobs that have not ended."""
     text = "This cancels {}. One that runs loses its lease, and its result is refused."
-    return _plan(view, "cancel", text, _OPEN, lambda handle: handle.cancel())
+    return _plan(view, "cancel", text, OPEN, lambda handle: handle.cancel())

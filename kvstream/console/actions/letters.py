@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvstream.console.actions.plan import Plan, ids_of, name_in, words
+from kvstream.console.actions.plan import Plan, ids_of, name_in, still_there, words
 from kvstream.console.failures import LETTERS, kind_of, newest
 from kvstream.queue import Queue
 from kvstream.types.formatting import plural, printable
@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
 
 def _chosen(view: View, stream: bytes) -> list[StreamID] | None:
-    """Return the letters that are chosen: by ID, or the newest of a kind; None: all."""
+    """Return the letters that are chosen: by ID, or of a kind; None: all.
+
+    Those of a kind are looked for from ``upto`` back, as the page did, so that the preview and the
+    action have the same ones while more arrive.
+    """
     kind = view.name("kind")
     if kind:
-        found = newest(view.store, stream, LETTERS)
+        found = newest(view.store, stream, LETTERS, view.asked("upto"))
         return [each.id for each in found if kind_of(each) == kind]
     return None if view.asked("all") else ids_of(view)
 
@@ -82,18 +86,17 @@ def cancel_redrive(view: View) -> Plan:
 def delete_letters(view: View) -> Plan:
     """Plan to delete dead letters for good."""
     stream = name_in(view, "stream")
-    chosen = _chosen(view, stream) or []
     found = view.store.stream(stream)
-    count = sum(found.get(each) is not None for each in chosen[:40]) + max(0, len(chosen) - 40)
+    chosen = still_there(found, _chosen(view, stream) or [])
     return Plan(
         action="delete-letters",
         title="Delete dead letters",
-        text=f"This deletes {plural(count, 'dead letter')} for good.",
+        text=f"This deletes {plural(len(chosen), 'dead letter')} for good.",
         target=stream,
         command=_command("del", stream, chosen),
         run=lambda _: found.delete(*chosen),
         back=view.url("dead", stream),
-        count=count,
+        count=len(chosen),
         typed=stream,
         facts={"ids": [str(each) for each in chosen[:20]]},
     )

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from kvstream.console.view import View
+    from kvstream.stream import Stream
 
 AUDIT = b"kvstream:audit"
 AUDIT_MAX = 100_000
 """Entries that the audit keeps."""
+CHECKED = 50
+"""Chosen entries that are looked at: as many as a page shows."""
 IDS_MAX = 200
 """Messages that one action names."""
 
@@ -106,11 +109,22 @@ def ids_of(view: View) -> list[StreamID]:
 
 
 def name_in(view: View, name: str) -> bytes:
-    """Return a name of the query; NoSuchKey if it is missing."""
-    found = view.name(name)
-    if not found:
+    """Return a name of the query; NoSuchKey if it is missing.
+
+    The audit is refused, whatever the action is: what was done stays known.
+    """
+    if not view.asked(name):
         raise NoSuchKey(f"the address names no {name}")
+    found = view.name(name)
+    if found == AUDIT:
+        raise InvalidArgument("the audit of the console is not changed by the console")
     return found
+
+
+def still_there(stream: Stream, chosen: Sequence[StreamID]) -> list[StreamID]:
+    """Return the chosen entries, of the first ``CHECKED`` those that are there."""
+    first, rest = chosen[:CHECKED], chosen[CHECKED:]
+    return [*(each for each in first if stream.get(each) is not None), *rest]
 
 
 def words(*parts: bytes | str | StreamID) -> str:

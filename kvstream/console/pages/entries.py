@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.console.access import Role, requires
 from kvstream.console.actions.plan import AUDIT
+from kvstream.console.reading import read_slice
 from kvstream.console.view import ROWS
 from kvstream.errors import NoGroup, NoSuchKey
 from kvstream.types.ids import StreamID
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from kvstream.console.view import View
     from kvstream.stream import Stream
 
-FIRST, LARGE = 5, 4_000_000
-"""The entries that are read first; if they have more bytes than that, the page ends with them."""
 COLUMNS_MAX = 7
 """Entries with more names of fields together are shown without columns."""
 FIELDS_MAX = 30
@@ -37,7 +36,7 @@ def entries(view: View) -> Response:
         return view.page("audit.html")
     info = stream.info()
     at, is_forward = view.asked("at").strip(), view.asked("dir") == "newer"
-    found, has_more = page_of(stream, at, is_forward)
+    found, has_more = read_slice(stream, at, ROWS, is_forward)
     if is_forward:
         found.reverse()
     older = found[-1].id if found and (has_more or is_forward) else None
@@ -53,26 +52,6 @@ def entries(view: View) -> Response:
         older=None if older is None else f"({older}",
         newer=None if newer is None else f"({newer}",
     )
-
-
-def page_of(stream: Stream, at: str, is_forward: bool = False) -> tuple[list[Entry], bool]:
-    """Return the entries before ``at`` (after it, with ``is_forward``), and whether there are more.
-
-    An ID, a time or a bound of ``Stream.range``. Large entries end the page early.
-    """
-
-    def read(bound: str, count: int) -> list[Entry]:
-        if is_forward:
-            return stream.range(bound or "-", "+", count)
-        return stream.revrange(bound or "+", "-", count)
-
-    found = read(at, FIRST)
-    if len(found) < FIRST:
-        return found, False
-    if sum(len(part) for each in found for part in each.flat) > LARGE:
-        return found, True
-    found += read(f"({found[-1].id}", ROWS - FIRST + 1)
-    return found[:ROWS], len(found) > ROWS
 
 
 def columns_of(found: list[Entry]) -> list[bytes] | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvstream.console.access import Role, requires
-from kvstream.console.applications import STATUSES, Applications, stored_of
+from kvstream.console.applications import OPEN, STATUSES, stored_of
+from kvstream.console.names import name_of
 from kvstream.console.view import ROWS
 from kvstream.errors import InvalidArgument, KVStreamError, NoSuchKey
 from kvstream.jobs import WorkflowHandle
+from kvstream.jobs.listing.filters import ENDED
 from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ def jobs(view: View) -> Response:
         page=page,
         counts=counts,
         statuses=STATUSES,
+        can_cancel=status in OPEN,
         status=status,
         task=task,
         text=text,
@@ -54,7 +57,7 @@ def jobs(view: View) -> Response:
 
 @requires(Role.VIEWER)
 def job(view: View) -> Response:
-    stored, job_id = stored_of(view), view.request.path_params["id"]
+    stored, job_id = stored_of(view), _id_in(view)
     handle = handle_of(view, stored, job_id)
     try:
         status = handle.status
@@ -72,6 +75,7 @@ def job(view: View) -> Response:
         name=stored.name,
         id=job_id,
         status=status,
+        has_ended=status in ENDED,
         error=handle.error,
         traceback=handle.traceback,
         progress=handle.progress,
@@ -83,6 +87,11 @@ def job(view: View) -> Response:
         task=about.task if about else stored.facts(handle).get("task"),
         is_workflow=is_workflow,
     )
+
+
+def _id_in(view: View) -> str:
+    """Return the ID in the path; a program may have chosen one with any characters."""
+    return name_of(view.request.path_params["id"]).decode("utf-8", "surrogateescape")
 
 
 def handle_of(view: View, stored: StoredJobs, job_id: str) -> JobHandle[Any]:
@@ -113,6 +122,3 @@ def workers(view: View) -> Response:
         names=view.console.applications.names(view),
         workers=stored.workers()[:ROWS],
     )
-
-
-__all__ = ["Applications", "job", "jobs", "workers"]

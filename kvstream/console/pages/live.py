@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.responses import StreamingResponse
@@ -23,13 +22,13 @@ STILL = ("/do/", "/events", "/search", "/login", "/healthz", "/favicon.ico", "/s
 @requires(Role.VIEWER)
 async def events(console: Any, request: Request, user: User) -> Response:
     """Answer with server-sent events: the new content of the page that is named."""
-    asked = urlsplit(request.query_params.get("page", ""))
-    page, params = _page_of(console, request, asked.path)
+    path, _, query = request.query_params.get("page", "").partition("?")
+    page, params = _page_of(console, request, path)
     if page is None or not user.may(page.role):
         raise HTTPException(404)
     if console.hub.is_full:
         raise HTTPException(503, "too many pages are open")
-    of_page = request_of(request, asked.path, asked.query, params)
+    of_page = request_of(request, path, query, params)
     last = request.headers.get("last-event-id", "")
     return StreamingResponse(
         console.hub.messages(of_page, user, page.page, last),

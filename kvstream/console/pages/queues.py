@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.console.access import Role, requires
 from kvstream.console.failures import grouped, newest
-from kvstream.console.figures import QueueRow, queue_rows, rows_of, troubled_first
+from kvstream.console.figures import queue_rows, rows_of, troubled_first
 from kvstream.console.names import name_of
-from kvstream.console.pages.entries import columns_of, page_of
+from kvstream.console.reading import read_slice
 from kvstream.errors import NoSuchKey
 from kvstream.meta.policy import GroupPolicy
 from kvstream.types.formatting import duration
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from kvstream.console.view import View
+    from kvstream.group import Group
+    from kvstream.types.ids import StreamID
+    from kvstream.types.records import Entry, PendingEntry
 
 CALLS = 45
 """Streams that are asked for one page of the list."""
-DELAYED = 20
+DELAYED, MESSAGES = 20, 20
 LETTERS = 100
 
 
@@ -40,13 +43,15 @@ def queues(view: View) -> Response:
 def queue(view: View) -> Response:
     name, asked = view.part("queue"), view.asked("group")
     rows = rows_of(view.store, name, view.listing.priorities(name))
-    group = name_of(asked) if asked else None
-    row = next((each for each in rows if group in (None, each.name, each.group)), None)
+    wanted = name_of(asked) if asked else None
+    row = next((each for each in rows if wanted in (None, each.group)), None)
     if row is None:
         raise NoSuchKey("no queue has this name: a stream becomes one with its first worker")
-    stream = view.store.stream(name)
-    found, _ = page_of(stream, "")
-    pending = {each.id: each for each in stream.group(row.group).pending_range("-", "+", 200)}
+    main = name if name in row.streams else row.streams[0]
+    stream = view.store.stream(main)
+    group = stream.group(row.group)
+    found, _ = read_slice(stream, "", MESSAGES)
+    pending = _pending(group, found)
     letters = newest(view.store, row.dead_key, LETTERS) if row.dead else []
     return view.page(
         "queue.html",
@@ -56,10 +61,19 @@ def queue(view: View) -> Response:
         failures=grouped(row.dead_key, letters)[:10],
         letters=len(letters),
         delayed=stream.delayed(count=DELAYED) if row.delayed else [],
-        messages=[(each, pending.get(each.id)) for each in found[:20]],
-        columns=columns_of(found[:20]),
-        last_delivered=stream.group(row.group).info().last_delivered_id,
+        main=main,
+        messages=[(each, pending.get(each.id)) for each in found],
+        last_delivered=group.info().last_delivered_id,
     )
+
+
+def _pending(group: Group, found: list[Entry]) -> dict[StreamID, PendingEntry]:
+    """Return the pending entries among the newest ones, by ID."""
+    if not found:
+        return {}
+    # those of deleted entries are among them, too
+    pending = group.pending_range(found[-1].id, found[0].id, 10 * MESSAGES)
+    return {each.id: each for each in pending}
 
 
 _TITLES = {
@@ -95,6 +109,3 @@ def _rule(name: str, value: Any) -> Any:
     if name.endswith("_ms"):
         return duration(value)
     return f"{value} %" if name == "jitter_percent" else value
-
-
-__all__ = ["QueueRow", "queue", "queues", "rules_of"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvstream.console.access import Role, requires
-from kvstream.console.names import name_of
+from kvstream.console.values import whole
 from kvstream.errors import NoSuchKey, RequestError, ServerTooOld, WrongType
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def schedules(view: View) -> Response:
     """Streams with the word of a schedule in their name are asked first; Jobs call theirs so."""
     names = [each.key for each in view.listing.streams]
     names.sort(key=lambda each: (not each.endswith(b":scheduled"), each))
-    start = int(view.asked("from") or 0) if view.asked("from").isdecimal() else 0
+    start = whole(view.asked("from")) or 0
     rows: list[tuple[bytes, Schedule[bytes]]] = []
     for name in names[start : start + CALLS]:
         try:
@@ -41,6 +41,3 @@ def schedules(view: View) -> Response:
         asked_of=min(len(names), start + CALLS),
         next=start + CALLS if left else None,
     )
-
-
-__all__ = ["name_of", "schedules"]

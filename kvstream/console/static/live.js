@@ -43,7 +43,8 @@ async function poll() {
   try {
     const reply = await fetch(location.href, { headers: { accept: "text/html" } });
     const page = new DOMParser().parseFromString(await reply.text(), "text/html");
-    if (reply.ok) { say(""); put(page.getElementById("main").innerHTML); } else say("The store does not answer.");
+    if (reply.status === 401) say("Your login has ended: log in again.");
+    else if (reply.ok) { say(""); put(page.getElementById("main").innerHTML); } else say("The store does not answer.");
   } catch { say("The console does not answer. Trying again ..."); }
 }
 
