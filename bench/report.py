@@ -20,6 +20,7 @@ from bench.machine.counters import EVENTS, countable
 from bench.results import Comparison, Limit, Scaling
 from bench.targets import LEAST, REDIS
 from kvstream.layout import twins
+from kvstream.version import VERSION
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "benchmarks.md"
@@ -115,7 +116,8 @@ def setting(report: Report) -> dict[str, str]:
         "instructions and cache misses": "counted" if countable() else "perf stat counts none here",
         **({"neighbour": f"{report.neighbour >> 20:,} MB"} if report.neighbour else {}),
         "redis-py": version("redis"),
-        **{name: version(name) for name in ("hiredis", "kvstream", "rocksdict")},
+        "kvstream": VERSION,
+        **{name: version(name) for name in ("hiredis", "rocksdict")},
     }
 
 

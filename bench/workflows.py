@@ -1,11 +1,14 @@
 """Workflows of five calls, from enqueue to done, beside Celery, dramatiq and DBOS.
 
-Each side begins workflows one by one, runs them in threads of this process, and ends when the last
-one is done. Their calls do nothing. Celery's chain and dramatiq's pipeline are messages in
+Each side begins workflows one by one, runs them in threads of a process of its own, and ends when
+the last one is done. A process of its own, since frameworks change the logging and the signals of
+theirs. Their calls do nothing. Celery's chain and dramatiq's pipeline are messages in
 redis-server, with a result of each call. DBOS writes each step to SQLite. The plain jobs are
 kvstream's own: as many as the workflow has calls.
 """
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,11 +17,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.jobs import THREADS, signals_kept
+from bench.jobs import THREADS
 from bench.processes import port_of, redis_server
 from bench.results import Comparison, Log
 from bench.workload import Sizes
 
+ROOT = Path(__file__).resolve().parent.parent
 CALLS = 5
 SHARE = 10
 """So many jobs are as much work as one workflow, or more."""
@@ -153,14 +157,8 @@ def _dbos(folder: Path, _: str) -> Iterator[Side]:
     from dbos import DBOS
 
     url = f"sqlite:///{folder / 'dbos.db'}"
-    DBOS(
-        config={
-            "name": "bench",
-            "system_database_url": url,
-            "log_level": "ERROR",
-            "run_admin_server": False,
-        }
-    )
+    config: Any = {"name": "bench", "system_database_url": url, "log_level": "ERROR"}
+    DBOS(config={**config, "run_admin_server": False})
     one, last = DBOS.step()(add), DBOS.step()(add_last)
 
     def flow(number: int) -> int:
@@ -182,17 +180,25 @@ def _dbos(folder: Path, _: str) -> Iterator[Side]:
 
 Open = Callable[[Path, str], Any]
 RIVALS: dict[str, Open] = {"dramatiq": _dramatiq, "celery": _celery, "dbos": _dbos}
+_SIDES = {"kvstream": kvstream_side, **RIVALS}
 _ROWS = {
     "chains": (f"a chain of {CALLS} calls, {THREADS} threads", ("dramatiq", "celery")),
     "workflows": (f"a workflow of {CALLS} steps, {THREADS} threads", ("dramatiq", "dbos")),
 }
 
 
-def seconds_of(opened: Open, folder: Path, name: str, count: int) -> float:
-    """Begin and run workflows; return the seconds until the last one was done."""
+def seconds_of(side: str, folder: Path, name: str, count: int) -> float:
+    """Begin and run workflows in a new process; return the seconds until the last one was done."""
     folder.mkdir(parents=True)
-    done.clear()
-    with signals_kept(), opened(folder, name) as side:
+    command = [sys.executable, "-m", "bench.workflows", side, str(folder), name, str(count)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if ran.returncode:
+        raise RuntimeError(f"{side} has failed: {ran.stderr[-2000:]}")
+    return float(ran.stdout.split()[-1])
+
+
+def _run(opened: Open, folder: Path, name: str, count: int) -> float:
+    with opened(folder, name) as side:
         begun = time.perf_counter()
         for number in range(count):
             side.begin(number)
@@ -212,16 +218,18 @@ def run_workflows(sizes: Sizes, folder: Path, log: Log) -> Iterator[Comparison]:
         installed = [name for name in rivals if find_spec(name) is not None]
         seconds: dict[str, list[float]] = {}
         for number in range(sizes.command_rounds):
-            sides: list[tuple[str, str, Open]] = [
-                ("kvstream", key, kvstream_side),
-                ("plain jobs", "plain", kvstream_side),
-            ]
-            sides += [(name, key, RIVALS[name]) for name in installed]
-            for name, what, opened in sides:
+            sides = [("kvstream", "kvstream", key), ("plain jobs", "kvstream", "plain")]
+            sides += [(name, name, key) for name in installed]
+            for name, side, what in sides:
                 of_side = min(count, DBOS_MAX) if name == "dbos" else count
-                taken = seconds_of(opened, folder / f"{key}-{number}-{name}", what, of_side)
+                taken = seconds_of(side, folder / f"{key}-{number}-{side}-{what}", what, of_side)
                 seconds.setdefault(name, []).append(taken * count / of_side)
         result.seconds.extend(seconds.pop("kvstream"))
         result.peer_seconds.extend(seconds.pop("dramatiq"))
         result.further_seconds.update(seconds)
         yield result
+
+
+if __name__ == "__main__":
+    _side, _folder, _name, _count = sys.argv[1:]
+    print(_run(_SIDES[_side], Path(_folder), _name, int(_count)))

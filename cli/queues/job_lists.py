@@ -90,9 +90,11 @@ def criteria_options(
         for option in reversed(_CRITERIA if has_error else _CRITERIA[:-1]):
             command = option(command)
         if statuses:
-            kind = click.Choice(statuses)
             command = click.option(
-                "--status", "--state", "status", type=kind, help="Only those of this status."
+                *("--status", "--state", "status"),
+                type=click.Choice(statuses),
+                metavar="STATUS",
+                help=f"Only those of this status: {', '.join(statuses)}.",
             )(command)
         return command
 

@@ -443,6 +443,7 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
     if _write_failure(jobs, job, bury, "given up"):
         job.outcome = "failed"
         log_failed(job, failure)
+    jobs.ended.name_new()
 
 
 def end_unrun(jobs: AnyJobs, job: Job, error: NotRun | PutOff) -> None:
@@ -458,6 +459,7 @@ def end_unrun(jobs: AnyJobs, job: Job, error: NotRun | PutOff) -> None:
     if _write_failure(jobs, job, end, "ended"):
         job.outcome = error.outcome
         log_unrun(job, error.outcome, str(error))
+    jobs.ended.name_new()
 
 
 def end_workflow(jobs: AnyJobs, job: Job, error: BaseException) -> None:
@@ -467,6 +469,7 @@ def end_workflow(jobs: AnyJobs, job: Job, error: BaseException) -> None:
     if _write_failure(jobs, job, partial(job.task.end_failed, job, failure), "ended"):
         job.outcome = "failed"
         log_failed(job, failure)
+    jobs.ended.name_new()
 
 
 def _write_failure(jobs: AnyJobs, job: Job, write: Callable[[bool], None], outcome: str) -> bool:
@@ -497,7 +500,6 @@ def _write_failure(jobs: AnyJobs, job: Job, write: Callable[[bool], None], outco
     except KVStreamError as problem:
         _note_unwritten(job, outcome, problem)
     job.settled = True
-    jobs.ended.name_new()
     return done
 
 

@@ -17,6 +17,7 @@ import logging
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -194,10 +195,23 @@ def work(options: WorkOptions, control: int, dump: int) -> int:
 
 
 class _Output(io.FileIO):
-    """The descriptor of a standard stream. It drops what is refused: no job fails by a print."""
+    """The descriptor of a standard stream. It drops what is refused: no job fails by a print.
+
+    A job may close the descriptor, and then a connection to the store gets its number: what is
+    written is dropped, too.
+    """
+
+    def __init__(self, descriptor: int, mode: str, closefd: bool = True) -> None:
+        super().__init__(descriptor, mode, closefd)
+        self._was_socket = self._is_socket()
+
+    def _is_socket(self) -> bool:
+        return stat.S_ISSOCK(os.fstat(self.fileno()).st_mode)
 
     def write(self, data: Any) -> int:
         try:
+            if self._is_socket() and not self._was_socket:
+                return len(data)
             while (written := super().write(data)) is None:  # it is non-blocking and full
                 select([], [self], [])
             return written

@@ -115,7 +115,7 @@ def test_every_table_of_the_program_shows_its_numbers(name: str, width: int | No
 def test_all_commands_are_covered() -> None:
     assert len(TABLES) >= 18
     assert {"keys._LS", "groups.GROUP_COLUMNS", "top.view.COLUMNS"} <= TABLES.keys()
-    queues = {"queue._LS", "queue._PAUSED", "dead._LS", "delayed._LS", "jobs._LS"}
+    queues = {"queue._LS", "queue._PAUSED", "dead._LS", "delayed._LS", "job_lists._LS"}
     assert {f"queues.{name}" for name in queues} | {"top.view.QUEUE_COLUMNS"} <= TABLES.keys()
 
 

@@ -70,7 +70,7 @@ def test_a_step_whose_time_is_over_does_nothing_in_the_name_of_the_next(
     @jobs.workflow
     def runs() -> str:
         with suppress(StepFailed):
-            step.with_options(timeout=0.05)(late)
+            step.with_options(timeout=0.5)(late)
         return step(next_one)
 
     handle = runs.enqueue()

@@ -680,7 +680,7 @@ WRONG: dict[str, tuple[Callable[[Store], Any], str]] = {
     ),
     "a window alone": (
         lambda store: Queue(store, "q").put({"a": 1}, window=5),
-        "window and on_conflict go with unique: the ID of the message",
+        "window, max_wait and on_conflict go with unique: the ID of the message",
     ),
     "an unknown rule of unique": (
         lambda store: Queue(store, "q").put({"a": 1}, unique="x", on_conflict="skipp"),  # type: ignore[arg-type]

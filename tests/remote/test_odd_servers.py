@@ -149,7 +149,7 @@ def test_an_add_that_may_be_repeated_tells_when_the_second_try_is_refused() -> N
 
         server._answer = answer
         error = raised(lambda: store.stream("s").add({"n": 1}, idmp=("p", "1")))
-        assert type(error) is UnknownOutcome
+        assert isinstance(error, UnknownOutcome)
         assert "loading" in str(error)
         assert asked == [b"XADD", b"XADD"]
 

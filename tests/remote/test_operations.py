@@ -19,8 +19,9 @@ from kvstream.remote.operations import OPERATIONS, SINCE, needs_of
 FACES = [
     *(f"kvstream.{path.stem}" for path in Path(kvstream.__file__).parent.glob("[!_]*.py")),
     *("kvstream.arrow", "kvstream.jobs", "kvstream.adapters", "kvstream.engine.blocking_reads"),
+    "kvstream.remote.procedures",
 ]
-"""The modules and packages whose objects call an engine of any kind."""
+"""The modules and packages whose objects call an engine of any kind, or of a server."""
 
 
 def modules_of(name: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ from kvstream.types.ids import MIN_ID
 
 GROUP, QUEUE = b"g", b"workers"
 FAR_S = 1e6
+NAMES = b"jobs:ended"
 
 
 def queue_of(store: Store, priorities: Sequence[str] = ()) -> Queue:
@@ -37,10 +38,11 @@ def fill(store: Store, ours: bool) -> None:
 def state(store: Store, ours: bool) -> dict[bytes, Any]:
     """Return all that a write may have changed, without IDs and times.
 
-    A stream that has only its rules of retention does not count: a queue makes it first.
+    A stream that has only its rules of retention does not count: a queue makes it first. Nor does
+    the list of the queues with jobs, which is written again until it is there.
     """
     found: dict[bytes, Any] = {}
-    for key in sorted(store.keys()):
+    for key in sorted(set(store.keys()) - {NAMES}):
         kind = store.type(key)
         if kind != "stream":
             found[key] = kind

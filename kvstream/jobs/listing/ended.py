@@ -177,12 +177,13 @@ class EndedJobs:
         """Name the streams of a queue that jobs are put into or taken from."""
         if queue in self._queues or self._jobs.store.has_transaction():
             return
-        self._queues.add(queue)
         fresh = queue.keys()
-        with suppress(AccessDenied):  # a program that may only enqueue: its workers name them
-            known = list(map(dict, self._names()))
-            for key in fresh:
-                self._name({"queue": key}, known)
+        with suppress(KVStreamError):  # the next one tries again
+            with suppress(AccessDenied):  # a program that may only enqueue: its workers name them
+                known = list(map(dict, self._names()))
+                for key in fresh:
+                    self._name({"queue": key}, known)
+            self._queues.add(queue)
 
     def _name(self, fields: Fields, known: Sequence[Mapping[bytes, bytes]]) -> None:
         encoded = {
