@@ -105,6 +105,10 @@ def unique_of(
                 "window, max_wait and on_conflict go with unique: the ID of the message"
             )
         return None
+    if isinstance(window, tuple) and len(window) != 2:
+        raise InvalidArgument(
+            f"window is a time, or a pair: (10, 60) for ten in 60 seconds, not {show(window)}"
+        )
     most, window = window if isinstance(window, tuple) else (1, window)
     window_ms = 0 if window is None else span_ms(window, "window")
     conflict = Conflict(one_of(on_conflict, CONFLICTS, "on_conflict").upper())

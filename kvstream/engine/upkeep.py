@@ -23,6 +23,10 @@ from kvstream.types.clock import monotonic
 
 RETAIN_PAUSE_S = 1.0
 """Pause between two looks at the streams with rules of retention."""
+SORT_S = 0.2
+"""Seconds for which one cycle sorts: keys expire and snapshots are made between two of them."""
+SORTED_STREAMS = 100
+"""Streams whose keys take turns that one commit looks at."""
 
 
 class Upkeep:
@@ -49,6 +53,8 @@ class Upkeep:
         self._timers, self._compacting = timers, compacting
         self._pause_s = catalog.thresholds.step_pause_s
         self._retain_at = 0.0
+        self._unsorted: list[bytes] = []
+        """Streams that may have entries to sort."""
         self._closing = False
 
     def stop(self) -> None:
@@ -69,18 +75,34 @@ class Upkeep:
         self._disk.look()
         emit_deferred()
         self._requests.serve()
-        retained, with_turns = self._catalog.retained, self._catalog.with_turns
-        rests = self._timers.paused or self._timers.follows
-        if not (retained or with_turns) or rests or monotonic() < self._retain_at:
-            return
-        self._retain_at = monotonic() + RETAIN_PAUSE_S
-        unseen = len(retained)
-        with suppress(KVStreamError):  # closed, full or damaged
-            while unseen > 0 and not self._closing:
-                unseen -= self._run(retention.check_changed_streams)[1] or unseen
-                sleep(self._pause_s)
-            while with_turns and not self._closing and self._run(turns.sort_streams):
-                sleep(self._pause_s)
+        if monotonic() >= self._retain_at and not self._rests():
+            self._retain_at = monotonic() + RETAIN_PAUSE_S
+            names = [*self._unsorted, *self._catalog.with_turns]
+            self._unsorted = list(dict.fromkeys(names))
+            with suppress(KVStreamError):  # closed, full or damaged
+                self._retain()
+        with suppress(KVStreamError):
+            self._sort()
+
+    def _rests(self) -> bool:
+        """Return whether nothing may be changed now."""
+        return self._closing or self._timers.paused or self._timers.follows
+
+    def _retain(self) -> None:
+        """Apply the retention of changed streams."""
+        unseen = len(self._catalog.retained)
+        while unseen > 0 and not self._closing:
+            unseen -= self._run(retention.check_changed_streams)[1] or unseen
+            sleep(self._pause_s)
+
+    def _sort(self) -> None:
+        """Sort the entries of keys that take turns; leave the rest to the next cycle."""
+        until = monotonic() + SORT_S
+        while self._unsorted and monotonic() < until and not self._rests():
+            some, rest = self._unsorted[:SORTED_STREAMS], self._unsorted[SORTED_STREAMS:]
+            self._unsorted = rest  # also after an error
+            self._unsorted = rest + self._run(turns.sort_streams, some)
+            sleep(self._pause_s)
 
     def reclaim(self) -> None:
         """Free the space of large deleted ranges, until the store is to be closed.

@@ -14,8 +14,9 @@ DEL and RENAME, FLUSHDB and the expiry of a key take its delayed messages along.
 to another kvstream carry them (queues/image.py); DUMP does not.
 
 A message may have a time to live, which begins when it is due. At its end it is deleted from the
-stream and from all pending lists, acknowledged or not. If a group has it pending, and has dead
-letters (DEAD or DELIVERIES of its policy), it is moved there with the reason ``expired``. If the
+stream and from all pending lists, acknowledged or not. If a group has delivered it, has it
+pending, and has dead letters (DEAD or DELIVERIES of its policy), it is moved there with the reason
+``expired``. If the
 time ends before the message was added, because the store was closed, it is not added::
 
     timer   kind 7, rest = id
@@ -392,11 +393,15 @@ def fire_ttl(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> Non
 
 
 def _bury(txn: Txn, name: bytes, stream: StreamMeta, ids: list[StreamID]) -> None:
-    """Move pending entries to the dead letters of each group whose policy has some."""
+    """Move pending entries to the dead letters of each group whose policy has some.
+
+    Entries that no consumer has had, as they wait behind others of their key, are only deleted.
+    """
     packed = [eid.packed for eid in ids]
     for group in list(txn.catalog.groups(txn, stream)):
         policy = group.policy
         if policy is not None and (policy.dead_letter or policy.max_deliveries):
-            parts = list(pel.runs_at(txn, group, packed))
+            runs = pel.runs_at(txn, group, packed)
+            parts = [(run, some) for run, some in runs if run.owned or run.deliveries]
             if parts:
                 dead.bury(txn, name, stream, group, parts, dead.Cause(Reason.EXPIRED))

@@ -11,7 +11,8 @@ entries each, and by ``sort_streams``, which the engine calls in the background:
 the policy was set, those of bulk loads, and those of streams whose group is not in memory yet.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 
@@ -61,38 +62,45 @@ def sort_added(txn: Txn, name: bytes, count: int) -> None:
         sort_new(txn, stream, group, most)
 
 
-def sort_streams(txn: Txn) -> bool:
-    """Sort some entries of the streams in memory; return whether there are more."""
-    most = txn.thresholds.sorted_entries
-    for name in list(txn.catalog.with_turns):
+def sort_streams(txn: Txn, names: Sequence[bytes]) -> list[bytes]:
+    """Sort some entries of the first of these streams that has new ones.
+
+    Return the names to go on with: those behind it, then its own.
+    """
+    for at, name in enumerate(names):
         for stream, group in _groups_with_turns(txn, name):
             last = group.last_delivered
-            if sort_new(txn, stream, group, most):
-                txn.signal(name, Wake.MORE)
-                return True
+            sort_new(txn, stream, group, txn.thresholds.sorted_entries)
             if group.last_delivered > last:
                 txn.signal(name, Wake.MORE)
-    return False
+                return [*names[at + 1 :], name]
+    return []
 
 
 def _groups_with_turns(txn: Txn, name: bytes) -> Iterator[tuple[StreamMeta, GroupMeta]]:
-    """Yield the groups in memory whose keys take turns; forget the name if there are none."""
-    try:
+    """Yield the groups whose keys take turns and that have new entries.
+
+    Forget the name if no group in memory takes turns, or if the stream or a group is damaged.
+    """
+    groups: list[GroupMeta] = []
+    stream = None
+    with suppress(Corruption, WrongType):
         stream = txn.stream(name)
-    except (Corruption, WrongType):
-        stream = None
-    if stream is None:
-        groups = []
-    elif len(stream.groups) < stream.groups_count <= _FEW_GROUPS:
-        groups = list(txn.catalog.groups(txn, stream))
-    else:
-        groups = list(stream.groups.values())
+        if stream is not None:
+            groups = _groups_in_memory(txn, stream)
     fair = [group for group in groups if group.policy is not None and group.policy.fair]
     if not fair:
         txn.catalog.with_turns.discard(name)
     for group in fair:
         if stream is not None and group.last_delivered < stream.last:
             yield stream, group
+
+
+def _groups_in_memory(txn: Txn, stream: StreamMeta) -> list[GroupMeta]:
+    """Return the groups of a stream that are in memory; load all if these are few."""
+    if len(stream.groups) < stream.groups_count <= _FEW_GROUPS:
+        return list(txn.catalog.groups(txn, stream))
+    return list(stream.groups.values())
 
 
 def sort_new(txn: Txn, stream: StreamMeta, group: GroupMeta, most: int) -> bool:

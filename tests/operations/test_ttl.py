@@ -90,6 +90,20 @@ def test_an_expired_pending_message_becomes_a_dead_letter_of_groups_with_dead_le
     assert (values(quiet), pending(quiet), pending(quiet, "plain")) == ([], 0, 0)
 
 
+def test_an_expired_message_that_nobody_has_had_is_no_dead_letter(
+    quiet: Store, clock: ManualClock
+) -> None:
+    ok(quiet, "XGROUP CREATE s g $ MKSTREAM")
+    ok(quiet, "KVSTREAM.POLICY SET s g DELIVERIES 3 ORDERBY user FAIR 1")
+    for n in range(3):
+        ok(quiet, f"KVSTREAM.ADD s TTL 10 user u n {n}")
+    assert pending(quiet) == 3, "two of them are held"
+    ok(quiet, "XREADGROUP GROUP g c COUNT 1 STREAMS s >")
+    clock.advance(10)
+    step(quiet)
+    assert (values(quiet), pending(quiet), values(quiet, "s:dead")) == ([], 0, ["0"])
+
+
 def test_a_message_waits_if_its_dead_letter_cannot_be_written(
     quiet: Store, clock: ManualClock
 ) -> None:

@@ -78,6 +78,8 @@ def test_keys_take_turns_alike_in_every_place(place: str) -> None:
 
 def test_puts_are_throttled_alike_in_every_place(place: str) -> None:
     with kvstream.open(place) as store:
+        with pytest.raises(InvalidArgument, match="window is a time, or a pair"):
+            store.stream("q").add({"n": 1}, unique="u", window=(1, 2, 3))  # type: ignore[arg-type]
         queue = Queue(store, "calls")
         ids = [queue.put({"n": n}, unique="u", window=(2, 3600)) for n in range(3)]
         assert ids[0] != ids[1] == ids[2]

@@ -105,6 +105,8 @@ def deliver(
     redelivery = None
     if limits.total and is_due:
         most = min(wanted, limits.total)
+        if policy.fair:  # each key makes its share of these ready
+            most = min(most, txn.thresholds.ordered_entries)
         redelivery = _Redelivery(txn, reader, policy, most)
         delivered = redelivery.deliver(limits, lease_ms)
         if group.keyed is not None and redelivery.is_left:

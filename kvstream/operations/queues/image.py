@@ -390,6 +390,7 @@ def _make_wait(
 def _put_keys(txn: Txn, stream: StreamMeta, group: GroupMeta, keys: Mapping[PackedID, Key]) -> None:
     """Give pending entries their keys; the runs tell which of them are held."""
     edit = Edit(get_or_create_keyed(txn, stream, group), txn.batch)
+    fair = group.policy is not None and group.policy.fair
     for eid, key in keys.items():
         if edit.entry(eid) is not None:
             continue
@@ -400,5 +401,7 @@ def _put_keys(txn: Txn, stream: StreamMeta, group: GroupMeta, keys: Mapping[Pack
             edit.hold(key, eid)
         else:
             edit.make_busy(key, eid)
+            if fair and pel.is_ready(run) and not run.deliveries:
+                edit.counts(key).turn = eid
     edit.apply()
     pel.make_ready(txn, group, dict.fromkeys(keys.values()))

@@ -6,13 +6,18 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import InvalidArgument, ManualClock, Store, StreamID
-from kvstream.engine import timer_thread
+from kvstream.engine import timer_thread, upkeep
 from kvstream.group import Group
-from kvstream.layout.keys import qualified
-from kvstream.operations import turns
-from kvstream.operations.queues import policy
+from kvstream.layout.keys import qualified, tree_prefix
+from kvstream.meta.txn import Txn
+from kvstream.operations import readgroup, turns
+from kvstream.operations.queues import image, info, policy
+from kvstream.operations.reads.limits import Budget
+from kvstream.storage.batch import Family
 from kvstream.types.options import RefPolicy
-from tests.opening import change_thresholds
+from kvstream.types.thresholds import Thresholds
+from tests.opening import Stores, change_thresholds
+from tests.patience import until
 
 NAME = qualified(0, b"s")
 Reopen = Callable[..., Store]
@@ -30,6 +35,13 @@ def add(store: Store, keys: str) -> list[StreamID]:
     """Add an entry for each letter, with no field for ``-``."""
     fields = [{"n": str(n)} if key == "-" else {"user": key} for n, key in enumerate(keys)]
     return store.stream("s").add_many(fields)
+
+
+def sort_all(store: Store) -> None:
+    """Sort as the background does, until nothing is left."""
+    names = list(store.engine.catalog.with_turns)
+    while names:
+        names = store.engine.run(turns.sort_streams, names)
 
 
 @pytest.fixture
@@ -138,8 +150,7 @@ def test_entries_of_before_the_rule_are_sorted_by_reads_and_in_the_background(
     store.stream("s").create_group("g", start="0")
     rules(store, order_by=b"user", fair=True, max_per_key=10_000)
     assert read(store, 1) == "a"
-    while store.engine.run(turns.sort_streams):
-        pass
+    sort_all(store)
     assert [read(store, 1) for _ in range(2)] == list("ab")
     info = store.stream("s").group("g").info()
     assert (info.lag, info.pending) == (0, 1301)
@@ -160,8 +171,7 @@ def test_very_many_entries_of_one_add_are_sorted_in_the_background(fair: Store) 
     assert read(fair) == ""  # the group is in memory
     add(fair, "a" * 100 + "b")
     assert fair.stream("s").group("g").info().pending == 20
-    while fair.engine.run(turns.sort_streams):
-        pass
+    sort_all(fair)
     assert fair.stream("s").group("g").info().pending == 101
     assert [read(fair, 1) for _ in range(2)] == ["a", "b"]
 
@@ -227,7 +237,54 @@ def test_a_copy_keeps_the_turns(fair: Store) -> None:
     add(fair, "aaa" + "b")
     assert read(fair, 1) == "a"
     fair.copy("s", "t")
+    one, other = (fair.engine.run(image.page, qualified(0, key))[0] for key in (b"s", b"t"))
+    assert one == other, "no second entry of a key became ready"
     group = fair.stream("t").group("g")
     found = [group.consumer("v").read(count=1)[0].fields[b"user"] for _ in range(3)]
     assert sorted(found) == [b"a", b"a", b"b"]
     assert fair.check() == []
+
+
+def test_one_read_makes_no_more_ready_than_it_may_look_at(fair: Store) -> None:
+    change_thresholds(fair.engine, ordered_entries=20)
+    for _ in range(5):
+        add(fair, "a" * 20)
+    budget = Budget(maxsize=1)
+    found = fair.engine.run(readgroup.read_new, NAME, b"g", b"w", budget=budget)
+    assert len(found) == 1
+    [figures] = fair.engine.run(info.queue_info, NAME).groups
+    assert (figures.ready, figures.held) == (19, 80)
+    assert read(fair) == "a" * 20
+
+
+def test_keys_expire_while_a_long_backlog_is_sorted(
+    open_store: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "SORT_S", 0.01)
+    store = open_store(thresholds=Thresholds(cycle_pause_s=0.001, sorted_entries=1))
+    store.stream("other").add({"f": "v"})
+    add(store, "a" * 20_000)
+    store.stream("s").create_group("g", start="0")
+    rules(store, order_by=b"user", fair=True)
+    until(lambda: group_of(store).info().pending > 0, "the first entries to be sorted")
+    store.expire("other", 1)
+    clock.advance(1000)
+    until(lambda: store.size() == 1, "the key to expire")
+    assert group_of(store).info().pending < 20_000
+
+
+def test_appends_go_on_beside_a_damaged_group(fair: Store) -> None:
+    fair.stream("s").create_group("other")
+
+    def replace(txn: Txn, value: bytes) -> bytes:
+        row = tree_prefix(txn.existing_stream(NAME).groups_tree) + b"other"
+        before = txn.batch.get(Family.TREES, row) or b""
+        txn.batch.put(Family.TREES, row, value)
+        return before
+
+    sound = fair.engine.run(replace, b"no group")
+    change_thresholds(fair.engine)  # which forgets what was in memory
+    add(fair, "a")
+    assert len(fair.stream("s")) == 1
+    assert read(fair) == "a"
+    fair.engine.run(replace, sound)
