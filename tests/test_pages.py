@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DESIGN = ROOT / "design.md"
-PAGES = (DESIGN, ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+README = ROOT / "README.md"
+PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 EXPLAINED = (
     *(DESIGN, ROOT / "docs" / "development.md"),
     *sorted((ROOT / "docs").glob("internals*.md")),
@@ -39,6 +40,17 @@ def broken_links(page: Path) -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_link_is_broken(page: Path) -> None:
     assert list(broken_links(page)) == []
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    found: set[Path] = set()
+    left = {README}
+    while left:
+        page = left.pop()
+        found.add(page)
+        links = re.findall(r"\]\(([^)#\s]+\.md)", page.read_text())
+        left |= {(page.parent / link).resolve() for link in links if "://" not in link} - found
+    assert {page.resolve() for page in PAGES} - found == set()
 
 
 @pytest.mark.parametrize("page", EXPLAINED, ids=lambda page: page.name)

@@ -161,8 +161,9 @@ def list_jobs(
 
     A job is scheduled (delayed), queued, running, retrying (it failed and is to be tried again),
     waiting (a workflow, or a job that depends on others; the error is what it waits for), done,
-    failed or cancelled. Its time is that of its end, or of its way into the queue. Scheduled jobs
-    come after all others, the next one first, then those that wait.
+    failed, cancelled, expired or skipped (it was not run). Its time is that of its end, or of its
+    way into the queue. Scheduled jobs come after all others, the next one first, then those that
+    wait.
 
     Ended jobs are found by status, task and tag, others in their queues. A page looks at 10,000
     entries at most. If there are more, stderr has the cursor for --after.

@@ -237,7 +237,8 @@ def _selected(found: Sequence[WorkerRecord], asked: _Wanted) -> set[str]:
         own = {worker.name for worker in here if name in (worker.name, worker.program)}
         if not own:
             known = [*(worker.name for worker in here), *(worker.program for worker in here)]
-            hint = nearest(name, known) or f": {plural(len(here), 'worker')} run"
+            runs = "runs" if len(here) == 1 else "run"
+            hint = nearest(name, known) or f": {plural(len(here), 'worker')} {runs}"
             raise RequestError(f"there is no worker {printable(name)}{hint}")
         wanted |= own
     return wanted

@@ -147,7 +147,7 @@ class JobHandle(Public, Generic[R]):
         return dict(records[-1].fields) if records else {}
 
     def _end(self) -> str | None:
-        """Return how the job has ended: "done", "failed" or "cancelled"; None if it has not."""
+        """Return how the job has ended, such as "done" or "failed"; None if it has not."""
         status = self._last_record().get(b"status", RETRY)
         if status == FAILED:
             if self._is_redriven():
@@ -159,9 +159,9 @@ class JobHandle(Public, Generic[R]):
         """Wait for the job, and return what its task returned.
 
         ``timeout`` is in seconds or a timedelta, None waits for ever. Raises TimeoutError,
-        JobFailed with error and traceback once the job is not tried again, JobCancelled, or
-        JobUnknown if its result is not kept any more. A server that is away may come back within
-        ``timeout``.
+        JobFailed with error and traceback once the job is not tried again, JobCancelled, JobExpired
+        or JobSkipped if it was not run, or JobUnknown if its result is not kept any more. A server
+        that is away may come back within ``timeout``.
         """
         wait_s = _wait_s(timeout)
         steps, found = self._wait_steps(wait_s), None

@@ -38,6 +38,7 @@ from kvstream.engine.waiters import Flag, Interrupt
 from kvstream.errors import InvalidArgument, KVStreamError, StoreClosed, show
 from kvstream.jobs import job_log
 from kvstream.jobs.application import Jobs
+from kvstream.jobs.flow.rules import queues_of_pools
 from kvstream.jobs.job import TASK, has_id
 from kvstream.jobs.renewal import Beats, Control, Renewal, beat_s, fill_streams
 from kvstream.jobs.starting import begin
@@ -386,7 +387,7 @@ class Supervisor:
             jobs.name,
             len(self._children),
             self._options.concurrency,
-            ", ".join(self._options.queues or jobs.queue_names()),
+            ", ".join(queues_of_pools(jobs.tasks.values(), self._options.queues)),
         )
         keeper = threading.Thread(
             target=self._renew, args=(renewal,), name="kvstream-jobs-renewal", daemon=True

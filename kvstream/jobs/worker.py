@@ -33,6 +33,7 @@ from kvstream.jobs.execution import (
     run_sync,
     was_cut_short,
 )
+from kvstream.jobs.flow.rules import queues_of_pools
 from kvstream.jobs.job import to_seconds
 from kvstream.jobs.job_log import log_lost, log_problem, logger_of
 from kvstream.jobs.starting import LINE_S
@@ -148,7 +149,7 @@ class Worker(Public):
         self.given_back = 0
         """Jobs that were not finished by the deadline."""
         self._queues = jobs.queues_to_work(queues)
-        self._queue_names = tuple(queues) or tuple(jobs.queue_names())
+        self._queue_names = queues_of_pools(jobs.tasks.values(), queues)
         self._state = "working"
         """Also ``"draining"`` and ``"stopping"``; see ``registry.WorkerRecord``."""
         self.has_left = False

@@ -12,6 +12,7 @@ import kvstream
 from kvstream import InvalidArgument, JobFailed, Jobs
 from kvstream.jobs import JobExpired, JobSkipped, Worker
 from kvstream.jobs.testing import Testing
+from tests.patience import until
 
 pytest_plugins = ["kvstream.jobs.pytest_plugin"]
 Start = Callable[[Jobs], Testing]
@@ -221,6 +222,7 @@ def test_a_job_that_is_not_run_ends_the_wait_of_others(testing_jobs: Start) -> N
 def test_workers_serve_the_pools_that_they_name(tmp_path: Path) -> None:
     with Jobs(tmp_path / "data", shared=False) as jobs:
         note, ran = noting(jobs)
+        listed: list[tuple[str, ...]] = []
 
         @jobs.task(pool="gpu")
         def train() -> None:
@@ -236,6 +238,8 @@ def test_workers_serve_the_pools_that_they_name(tmp_path: Path) -> None:
             thread.start()
             for handle in (note.enqueue("any"),) if not queues else (first, second):
                 handle.result(timeout=60)
+            until(lambda: bool(jobs.workers()))
+            listed.extend(worker.queues for worker in jobs.workers())
             stop.set()
             thread.join(60)
 
@@ -245,6 +249,7 @@ def test_workers_serve_the_pools_that_they_name(tmp_path: Path) -> None:
         assert (first.status, second.status) == ("queued", "queued")
         work("gpu")
         assert sorted(ran) == ["any", "draw", "gpu"]
+        assert listed == [("default",), ("gpu", "draw")]
         with pytest.raises(InvalidArgument, match="no task uses the queue"):
             Worker(jobs, queues=["cpu"])
         jobs.task(name="other", queue="gpu")(work)

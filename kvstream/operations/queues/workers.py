@@ -1,8 +1,8 @@
 """What the workers of jobs say of themselves, for metrics and INFO.
 
 Each worker keeps an entry in a stream of its application, ``jobs:workers``, and replaces it at each
-beat; ``kvstream.jobs.registry`` writes and lists them. The figures are those of the last beats, so
-they are at most ten seconds old, and cost nothing between two questions.
+beat; ``kvstream.jobs.workers.registry`` writes and lists them. The figures are those of the last
+beats, so they are at most ten seconds old, and cost nothing between two questions.
 """
 
 from __future__ import annotations
