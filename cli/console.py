@@ -34,8 +34,17 @@ _MISSING = "the console needs starlette, jinja2 and uvicorn: pip install 'kvstre
 )
 @click.option("--open", "opens", is_flag=True, help="Open the browser.")
 @click.option("--read-only", is_flag=True, help="Refuse every action that changes something.")
+@click.option(
+    "--redact",
+    multiple=True,
+    metavar="NAME",
+    help="Hide the values of fields, arguments and members of JSON with this name; a pattern such "
+    "as card* may be given, and the option repeated.",
+)
 @click.pass_obj
-def console(session: Session, /, host: str, port: int, opens: bool, read_only: bool) -> None:
+def console(
+    session: Session, /, host: str, port: int, opens: bool, read_only: bool, redact: tuple[str, ...]
+) -> None:
     """Show what failed, the queues, jobs, streams and groups of a store in the browser.
 
     It listens on 127.0.0.1 and prints a URL with a token, which logs one browser in; then it prints
@@ -60,7 +69,7 @@ def console(session: Session, /, host: str, port: int, opens: bool, read_only: b
         host=host,
         port=port,
         read_only=read_only,
-        options=options,
+        options={**options, "redact": redact},
         announce=_announce,
         opens=opens,
     )

@@ -19,6 +19,7 @@ from kvstream.console.events import Hub
 from kvstream.console.guard import Guard
 from kvstream.console.listing import Listings
 from kvstream.console.places import ReadOnlyDirectory, place_of
+from kvstream.console.redaction import Redaction
 from kvstream.console.rendering import FOLDER, templates
 from kvstream.console.routes import ROUTES
 from kvstream.console.view import View
@@ -84,12 +85,15 @@ class Console:
         read_only: bool = False,
         hosts: Collection[str] = (),
         root_path: str = "",
+        redact: Collection[str] = (),
+        hide_values: bool = False,
         **options: Any,
     ) -> None:
         """See ``app``."""
         self.auth = auth
         self.place = place_of(place, read_only=read_only, **options)
         self.read_only = read_only or isinstance(self.place, ReadOnlyDirectory)
+        self.redaction = Redaction(redact, hide_values)
         self._threads: CapacityLimiter | None = None
         self.listings = Listings()
         self.applications = Applications(place.name if isinstance(place, Jobs) else None)
@@ -206,6 +210,8 @@ def app(
     read_only: bool = False,
     hosts: Collection[str] = (),
     root_path: str = "",
+    redact: Collection[str] = (),
+    hide_values: bool = False,
     **options: Any,
 ) -> Console:
     """Return a console as an ASGI app, to be served or mounted under any path.
@@ -215,10 +221,23 @@ def app(
     or None to refuse it; it may be async. ``read_only`` refuses every action, and opens a
     directory read-only. ``hosts``: the values of the header Host that are served, by default all
     that reach the program. ``root_path``: where it is mounted, for a framework that does not say so
-    (Litestar, or a function of one's own). ::
+    (Litestar, or a function of one's own).
+
+    ``redact``: patterns of names, such as "password" and "card*"; the values of fields, arguments
+    and members of JSON with such a name are hidden from everybody. ``hide_values`` hides all
+    values, arguments and results from viewers. Errors and logs are shown. ::
 
         app.mount("/ops", kvstream.console.app("data", auth=user_of))
     """
     if not callable(auth):
         raise InvalidArgument("auth is a function of the request, which returns a User or None")
-    return Console(place, auth, read_only=read_only, hosts=hosts, root_path=root_path, **options)
+    return Console(
+        place,
+        auth,
+        read_only=read_only,
+        hosts=hosts,
+        root_path=root_path,
+        redact=redact,
+        hide_values=hide_values,
+        **options,
+    )

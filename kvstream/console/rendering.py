@@ -44,10 +44,14 @@ def _plain(value: Any) -> str:
         return repr(value)[:_DATA]
 
 
-def _arguments(job: Any) -> str:
-    """Return the arguments of a job as a call has them."""
-    named = [f"{name}={_plain(value)}" for name, value in (job.kwargs or {}).items()]
-    return ", ".join([*map(_plain, job.args or ()), *named])[:_DATA]
+def _arguments(job: Any, view: Any) -> str:
+    """Return the arguments of a job as a call has them, and as the user may see them."""
+    kwargs = {name: view.data({name: value}) for name, value in (job.kwargs or {}).items()}
+    named = [
+        f"{name}={_plain(seen[name] if isinstance(seen, dict) else seen)}"
+        for name, seen in kwargs.items()
+    ]
+    return ", ".join([*(_plain(view.data(each)) for each in job.args or ()), *named])[:_DATA]
 
 
 def _count(value: int | None) -> str | Markup:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kvstream.console.applications import Applications
     from kvstream.console.listing import Listing, Listings
     from kvstream.console.places import AnyPlace
+    from kvstream.console.redaction import Redaction
     from kvstream.store import Store
 
 ROWS = 50
@@ -34,6 +35,7 @@ class AnyConsole(Protocol):
     listings: Listings
     place: AnyPlace
     read_only: bool
+    redaction: Redaction
     templates: Environment
 
 
@@ -130,6 +132,20 @@ class View:
     def word(name: bytes) -> str:
         """Return a name as a word of a command line."""
         return shlex.quote(printable(name))
+
+    # --- values -----------------------------------------------------------------------------------
+
+    def value(self, name: bytes, value: bytes) -> bytes:
+        """Return a value of a field as this user may see it."""
+        if self.console.redaction.hides_all(self.user):
+            return b"(hidden)"
+        return self.console.redaction.value(name, value)
+
+    def data(self, value: Any) -> Any:
+        """Return plain data, such as a result, as this user may see it."""
+        if self.console.redaction.hides_all(self.user):
+            return "(hidden)"
+        return self.console.redaction.plain(value)
 
     # --- the reply ------------------------------------------------------------------------------
 

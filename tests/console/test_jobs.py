@@ -162,3 +162,17 @@ def test_ids_may_have_any_characters(browser: Browser, worked: Jobs) -> None:
     (link,) = {each for each in page.links if "/jobs/a~2Fb~3Fc" in each}
     assert flow.id in browser.page(link).text
     flow.cancel()
+
+
+def test_arguments_and_results_may_be_hidden(worked: Jobs) -> None:
+    admin = Browser(app(worked, auth=lambda _: User("ann", "admin"), redact=["card"]))
+    viewer = Browser(app(worked, auth=lambda _: User("ann"), hide_values=True))
+    (one, *_) = worked.find(status="done", task="add").jobs
+    assert '{"sum":' in admin.page(f"/jobs/{one.id}").text
+    assert '{"sum":' not in viewer.page(f"/jobs/{one.id}").text
+    failed = worked.tasks["charge"].enqueue(card="4111")
+    for path in ("/jobs?status=queued&task=charge", f"/jobs/{failed.id}"):
+        for browser in (admin, viewer):
+            assert "4111" not in browser.page(path).text
+            assert "(hidden)" in browser.page(path).text
+    assert "4111" not in admin.page("/streams/jobs:bank/entries").text
