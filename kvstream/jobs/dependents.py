@@ -99,7 +99,7 @@ class Dependencies:
         """
         open_ids, failed = [], False
         for each in self.ids:
-            status = _outcome_of(self._jobs, each)
+            status = outcome_of(self._jobs, each)
             if status == DONE or (status is not None and self._if_failed == RUN):
                 continue
             failed = failed or (status is not None and self._if_failed == FAIL)
@@ -150,7 +150,7 @@ def _id_of(job: Any) -> str:
     return found
 
 
-def _outcome_of(jobs: AnyJobs, job_id: str) -> str | None:
+def outcome_of(jobs: AnyJobs, job_id: str) -> str | None:
     """Return how a job has ended; None if it has not."""
     last = jobs.store.stream(jobs.result_key(job_id)).revrange(count=1)
     status = last[0].fields.get(b"status", b"").decode() if last else ""

@@ -31,11 +31,11 @@ from kvstream.errors import (
     RequestError,
     ServerUnavailable,
     describe,
-    part_done,
 )
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.dependents import (
     cancel_waiting,
+    outcome_of,
     tell_of_end,
     text_of,
     waits_for,
@@ -471,18 +471,8 @@ class JobHandle(Public, Generic[R]):
         if self.where is None and log.commit(lambda: cancel_waiting(self._jobs, self.id)):
             return True
         delayed = self._find_delayed()
-        if delayed is not None:
-            stream, ticket = delayed
-            (message,) = stream.delayed(ticket, 1) or (None,)
-            self._refuse_workflow({} if message is None else message.fields)
-            if stream.cancel(ticket):
-                with part_done(f"the job {self.id} is cancelled"):
-                    self._jobs.record(self.id, CANCELLED, self._ttl)
-                    log.commit(lambda: tell_of_end(self._jobs, self.id, CANCELLED.decode()))
-                    if message is not None:
-                        self._note_cancelled(message.fields)
-                        self._tell_parent(message.fields)
-                return True
+        if delayed is not None and log.commit(lambda: self._cancel_delayed(*delayed)):
+            return True
         for _ in range(_TRIES):
             place = self._find_message()
             if place is None or self._end() is not None:
@@ -493,18 +483,31 @@ class JobHandle(Public, Generic[R]):
                     entry = stream.get(entry_id)
                     if entry is None:
                         return False
-                    self._refuse_workflow(entry.fields)
-                    tell_of_end(self._jobs, self.id, CANCELLED.decode())
-                    self._tell_parent(entry.fields)
+                    self._end_cancelled(entry.fields)
                     group = self._jobs.group.encode()  # no worker may have made it yet
                     self._jobs.store.run(acknowledge, stream.key, group, [entry_id])
                     stream.delete(entry_id)
-                    self._jobs.record(self.id, CANCELLED, self._ttl)
-                    self._note_cancelled(entry.fields)
                 return True
             except Conflict:
                 continue
         raise InvalidArgument(f"the job {self.id} changes all the time")
+
+    def _cancel_delayed(self, stream: Stream, ticket: Ticket) -> bool:
+        """Cancel the job, in the open transaction; return False if it is not delayed any more."""
+        found = [each for each in stream.delayed(ticket, 1) if each.ticket == ticket]
+        if not found or outcome_of(self._jobs, self.id) is not None:
+            return False
+        self._end_cancelled(found[0].fields)
+        stream.cancel(ticket)
+        return True
+
+    def _end_cancelled(self, fields: Mapping[bytes, bytes]) -> None:
+        """Write the end of the job, whose message has ``fields``, in the open transaction."""
+        self._refuse_workflow(fields)
+        tell_of_end(self._jobs, self.id, CANCELLED.decode())
+        self._tell_parent(fields)
+        self._jobs.record(self.id, CANCELLED, self._ttl)
+        self._note_cancelled(fields)
 
     def _refuse_workflow(self, fields: Mapping[bytes, bytes]) -> None:
         """Raise for a wake, without which its workflow would wait for ever."""

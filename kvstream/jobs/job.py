@@ -254,7 +254,7 @@ class Job(Public):
     run: Any = None
     """The run of a workflow."""
     result_packed: bytes = b""
-    """The result of a child, for its parent."""
+    """The result of a child, for its parent, or of a workflow."""
     settled: bool = False
     """It is done, given back or given up; or another worker has it."""
 

@@ -40,6 +40,8 @@ BEATS, SILENT_BEATS = 10, 3
 BEAT_S_MIN = 0.02
 LATE_S_MIN = 1.0
 """A child that is silent for less is never killed: the machine may be busy."""
+NOTE_S_MIN = 5.0
+"""A child that is silent for less is not shown as silent, for the same reason."""
 _READ_MAX = 1 << 16
 _log = logger_of(__name__)
 
@@ -116,6 +118,8 @@ class Beats:
         end.setblocking(False)
         self._socket = end
         self._heard = b""
+        self.note_due = 0.0
+        """When the next beat is written to the registry in place of the child, if it is silent."""
         self._last = monotonic()
         self._lock = threading.Lock()
         """Two threads use the socket: one closes it."""
@@ -150,8 +154,6 @@ class Renewal:
         self._jobs = jobs
         self._queues = jobs.queues_to_work(queues)
         self.every_s = beat_s(jobs)
-        self._note_due = 0.0
-        """When the next beat is written in place of a silent child."""
 
     def renew(self, beats: Beats, kill: Callable[[], None]) -> None:
         """Renew the leases of a child that is silent; ``kill`` it if one of its jobs is late."""
@@ -159,8 +161,8 @@ class Renewal:
         if silent_s < SILENT_BEATS * self.every_s:
             return
         try:
-            if monotonic() >= self._note_due:
-                self._note_due = monotonic() + BEAT_S
+            if silent_s >= NOTE_S_MIN and monotonic() >= beats.note_due:
+                beats.note_due = monotonic() + BEAT_S
                 registry.note_silent(self._jobs, beats.consumer.decode())
             held = self._list_held(beats.consumer)
             for queue in {message.queue for message in held}:

@@ -356,11 +356,10 @@ class Task(Public, Generic[P, R_co]):
             names.append(self._unique_name(None, args, kwargs, jobs[-1]))
         priority = priority or self.default_priority
         options: dict[str, Any] = {"delay": delay, "at": at, "ttl": ttl}
-        expires_ms = self._expires_ms({}, options)
+        given = {name: value for name, value in options.items() if value is not None}
         for at_job, job in enumerate(jobs):
-            given = {name: value for name, value in options.items() if value is not None}
             names[at_job], of_flow = put_options(self.flow, given, self.name, key, names[at_job])
-            job.expires_ms = expires_ms
+            job.expires_ms = self._expires_ms({}, of_flow)
         return self._put_many(jobs, names, priority=priority, **(of_flow if jobs else options))
 
     def _put_many(
@@ -422,9 +421,11 @@ class Task(Public, Generic[P, R_co]):
         """Return a digest of packed arguments."""
         return digest(self.signature.without_defaults(unpack(packed, self.jobs.format)))
 
-    def new_packed_job(self, packed: bytes, key: str | None) -> Job:
+    def new_packed_job(self, packed: bytes, options: Mapping[str, Any]) -> Job:
         """Return the job of a call whose arguments are packed, before it is enqueued."""
-        return self._new_job(packed, key, None)
+        job = self._new_job(packed, options.get("key"), None, options.get("tags"))
+        job.expires_ms = self._expires_ms(options, options)
+        return job
 
     def check_child(self, options: Mapping[str, Any]) -> None:
         """Raise InvalidArgument for options that ``put_child`` would refuse."""

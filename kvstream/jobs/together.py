@@ -4,6 +4,9 @@ A commit costs more than what most wakes write. So a worker begins the workflows
 in one commit, and ends those that have returned meanwhile in another. If one of them cannot, since
 its lease is lost or it was cancelled, nothing is done, and each is begun or ended by itself. This
 holds in the process that owns the store: elsewhere workflows that share a parent would conflict.
+
+Code of the user, that of the types of arguments and results, runs before these commits: a commit
+has the lock of the store.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ def begin_together(jobs: AnyJobs, taken: Sequence[Job]) -> None:
         return
     try:
         with suppress(Exception):
+            for job in workflows:
+                job.task.read(job)
             with jobs.store.brief_transaction():
                 for job in workflows:
                     job.task.prepare(job)
@@ -38,6 +43,8 @@ def end_together(jobs: AnyJobs, returned: Sequence[Job]) -> None:
     marks = [(job.run, job.run.mark()) for job in workflows]
     try:
         with suppress(Exception):
+            for job in workflows:
+                job.task.pack_result(job)
             with jobs.store.brief_transaction():
                 for job in workflows:
                     job.task.end(job)

@@ -25,6 +25,7 @@ def program(
     place = places.of(request.param)
     is_shared = request.param == "directory"
     target = "tests.jobs.program:jobs"
+    monkeypatch.setenv("KVSTREAM_TEST_LEASE", "30")  # no job that runs, or kills, comes again
     made = Program(target, place, is_shared, tmp_path / "said", monkeypatch)
     yield made
     made.close()

@@ -8,6 +8,8 @@ from kvstream import Jobs, current_job
 
 jobs = Jobs(os.environ["KVSTREAM_TEST_PLACE"], shared=os.environ.get("KVSTREAM_TEST_SHARED") == "1")
 FILE = os.environ.get("KVSTREAM_TEST_FILE", "")
+LEASE_S = float(os.environ.get("KVSTREAM_TEST_LEASE", "1"))
+"""The lease of all jobs: the shortest timeout."""
 
 
 def said(text: str) -> None:
@@ -22,7 +24,7 @@ def pid() -> int:
     return os.getpid()
 
 
-@jobs.task(retries=10_000, backoff=0, timeout=1)
+@jobs.task(retries=10_000, backoff=0, timeout=LEASE_S)
 def at_least_once(number: int) -> int:
     """Make an effect outside the store."""
     said(str(number))
@@ -30,14 +32,14 @@ def at_least_once(number: int) -> int:
     return number
 
 
-@jobs.task(retries=10_000, backoff=0, timeout=1)
+@jobs.task(retries=10_000, backoff=0, timeout=LEASE_S)
 async def at_least_once_async(number: int) -> int:
     said(str(number))
     await asyncio.sleep(number % 5 / 500)
     return number
 
 
-@jobs.task(retries=10_000, backoff=0, timeout=1)
+@jobs.task(retries=10_000, backoff=0, timeout=LEASE_S)
 def exactly_once(number: int) -> int:
     """Make an effect inside the store."""
     time.sleep(number % 5 / 500)

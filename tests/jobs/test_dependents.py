@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from kvstream.jobs import current_job
 from kvstream.jobs.stored import StoredJobs
 from kvstream.jobs.testing import Testing
 from tests.jobs.conftest import Working
-from tests.jobs.test_workflow_replays import LEASE_S, Mortal
+from tests.jobs.test_workflow_replays import LEASE_S, Killed, Mortal
 from tests.patience import PATIENCE_S, until
 
 Start = Callable[..., Working]
@@ -167,6 +168,33 @@ def test_wrong_dependencies_are_refused(testing: Testing) -> None:
         app.flow.with_options(depends_on=done, delay=1).enqueue(1)
     with pytest.raises(JobUnknown, match="depends_on has the job"):
         app.note.with_options(depends_on=jobs.handle(done.id[:-1] + "x")).enqueue(1)
+
+
+def test_a_canceller_that_dies_at_any_commit_leaves_nobody_waiting(testing: Testing) -> None:
+    jobs = testing.jobs
+    assert isinstance(jobs, Jobs)
+    app, mortal = App(jobs), Mortal(testing)
+
+    @jobs.task
+    def part() -> None: ...
+
+    @jobs.workflow
+    def whole() -> None:
+        part.with_options(delay=3600).start().result()
+
+    for commits in range(14):
+        parent = whole.enqueue()
+        (child,) = jobs.find(status="scheduled").jobs
+        after = app.note.with_options(depends_on=child.id, if_failed="run").enqueue(commits)
+        mortal.left = commits
+        with testing.held(), suppress(Killed):
+            jobs.handle(child.id).cancel()
+        mortal.left = None
+        jobs.handle(child.id).cancel()
+        testing.run()
+        assert (parent.status, after.status) == ("failed", "done")
+        assert jobs.handle(child.id).status == "cancelled"
+    assert jobs.count(status="cancelled").total == 14
 
 
 def test_a_worker_that_dies_at_any_commit_loses_no_start(testing: Testing) -> None:

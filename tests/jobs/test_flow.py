@@ -216,6 +216,35 @@ def test_a_job_that_is_not_run_ends_the_wait_of_others(testing_jobs: Start) -> N
     assert note.with_options(depends_on=first, if_failed="run").enqueue(4).status == "done"
 
 
+def test_many_that_are_debounced_expire_after_their_wait(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    note, ran = noting(jobs, debounce=60, expires=30)
+    testing = testing_jobs(jobs)
+    note.enqueue_many([(1,), (2,)])
+    testing.turn(60)
+    assert ran == [2]
+
+
+def test_a_child_has_tags_and_expires_and_is_not_debounced(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    found: list[Any] = []
+
+    @jobs.task(tags=["part"])
+    def part() -> None:
+        job = kvstream.current_job()
+        found.append((job.tags, job.expires_ms - job.enqueued_ms))
+
+    @jobs.workflow
+    def whole(options: dict[str, Any]) -> None:
+        part.with_options(**options).start().result()
+
+    testing_jobs(jobs)
+    whole.enqueue({"tags": ["one"], "expires": 5}).result()
+    assert found == [(("part", "one"), 5000)]
+    with pytest.raises(JobFailed, match="a child has no debounce"):
+        whole.enqueue({"debounce": 5}).result()
+
+
 # --- pools --------------------------------------------------------------------------------------
 
 
@@ -262,6 +291,8 @@ def test_workers_serve_the_pools_that_they_name(tmp_path: Path) -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "max_wait alone": ({"max_wait": 5}, "max_wait goes with debounce"),
     "both": ({"debounce": 5, "throttle": (1, 2)}, "debounced or throttled, not both"),
+    "over_limit alone": ({"over_limit": "skip"}, "over_limit goes with throttle"),
+    "no wait": ({"debounce": 0}, "debounce must be above 0"),
     "no time": ({"throttle": (1, 0)}, "both above 0"),
     "another word": ({"throttle": (1, 5), "over_limit": "drop"}, "over_limit cannot be 'drop'"),
     "a negative time": ({"expires": -1}, "expires is negative"),
@@ -269,6 +300,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a pool": ({"pool": 5}, "pool is the name of a queue, not 5"),
     "a limit of keys": ({"max_per_key": -1}, "max_per_key must not be negative"),
 }
+
+
+def test_a_limit_of_0_is_stored_as_none() -> None:
+    assert noting(Jobs("nowhere"), max_in_flight=0)[0].limits == {"max_in_flight": 0}
 
 
 @pytest.mark.parametrize("which", WRONG)

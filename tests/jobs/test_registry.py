@@ -4,12 +4,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kvstream import Jobs
 from kvstream.jobs import Worker, WorkerRecord
+from kvstream.jobs.renewal import Beats, Renewal
 from kvstream.jobs.workers import registration, registry
 from kvstream.operations.queues import workers
 from tests.jobs.conftest import Working
@@ -156,6 +157,29 @@ def test_a_worker_whose_beats_stay_away_is_lost(
     assert jobs.workers() == []
     registry.remove(jobs, jobs.consumer)
     assert not jobs.store.exists("jobs:workers")
+
+
+class Silent:
+    """The beats of a child that has sent none for a while."""
+
+    def __init__(self, name: str, silent_s: float) -> None:
+        self.consumer, self.note_due, self._silent_s = name.encode(), 0.0, silent_s
+
+    def silent_s(self) -> float:
+        return self._silent_s
+
+
+def test_each_worker_that_is_silent_for_long_is_shown_as_silent(jobs: Jobs) -> None:
+    jobs.task(name="short", timeout=1)(lambda: None)
+    facts = registration.facts_of(jobs, {}, 8, "program", "")
+    for name in "abc":
+        registry.write(jobs, {**facts, "name": name}, registry.Work("working", 0, 0, 0, ()))
+    renewal, beats = Renewal(jobs, ()), [Silent("a", 10.0), Silent("b", 10.0), Silent("c", 1.0)]
+    for each in (*beats, *beats):
+        renewal.renew(cast("Beats", each), lambda: None)
+    states = {worker.name: worker.state for worker in jobs.workers()}
+    assert states == {"a": "silent", "b": "silent", "c": "working"}
+    assert len(registry.records_of(jobs)) == 3
 
 
 def test_entries_of_other_programs_are_no_workers(jobs: Jobs, wait_task: Any) -> None:

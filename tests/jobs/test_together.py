@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -62,6 +63,63 @@ def test_several_workflows_take_two_transactions(testing: Testing) -> None:
     finish(testing.jobs, run_all(testing, found))
     assert counted == [2]
     assert [handle.result() for handle in handles] == [*range(5)]
+
+
+def test_no_code_of_the_user_runs_within_their_commits(testing: Testing) -> None:
+    jobs = testing.jobs
+    assert isinstance(jobs, Jobs)
+    within: list[bool] = []
+
+    @dataclass
+    class Order:
+        n: int
+
+        def __post_init__(self) -> None:
+            within.append(jobs.store.has_transaction())
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "n":
+                within.append(jobs.store.has_transaction())
+            return super().__getattribute__(name)
+
+    @jobs.workflow
+    def flow(order: Order) -> Order:
+        return order
+
+    with testing.held():
+        handles = [flow.enqueue(Order(n)) for n in range(2)]
+        found = [job_of(jobs, message) for message in jobs.queues()[0].get(2)]
+    within.clear()
+    counted = transactions_of(jobs)
+    finish(jobs, run_all(testing, found))
+    assert counted == [2]
+    assert within
+    assert not any(within)
+    assert [handle.result() for handle in handles] == [Order(0), Order(1)]
+
+
+def test_a_worker_cancels_the_children_of_workflows_whose_canceller_has_died(
+    testing: Testing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = testing.jobs
+    assert isinstance(jobs, Jobs)
+    part = jobs.task(name="part", queue="parts")(lambda: None)
+
+    @jobs.workflow
+    def flow() -> None:
+        part.start().result()
+
+    def take() -> list[Any]:
+        return [job_of(jobs, message) for message in jobs.queue_of(flow).get(2)]
+
+    with testing.held():
+        handles = [flow.enqueue() for _ in range(2)]
+        assert run_all(testing, take()) == []
+        with monkeypatch.context() as dead:
+            dead.setattr("kvstream.jobs.workflows.handle.cancel_children", lambda *_: None)
+            assert all(handle.cancel() for handle in handles)
+        assert run_all(testing, take()) == []
+        assert jobs.count(task="part").by_status == {"cancelled": 2}
 
 
 def test_one_that_has_lost_its_lease_or_is_cancelled_holds_up_no_other(testing: Testing) -> None:

@@ -396,6 +396,40 @@ def test_a_long_history_that_is_kept_in_memory_is_read_on_by_each_wake(
         testing.turn(1)
 
 
+def listens(jobs: Jobs) -> Any:
+    """Make a workflow with a long history that waits for signals."""
+
+    @jobs.workflow
+    def listen(number: int) -> list[Any]:
+        seen = {str(uuid4()) for _ in range(LONG)}
+        assert len(seen) == LONG
+        return [wait_for("go") for _ in range(number)]
+
+    return listen
+
+
+def test_a_long_history_whose_end_the_store_has_lost_is_read_anew(
+    jobs: Jobs, testing: Testing
+) -> None:
+    handle = listens(jobs).enqueue(3)
+    history = jobs.store.stream(f"jobs:history:{handle.id}")
+    for n in range(2):
+        handle.send("go", n)
+    history.delete(*[entry.id for entry in history.revrange(count=3)])  # from the signal on
+    for n in range(1, 3):
+        handle.send("go", n)
+    assert handle.result() == [0, 1, 2]
+    assert [step.result for step in handle.steps()] == [0, 1, 2]
+
+
+def test_a_long_history_is_forgotten_with_its_store(jobs: Jobs) -> None:
+    listen = listens(jobs)
+    for _ in range(2):  # the IDs and times of the second are those of the first
+        with jobs.test():
+            listen.with_options(id="long").enqueue(2).send("go", 0)
+            assert len(jobs.store.stream("jobs:history:long")) > LONG
+
+
 def test_a_cancelled_parent_finds_its_children_by_their_places(
     jobs: Jobs, testing: Testing
 ) -> None:

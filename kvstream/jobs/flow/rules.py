@@ -65,8 +65,10 @@ def check_options(options: Mapping[str, Any]) -> None:
         count, ms = rate_of(options["throttle"])
         if not count or not ms:
             raise InvalidArgument("throttle is a count and seconds, both above 0: (10, 60)")
-    if "over_limit" in options:
+    if options.get("over_limit") is not None:
         one_of(options["over_limit"], ("delay", "skip"), "over_limit")
+        if options.get("throttle") is None:
+            raise InvalidArgument("over_limit goes with throttle")
     for name in ("expires", "max_wait"):
         if options.get(name) is not None:
             to_seconds(options[name], name)
@@ -79,7 +81,7 @@ class Flow:
         unknown = rules.keys() - FlowRules.__annotations__.keys()
         if unknown:
             raise TypeError(f"a task has no option {show(min(unknown))}")
-        given = {name: value for name, value in rules.items() if value not in (None, False)}
+        given = {name: value for name, value in rules.items() if value is not None}
         self.pool = given.get("pool")
         """The queue that only workers of this pool serve; None: any worker does."""
         if self.pool is not None and not (isinstance(self.pool, str) and self.pool):

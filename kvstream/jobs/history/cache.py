@@ -8,6 +8,7 @@ that wait cost no memory. A copy goes to the run, which adds its own events befo
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from kvstream.jobs.history.events import History
 from kvstream.jobs.history.log import WorkflowLog
@@ -22,6 +23,8 @@ class Histories:
     """The long histories of a workflow's function. Any thread may read."""
 
     def __init__(self) -> None:
+        self._store: Any = None
+        """The store that they are of."""
         self._kept: dict[str, History] = {}
         self._count = 0
         self._lock = threading.Lock()
@@ -33,15 +36,23 @@ class Histories:
             self._count -= 0 if kept is None else kept.count
         return kept
 
+    def _read(self, log: WorkflowLog) -> History:
+        """Read the whole history, or what has come since it was kept."""
+        with self._lock:
+            if log.store is not self._store:  # the Jobs has opened another one
+                self._kept, self._count, self._store = {}, 0, log.store
+        kept = self.take(log.id)
+        if kept is not None:
+            entries = log.entries(kept.read_to.previous())
+            last = next(entries, None)
+            if last is not None and last.id == kept.read_to:
+                return kept.read(entries)
+            # The ID was used again, or the store has lost its last writes.
+        return log.history()
+
     def read(self, log: WorkflowLog) -> History:
         """Return the history of a workflow, for one run."""
-        kept = self.take(log.id)
-        if kept is not None and kept.begun is not None:
-            first = log.stream.range(count=1)
-            if not first or first[0].id != kept.begun.id:  # the ID was used again
-                kept = None
-        found = kept or History()
-        found.read(log.entries(found.read_to))
+        found = self._read(log)
         if found.count < LONG or found.end is not None:
             return found
         with self._lock:

@@ -28,7 +28,7 @@ LARGE_RESULT = 1_000_000
 """Bytes of a result above which a server may refuse it (stream-entry-max-bytes)."""
 NO_CHILD_OPTIONS = (
     *("unique", "window", "on_conflict", "ttl", "id"),
-    *("depends_on", "if_failed"),
+    *("depends_on", "if_failed", "debounce", "max_wait", "throttle", "over_limit"),
 )
 running: ContextVar[Any] = ContextVar("kvstream-workflow")
 """The run of the workflow whose function this thread or asyncio task executes."""

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from kvstream.errors import NoSuchKey
 from kvstream.jobs.job import AnyJobs
 from kvstream.jobs.listing.filters import (
-    CANCELLED,
-    DONE,
     ENDED,
     FAILED,
     IN_QUEUE,
@@ -66,7 +64,7 @@ def _from_index(jobs: AnyJobs, status: str, wanted: JobFilter) -> int | None:
     """Return the number of jobs of one status; None if lengths and figures do not tell."""
     if wanted.has_details:
         return None
-    if status in (DONE, CANCELLED) or (status == FAILED and wanted.task is None):
+    if status in ENDED and (status != FAILED or wanted.task is None):
         keys = [jobs.ended.key(*each) for each in jobs.ended.streams([status], wanted.task)]
         streams = [jobs.store.stream(key) for key in keys]
         streams += dead_streams(jobs) if status == FAILED else []

@@ -88,8 +88,7 @@ class EndedJobs:
         self._named: set[str] = set()
         """Streams that have their names and rules in the open store."""
         self._new: dict[str, Fields] = {}
-        """Streams that have entries and neither, with their names."""
-
+        """Streams that have entries, and as yet neither name nor rules, with their names."""
         self._keys: dict[tuple[str, str], bytes] = {}
         """The keys of outcomes and tasks that had an end in this store."""
         self._queues: set[Queue] = set()

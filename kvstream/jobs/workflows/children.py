@@ -30,7 +30,7 @@ class Children(Replay):
         if call is not None:
             return Child(self, task, call.child, is_plain=is_plain)
         try:
-            job: Job = task.new_packed_job(packed, options.get("key"))
+            job: Job = task.new_packed_job(packed, options)
         except Exception:  # a middleware has refused it
             self.seq -= 1
             raise

@@ -50,7 +50,7 @@ from kvstream.jobs.history.log import (
     WorkflowLog,
 )
 from kvstream.jobs.job import TASK, AnyJobs, Job, Refused, RunEnded, to_seconds
-from kvstream.jobs.job_log import Failure, logger_of
+from kvstream.jobs.job_log import Failure
 from kvstream.jobs.task import Options, Task, TaskWithOptions
 from kvstream.jobs.workflows.handle import WorkflowHandle, cancel_children
 from kvstream.jobs.workflows.run import Run, end_workflow
@@ -58,8 +58,6 @@ from kvstream.queue import finish
 
 if TYPE_CHECKING:
     from kvstream.stream import Stream
-
-    pass
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,7 +72,6 @@ ELSEWHERE_S = 5.0
 """Pause before another worker may take a workflow whose version this one does not know."""
 _ID_MAX = 1000
 """Characters of an ID."""
-_log = logger_of(__name__)
 
 
 class WorkflowOptions(Options, total=False):
@@ -99,8 +96,8 @@ class Workflow(Task[P, R_co]):
     is_workflow = True
     _internal = frozenset(
         {
-            *("create", "end_failed", "forget", "limit_s", "prepare", "stream_of"),
-            "version",
+            *("create", "end_failed", "forget", "limit_s", "pack_result", "prepare", "read"),
+            *("stream_of", "version"),
         }
     )
     _known_options, _noun = (
@@ -288,10 +285,20 @@ class Workflow(Task[P, R_co]):
         why = self._unknown(job, past)
         return Begin(past, why, log.commit(lambda: self._begin(log, job, past, why)))
 
-    def prepare(self, job: Job) -> None:
-        """Do the reads and writes of ``load`` before it, in the open transaction."""
+    def read(self, job: Job) -> None:
+        """Do the reads of ``load`` before it, unless the workflow has ended."""
         if job.generation not in (None, NUDGE):
-            self._prepared[job] = self._prepare(job, WorkflowLog(self.jobs, job.id))
+            past = self._histories.read(WorkflowLog(self.jobs, job.id))
+            if past.end is None:  # else it may have many children to cancel
+                self._prepared[job] = Begin(past, self._unknown(job, past), None)
+
+    def prepare(self, job: Job) -> None:
+        """Do the writes of ``load`` before it, in the open transaction, if ``read`` has."""
+        begin = self._prepared.get(job)
+        if begin is not None:
+            log = WorkflowLog(self.jobs, job.id)
+            state = self._begin(log, job, begin.past, begin.why)
+            self._prepared[job] = begin._replace(state=state)
 
     def forget(self, job: Job) -> None:
         """Forget what was prepared: its transaction was undone."""
@@ -399,10 +406,15 @@ class Workflow(Task[P, R_co]):
 
     def end(self, job: Job) -> None:
         """End a workflow that has returned; LeaseLost if another worker, or nobody, has it."""
-        form = self.jobs.format
-        packed = check_result(pack(self.signature.dump_result(job.result), form))
-        outcome: Fields = {"result": packed, "format": form}
-        self._finish(job, DONE, outcome, packed)
+        if not job.result_packed:
+            self.pack_result(job)
+        outcome: Fields = {"result": job.result_packed, "format": self.jobs.format}
+        self._finish(job, DONE, outcome, job.result_packed)
+
+    def pack_result(self, job: Job) -> None:
+        """Pack the result of a workflow, before the commit of its end."""
+        plain = self.signature.dump_result(job.result)
+        job.result_packed = check_result(pack(plain, self.jobs.format))
 
     def end_failed(self, job: Job, failure: Failure, recorded: bool = True) -> None:
         """End a workflow that has failed, or that could not be begun."""
