@@ -24,6 +24,7 @@ STORES = {
     **dict.fromkeys(("shared owner", "shared client", "aio shared client"), "shared"),
 }
 """Places of one store."""
+ALIKE = ("aio directory", "aio server")
 
 
 def queue_of(stream: Stream, **options: Any) -> Queue:
@@ -346,11 +347,16 @@ def test_a_number_has_the_same_effect_everywhere(stores: Stores, name: str) -> N
 
 @pytest.mark.parametrize("name", WORDS)
 def test_a_word_has_the_same_effect_everywhere(stores: Stores, name: str) -> None:
-    compare(stores, WORDS[name], VALUES_OF_WORDS)
+    """Tasks make words of arguments by the same code, so one place of tasks is enough."""
+    some = {place: each for place, each in stores.items() if place not in ALIKE}
+    compare(some, WORDS[name], VALUES_OF_WORDS)
 
 
 def compare(stores: Stores, call: Call, values: tuple[Any, ...]) -> None:
-    """Make a call with each value in each place. What a refused call left as it was, stays."""
+    """Make a call with each value in each place.
+
+    What a refused call left as it was, stays.
+    """
     filled: Any = None
     clean = set[str]()
     for value in values:
