@@ -72,6 +72,8 @@ def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
         progress, lines, tries = handle.progress, handle.log(), [] if steps else handle.tries
         if progress is not None:
             values["progress"] = f"{progress.fraction:.0%} {progress.text}".rstrip()
+        if values["status"] == "waiting":
+            values["waits_for"] = handle.waits_for
         if values["status"] == "done" and listed is None:
             values["result"] = handle.result(0)
     if out.for_programs:
@@ -158,6 +160,7 @@ def _show(out: Output, values: Mapping[str, Any]) -> None:
         **{name: values.get(name) for name in ("status", "queue")},
         "enqueued": values.get("enqueued_ms"),
         "due": values.get("due_ms"),
+        "waits for": values.get("waits_for"),
         **{name: values.get(name) for name in ("progress", "error", "result")},
     }
     shown = {name: value for name, value in facts.items() if value is not None}

@@ -55,6 +55,8 @@ def test_jobs_ls_and_show_have_workflows(program: Program) -> None:
     assert any(line.startswith("  wait go: 1 20") for line in lines)
     lines = program.lines("jobs", "show", "waits")
     assert "  wait go: open" in lines
+    assert "waits for  signal go" in lines
+    assert program.one("jobs", "show", "waits")["waits_for"] == "signal go"
     assert "begun" in program("range", "jobs:history:waits").stdout
 
 

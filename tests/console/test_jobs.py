@@ -90,9 +90,13 @@ def test_a_job_is_shown_with_what_it_has_done(browser: Browser, worked: Jobs) ->
     assert "in charge" in page.text
     assert re.search(r"Tries .* 1 failed .* 2 failed ", page.text), page.text
     assert "card=" in page.text or failed.args[0] in page.text
-    (flow,) = worked.find(task="onboard").jobs
+    worked.tasks["onboard"].enqueue("bob", id="onboard:bob/7", delay=3600)
+    (flow,) = worked.find(task="onboard", status="done").jobs
     page = browser.page(f"/jobs/{flow.id}")
     assert re.search(r"Steps .* add step done", page.text), page.text
+    found = browser.get("/search?q=onboard:bob/7", 303).headers["location"]
+    assert found == "/jobs/onboard:bob~2F7"
+    assert "scheduled" in browser.page(found).text
     browser.get("/jobs/018bcfe5-6800-7000-8000-000000000001", 404)
     assert browser.get(f"/search?q={one.id}", 303).headers["location"] == f"/jobs/{one.id}"
 

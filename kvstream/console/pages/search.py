@@ -7,6 +7,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from kvstream.console.access import Role, requires
+from kvstream.console.applications import stored_of
+from kvstream.jobs.workflows.handle import is_workflow
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -29,6 +31,8 @@ def search(view: View) -> Response:
     name = text.encode("utf-8", "surrogateescape")
     if view.store.type(name) == "stream":
         return view.go("streams", name)
+    if is_workflow(stored_of(view), text):
+        return view.go("jobs", name)
     found = [each for each in view.listing.keys if name in each]
     if not view.listing.whole and not found:
         pattern = _SPECIAL.sub(rb"\\\g<0>", name) + b"*"
