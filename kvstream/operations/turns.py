@@ -30,6 +30,7 @@ from kvstream.operations.reads.limits import first_page
 from kvstream.operations.reads.rows import read_rows
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID
+from kvstream.types.images import PackedID
 
 PAGE = 500
 """Entries that are sorted together."""
@@ -39,6 +40,9 @@ _FEW_GROUPS = 16
 """A stream with more groups is not sorted by appends until a read has loaded the group."""
 _AHEAD = 16
 """Entries that an append sorts beside its own, so that it reaches those added otherwise."""
+
+_FIRST_RUNS = 16
+"""Runs of pending entries that an append looks at for trimmed ones."""
 
 
 def get_or_create_keyed(txn: Txn, stream: StreamMeta, group: GroupMeta) -> Keyed:
@@ -60,6 +64,25 @@ def sort_added(txn: Txn, name: bytes, count: int) -> None:
     most = min(2 * count + _AHEAD, txn.thresholds.ordered_entries)
     for stream, group in _groups_with_turns(txn, name):
         sort_new(txn, stream, group, most)
+        _drop_trimmed(txn, stream, group, most)
+
+
+def _drop_trimmed(txn: Txn, stream: StreamMeta, group: GroupMeta, most: int) -> None:
+    """Drop entries that were trimmed before any delivery, and so are of no use to the group.
+
+    Else those of a stream with MAXLEN would become more and more while nobody reads.
+    """
+    first, dead = stream.first.packed, list[PackedID]()
+    head = group.runs.first(txn.batch)
+    if head is None or head.anchor >= first:
+        return
+    for run in group.runs.some(txn.batch, b"", _FIRST_RUNS):
+        if run.anchor >= first:
+            break
+        if not (run.owned or run.deliveries):
+            dead += [eid for eid in run.ids if eid < first]
+    if dead:
+        pel.discard(txn, group, dead[:most])
 
 
 def sort_streams(txn: Txn, names: Sequence[bytes]) -> list[bytes]:

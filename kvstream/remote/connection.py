@@ -640,6 +640,7 @@ class Connection:
                     raise StoreClosed
             reply = link.ask(words)
             if reply and self.acks is not None and words[0] == "XREADGROUP":
+                self._blocked.pop(link, None)  # CLIENT UNBLOCK would end this wait, too
                 reply = self.acks.checked(reply, link.ask_all([self.acks.words])[0], self.place)
         except self._refusals:
             self.give_back(link)

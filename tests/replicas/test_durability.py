@@ -2,14 +2,17 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
 import kvstream
 from kvstream import InvalidArgument, Jobs, Queue, Store, UnknownOutcome
+from kvstream.remote.connection import Connection, Link, Words
+from kvstream.remote.engine import RemoteEngine
 from tests.patience import until
 from tests.peers import PeerProcess
 from tests.replicas.servers import Node, refuse_differences, replica_of
@@ -100,6 +103,32 @@ def test_a_write_that_no_replica_confirms_stays_and_says_so(nodes: tuple[Node, N
         pytest.raises(UnknownOutcome, match="1 of 2 replicas"),
     ):
         store.stream("s").add({"n": 4})
+
+
+def test_an_interrupt_of_a_read_does_not_end_its_wait_for_replicas(
+    nodes: tuple[Node, Node],
+) -> None:
+    interrupted: list[bool] = []
+
+    class Watched(Link):
+        def ask_all(self, commands: Sequence[Words]) -> list[Any]:
+            interrupted.append(self in engine.connection()._blocked)
+            return super().ask_all(commands)
+
+    class Watching(Connection):
+        _link = Watched
+
+    class Engine(RemoteEngine):
+        connection_type = Watching
+
+    engine = Engine(url_of(nodes[0]), replicas=1)
+    with Store(engine) as store:
+        stream = store.stream("s")
+        group = stream.create_group("g")
+        stream.add({"n": 1})
+        assert len(group.consumer("c").read(count=1, block=60)) == 1
+    assert interrupted
+    assert not any(interrupted)
 
 
 def test_redis_has_it_too(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from kvstream import ManualClock, Store, StreamID
 from kvstream.engine import timer_thread
 from kvstream.layout.keys import qualified
 from kvstream.operations.queues import policy
-from kvstream.types.options import RefPolicy
+from kvstream.types.options import NackMode, RefPolicy
 from kvstream.types.thresholds import DEFAULT, Thresholds
 from tests.folders import fast_folder
 from tests.opening import open_with
@@ -197,9 +197,51 @@ class IndexedOrderMachine(OrderMachine):
 
 
 class FairOrderMachine(IndexedOrderMachine):
-    """The same if the keys take turns."""
+    """The same if the keys take turns, with changes of the policy and copies of the stream."""
 
     fair = True
+
+    @rule(fair=st.booleans(), more=st.integers(0, 1))
+    def change_policy(self, fair: bool, more: int) -> None:
+        self._most += more
+        changes = {"fair": fair, "max_per_key": self._most}
+        self._store.engine.run(policy.set_policy, NAME, b"g", changes)
+
+    @rule(at=PLACES, held=st.booleans(), justid=st.booleans(), consumer=CONSUMERS)
+    def take_untried(self, at: int, held: bool, justid: bool, consumer: str) -> None:
+        """Give an entry back untried, or claim its ID alone, also before its first delivery."""
+        group = self._store.stream("s").group("g")
+        for eid in self._pick(at, held):
+            if held:
+                self._forced.add(self._keys[eid])
+            if not justid:
+                group.nack(eid, mode=NackMode.SILENT)
+            elif group.claim(consumer, eid, justid=True):
+                self._delivered.setdefault(eid)
+
+    @rule(keep=st.integers(0, 9), how=st.sampled_from(RefPolicy))
+    def trim(self, keep: int, how: RefPolicy) -> None:
+        stream = self._store.stream("s")
+        before = {entry.id for entry in stream.range()}
+        stream.trim(maxlen=keep, ref_policy=how)
+        self._over |= before - {entry.id for entry in stream.range()}
+
+    @rule(count=st.sampled_from([1, 5, None]))
+    def read_without_pending(self, count: int | None) -> None:
+        consumer = self._store.stream("s").group("g").consumer("n")
+        found = {entry.id: None for entry in consumer.read(count=count, noack=True)}
+        self._delivered |= found
+        self._over |= found.keys()
+
+    @rule(copies=st.booleans())
+    def move(self, copies: bool) -> None:
+        store = self._store
+        if copies:
+            store.copy("s", "t")
+            store.delete("s")
+        else:
+            store.rename("s", "t")
+        store.rename("t", "s")
 
 
 TestOrder = OrderMachine.TestCase

@@ -288,3 +288,13 @@ def test_appends_go_on_beside_a_damaged_group(fair: Store) -> None:
     assert len(fair.stream("s")) == 1
     assert read(fair) == "a"
     fair.engine.run(replace, sound)
+
+
+def test_entries_that_are_trimmed_before_their_delivery_do_not_pile_up(fair: Store) -> None:
+    stream = fair.stream("s")
+    for n in range(300):
+        stream.add({"user": "abc"[n % 3]}, maxlen=10)
+    assert group_of(fair).pending().count < 40
+    assert fair.check() == []
+    assert sorted(read(fair, 1) for _ in range(10)) == list("aaabbbcccc")
+    assert read(fair, 1) == ""
