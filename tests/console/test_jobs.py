@@ -180,3 +180,19 @@ def test_arguments_and_results_may_be_hidden(worked: Jobs) -> None:
             assert "4111" not in browser.page(path).text
             assert "(hidden)" in browser.page(path).text
     assert "4111" not in admin.page("/streams/jobs:bank/entries").text
+
+
+def test_a_worker_is_drained(browser: Browser, worked: Jobs) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=Worker(worked, queues=["bank"]).run, args=(stop,))
+    thread.start()
+    try:
+        until(lambda: bool(worked.workers()))
+        (link,) = (each for each in browser.page("/workers").links if "drain-worker" in each)
+        assert "It finishes what it has in work (" in do(browser, link).text
+        until(lambda: not thread.is_alive())
+    finally:
+        stop.set()
+        thread.join()
+    browser.get(link, 404)
+    assert worked.store.stream(AUDIT).revrange(count=1)[0].fields[b"what"] == b"drain-worker"

@@ -1,13 +1,13 @@
-"""Actions on jobs: retry, cancel."""
+"""Actions on jobs and their workers: retry, cancel; drain, stop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kvstream.console.actions.plan import Plan, words
+from kvstream.console.actions.plan import Plan, name_in, words
 from kvstream.console.applications import OPEN, stored_of
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, NoSuchKey
 from kvstream.types.formatting import plural
 
 if TYPE_CHECKING:
@@ -86,3 +86,36 @@ def cancel(view: View) -> Plan:
     """Plan to cancel jobs that have not ended."""
     text = "This cancels {}. One that runs loses its lease, and its result is refused."
     return _plan(view, "cancel", text, OPEN, lambda handle: handle.cancel())
+
+
+def _plan_end(view: View, action: str, text: str, states: frozenset[str]) -> Plan:
+    """Plan to end a worker in one of some states, by a request that it reads."""
+    jobs, name = stored_of(view), name_in(view, "worker")
+    worker = next((each for each in jobs.workers() if view.raw(each.name) == name), None)
+    if worker is None:
+        raise NoSuchKey("no worker has this name: it has ended")
+    place = f"{worker.host}, process {worker.pid}"
+    return Plan(
+        action=f"{action}-worker",
+        title=f"{action.capitalize()} the worker on {place}",
+        text=text.format(plural(len(worker.jobs), "job")),
+        target=name,
+        command=words("workers", action, "--name", view.raw(jobs.name), name),
+        run=lambda _: worker.drain() if action == "drain" else worker.stop(),
+        back=view.url("workers", name=jobs.name),
+        count=int(worker.state in states),
+        is_alone=True,
+        facts={"jobs": [each.id for each in worker.jobs[:20]]},
+    )
+
+
+def drain_worker(view: View) -> Plan:
+    """Plan to let a worker finish what it runs, and end."""
+    text = "It finishes what it has in work ({}), takes nothing more, and ends."
+    return _plan_end(view, "drain", text, frozenset({"working", "silent"}))
+
+
+def stop_worker(view: View) -> Plan:
+    """Plan to stop a worker, as SIGTERM does."""
+    text = "Its jobs ({}) may finish within its grace; the others are given back. Then it ends."
+    return _plan_end(view, "stop", text, frozenset({"working", "silent", "draining"}))

@@ -21,6 +21,8 @@ ACTIONS: dict[str, tuple[Role, Planner]] = {
     "delete-letters": (Role.ADMIN, letters.delete_letters),
     "retry-jobs": (Role.OPERATOR, jobs.retry),
     "cancel-jobs": (Role.OPERATOR, jobs.cancel),
+    "drain-worker": (Role.OPERATOR, jobs.drain_worker),
+    "stop-worker": (Role.OPERATOR, jobs.stop_worker),
     "pause": (Role.OPERATOR, queues.pause),
     "resume": (Role.OPERATOR, queues.resume),
     "run-schedule": (Role.OPERATOR, queues.run_schedule),
