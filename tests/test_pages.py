@@ -1,6 +1,7 @@
 """The documentation: its links lead somewhere, and design.md stays short."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,3 +92,8 @@ def test_the_design_is_short_and_each_decision_has_its_date() -> None:
         assert re.match(r"2\d{3}-\d\d-\d\d \*\*", decision), decision
         body = decision.split("\n\n")[0]
         assert len(body.strip().splitlines()) <= DECISION_LINES_MAX, decision
+
+
+def test_no_entry_of_the_changelog_is_there_twice() -> None:
+    first_lines = re.findall(r"^- (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert [line for line, times in Counter(first_lines).items() if times > 1] == []
