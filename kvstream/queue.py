@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic
@@ -741,26 +741,26 @@ def finish(
     A result is an entry of a stream: the key, the fields, and the seconds for which the key is
     kept, or None if its expiry is not to change. If one of the keys ``unless`` exists, nothing is
     done, and False is returned. Raises LeaseLost, and nothing is done, if the lease of one message
-    is lost. In an open transaction, which is undone then, all messages must be of one stream.
+    is lost: an open transaction must be undone then.
     """
     by_stream: dict[tuple[Queue[S], bytes, bytes], list[Message[S]]] = {}
     for message in messages:
         by_stream.setdefault((message.queue, message._name, message._consumer), []).append(message)
     store = messages[0].queue.store
+    if len(by_stream) > 1 and not store.has_transaction():
+        with store.brief_transaction():
+            return finish(messages, results, unless)
     made = [
         leases.Result(store.name_of(key), *encode_fields(fields), ttl_ms)
         for key, fields, seconds in results
         if (ttl_ms := None if seconds is None else expiry_ms(seconds)) is None or ttl_ms > 0
     ]
-    with store.brief_transaction() if len(by_stream) > 1 else nullcontext():
-        for (queue, name, consumer), some in by_stream.items():
-            tokens = [*map(_TOKEN_OF, some)]
-            names = [*map(store.name_of, unless)]
-            if not queue._engine.run(
-                leases.finish, name, queue._group, consumer, tokens, made, names
-            ):
-                return False
-            made, unless = [], ()
+    names = [*map(store.name_of, unless)]
+    for (queue, name, consumer), some in by_stream.items():
+        tokens = [*map(_TOKEN_OF, some)]
+        if not queue._engine.run(leases.finish, name, queue._group, consumer, tokens, made, names):
+            return False
+        made, names = [], []
     for message in messages:
         message._settled = True
     return True

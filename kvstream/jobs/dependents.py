@@ -54,9 +54,12 @@ def _after(jobs: AnyJobs, job_id: str) -> Stream[bytes]:
     return jobs.store.stream(f"{jobs.name}:{AFTER}:{job_id}")
 
 
-def dependents_key(jobs: AnyJobs, job_id: str) -> str:
-    """Return the key of the stream that has the jobs which wait for one; most jobs have none."""
-    return f"{jobs.name}:{DEPENDENTS}:{job_id}"
+def dependents_key(name: str, job_id: str) -> str:
+    """Return the key of the stream that has the jobs which wait for one; most jobs have none.
+
+    ``name`` is that of the Jobs.
+    """
+    return f"{name}:{DEPENDENTS}:{job_id}"
 
 
 # --- enqueueing ---------------------------------------------------------------------------------
@@ -112,7 +115,7 @@ class Dependencies:
         for each in open_ids:
             entry = entry.next()
             after.add({_JOB: each}, entry)
-            self._jobs.store.stream(dependents_key(self._jobs, each)).add(
+            self._jobs.store.stream(dependents_key(self._jobs.name, each)).add(
                 {_JOB: job_id, _ENTRY: str(entry), _IF_FAILED: self._if_failed}
             )
         return None
@@ -236,7 +239,7 @@ def nudge_dependents(jobs: AnyJobs, job: Job) -> None:
     What a transaction has read may not change until its end, and the ends of other jobs change what
     a dependent waits for. So the transaction only puts a job that tells.
     """
-    if not len(jobs.store.stream(dependents_key(jobs, job.id))):
+    if not len(jobs.store.stream(dependents_key(jobs.name, job.id))):
         return
     assert job.message is not None
     now, packed = jobs.now_ms(), pack([[job.id], {}], jobs.format)
@@ -254,7 +257,7 @@ def tells_dependents(jobs: AnyJobs) -> Callable[[str], None]:
 
 
 class Ends:
-    """The end of a job, and what follows from it: all is read before anything is written."""
+    """Ends of jobs, and what follows from them: all is read before anything is written."""
 
     def __init__(self, jobs: AnyJobs) -> None:
         self._jobs = jobs
@@ -273,7 +276,7 @@ class Ends:
 
     def _read(self, job_id: str, status: str) -> list[str]:
         """Read what follows from one end; return the jobs that fail with it."""
-        stream = self._jobs.store.stream(dependents_key(self._jobs, job_id))
+        stream = self._jobs.store.stream(dependents_key(self._jobs.name, job_id))
         if not len(stream):
             return []
         entries, told, failed = stream.range(), [], []

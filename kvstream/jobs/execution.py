@@ -323,6 +323,18 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
             _log.info("job %s of %s had ended before its task returned", job.id, job.task_name)
         else:
             ending.append(job)
+    if len(ending) > 1:
+        _finish_several(jobs, ending, begun)
+    for job in ending:
+        if not job.settled:
+            _finish_one(jobs, job, begun)
+        elif job.run is not None:
+            _note_done(job)
+    jobs.ended.name_new()
+
+
+def _finish_several(jobs: AnyJobs, ending: Sequence[Job], begun: float) -> None:
+    """End the jobs that can end together: those without a parent, and the workflows."""
     alike = [job for job in ending if job.parent is None and job.generation is None]
     if len(alike) > 1:
         with suppress(Exception):
@@ -332,12 +344,6 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
             for job in alike:
                 _note_done(job)
     end_together(jobs, ending)
-    for job in ending:
-        if not job.settled:
-            _finish_one(jobs, job, begun)
-        elif job.run is not None:
-            _note_done(job)
-    jobs.ended.name_new()
 
 
 def _finish_one(jobs: AnyJobs, job: Job, begun: float) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from kvstream.errors import RequestError
 from kvstream.jobs.arguments import pack
-from kvstream.jobs.dependents import dependents_key, nudge_dependents, tell_dependents
+from kvstream.jobs.dependents import Ends, dependents_key, nudge_dependents, tell_dependents
 from kvstream.jobs.handle import DONE
 from kvstream.jobs.history.child import (
     LARGE_RESULT,
@@ -31,6 +30,7 @@ class Outcomes:
     """What a ``Jobs`` writes when jobs end."""
 
     name: str
+    consumer: str
     format: str
     result_ttl: float
     ended: EndedJobs
@@ -93,19 +93,19 @@ class Outcomes:
             if len(outcome.get(b"result", b"")) > LARGE_RESULT:
                 self._write_large(job, outcome)
         children = [job for job in jobs if job.parent is not None]
-        described = self._described
-        keys = [dependents_key(described, job.id) for job in jobs]
+        keys = [dependents_key(self.name, job.id) for job in jobs]
         if not children and self._end(ended, keys):
             return
-        if len(jobs) > 1:
-            raise RequestError("jobs whose ends others wait for end one by one")
-        with self._described.store.brief_transaction():
+        described = self._described
+        with described.store.brief_transaction():
+            ends = Ends(described)
             for job in jobs:
                 assert job.message is not None
                 job.message.guard()
-                tell_dependents(self._described, job)
-                if job.parent is not None:
-                    tell_of_result(self._described, job)
+                ends.add(job.id, DONE.decode())
+            ends.write()
+            for job in children:
+                tell_of_result(described, job)
             self._end(ended)
 
     def _write_large(self, job: Job, outcome: dict[bytes, Any]) -> None:
@@ -137,14 +137,14 @@ class Outcomes:
             b"format": self.format,
             b"task": job.task.name,
             **({} if job.attempt == 1 else {b"attempt": str(job.attempt)}),
-            b"worker": self._described.consumer,
+            b"worker": self.consumer,
             b"took": str(job.took_ms or 0),
         }
 
     def run_fields(self, job: Job) -> dict[bytes, str]:
         """Return what the record of a try says of its run."""
         took_ms = job.took_ms
-        run = {b"attempt": str(job.attempt), b"worker": self._described.consumer}
+        run = {b"attempt": str(job.attempt), b"worker": self.consumer}
         return run if took_ms is None else {**run, b"took": str(took_ms)}
 
     def _end(

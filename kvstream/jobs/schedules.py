@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstream.jobs.arguments import pack
-from kvstream.jobs.job import APP, ARGS, FORMAT, TASK, VERSION, AnyJobs
+from kvstream.jobs.job import APP, ARGS, FORMAT, TAGS, TASK, VERSION, AnyJobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -177,4 +177,6 @@ def _fields(task: Task[..., Any], form: str, application: str) -> dict[bytes, st
         found[FORMAT] = form
     if application:
         found[APP] = application
+    if task.tags:
+        found[TAGS] = ",".join(task.tags)
     return found

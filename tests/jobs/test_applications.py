@@ -247,3 +247,15 @@ def test_without_a_grace_an_unknown_task_is_given_up_at_once(
     working(jobs)
     with pytest.raises(JobFailed, match="no task charge"):
         handle.result(PATIENCE_S)
+
+
+def test_jobs_of_a_schedule_have_the_tags_of_their_task() -> None:
+    jobs = Jobs("nowhere")
+    jobs.cron("@hourly", tags=["nightly"])(print_nothing)
+    with jobs.test() as testing:
+        testing.turn(3600)
+        assert jobs.count(tag="nightly").by_status == {"done": 1}
+
+
+def print_nothing() -> None:
+    """Run as a job."""

@@ -65,6 +65,29 @@ def test_several_workflows_take_two_transactions(testing: Testing) -> None:
     assert [handle.result() for handle in handles] == [*range(5)]
 
 
+@pytest.mark.parametrize("loses_a_lease", [False, True])
+def test_jobs_that_others_wait_for_end_in_one_transaction(
+    testing: Testing, loses_a_lease: bool
+) -> None:
+    jobs = testing.jobs
+    assert isinstance(jobs, Jobs)
+    part = jobs.task(name="part")(lambda: None)
+    with testing.held():
+        first = [part.with_options(priority=each).enqueue() for each in ("high", "low", "low")]
+        last = part.with_options(depends_on=first).enqueue()
+        found: list[Any] = [job_of(jobs, message) for message in jobs.queues()[0].get(3)]
+        returned = run_all(testing, found)
+        if loses_a_lease:
+            found[0].message.nack(0)
+        counted = transactions_of(jobs)
+        finish(jobs, returned)
+        assert loses_a_lease or counted == [2]  # the first finds that one is waited for
+        assert last.status == ("waiting" if loses_a_lease else "queued")
+    testing.run()
+    assert {each.status for each in (*first, last)} == {"done"}
+    assert not [*jobs.store.scan_keys("jobs:dependents:*")]
+
+
 def test_no_code_of_the_user_runs_within_their_commits(testing: Testing) -> None:
     jobs = testing.jobs
     assert isinstance(jobs, Jobs)

@@ -119,8 +119,9 @@ def finish(
     If one of the keys ``unless`` exists, return False, and nothing is done. If one of the tokens is
     not current, raise LeaseLost and fail the transaction.
     """
-    if any(txn.key(key) is not None for key in unless):
-        return False
+    for key in unless:
+        if txn.key(key) is not None:
+            return False
     outcomes = ack(txn, name, group, consumer, tokens)
     if outcomes.count(_DONE) < len(tokens):
         txn.failed = True
