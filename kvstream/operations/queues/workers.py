@@ -17,6 +17,7 @@ from kvstream.errors import WrongType
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
 from kvstream.operations.info import list_keys
+from kvstream.operations.reads.limits import FIRST_PAGE, first_page
 from kvstream.operations.reads.range import Range, scan
 from kvstream.types.records import Entry
 
@@ -93,12 +94,19 @@ class WorkersFigures:
 
 
 def latest_beats(txn: Txn, name: bytes) -> list[Entry]:
-    """Return the last beat of each worker; [] if there is no such stream."""
+    """Return the last beat of each worker; [] if there is no such stream.
+
+    Of large entries, which are not those of workers, about a megabyte is read.
+    """
     try:
-        rows = scan(txn, Range(name, count=WORKERS_READ, reverse=True)) or ()
+        stream = txn.stream(name)
     except WrongType:
         return []
-    return _latest(rows)
+    if stream is None:
+        return []
+    few = first_page(stream)
+    count = WORKERS_READ if few == FIRST_PAGE else few
+    return _latest(scan(txn, Range(name, count=count, reverse=True)) or ())
 
 
 def _latest(newest_first: Iterable[Entry]) -> list[Entry]:

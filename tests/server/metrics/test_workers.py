@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from kvstream import Store
+from kvstream.layout.keys import qualified
 from kvstream.operations.queues import workers
 from tests.server.conftest import Serve
 from tests.server.metrics.scraping import Scrape, scrape
@@ -67,3 +69,10 @@ def test_registries_are_found_beyond_other_keys(serve: Serve) -> None:
     beat(client, "a", "working")
     found = [client.info("workers") for _ in range(2)]
     assert [bool(each) for each in found] == [False, True]
+
+
+def test_a_stream_of_large_entries_with_such_a_name_is_not_read_whole(store: Store) -> None:
+    stream = store.stream("film:workers")
+    for number in range(30):
+        stream.add({"name": str(number), "frame": bytes(100_000)})
+    assert len(store.engine.run(workers.latest_beats, qualified(0, b"film:workers"))) == 10
