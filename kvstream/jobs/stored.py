@@ -17,7 +17,7 @@ from kvstream.jobs.history.log import HISTORY, WORKFLOW, WorkflowLog
 from kvstream.jobs.listing.ended import ENDED, TAGGED
 from kvstream.jobs.listing.filters import Criteria, JobInfo, filter_of
 from kvstream.jobs.listing.pages import all_jobs
-from kvstream.jobs.listing.sources import find_end, info_of, text_key
+from kvstream.jobs.listing.sources import dependent_of, find_end, info_of, text_key
 from kvstream.jobs.notes import NOTES
 from kvstream.jobs.workers.registry import is_of_registry
 from kvstream.jobs.workflows.handle import WorkflowHandle, is_workflow
@@ -85,9 +85,11 @@ class StoredJobs(Jobs):
 
     def info(self, handle: JobHandle[Any]) -> JobInfo | None:
         """Return what the message of a job has, or its dead letter; None if it has neither."""
-        found = None if isinstance(handle, WorkflowHandle) else handle.message()
-        if found is None:
+        if isinstance(handle, WorkflowHandle):
             return None
+        found = handle.message()
+        if found is None:
+            return dependent_of(self, handle.id)
         stream, where, fields = found
         return info_of(fields, where, handle.status, text_key(stream))
 

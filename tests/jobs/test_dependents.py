@@ -122,6 +122,15 @@ def test_a_job_that_waits_is_cancelled_with_those_that_fail_with_it(app: App) ->
     assert app.rows("waiting") == set()
 
 
+def test_a_job_that_waits_is_shown_with_its_task_and_arguments(app: App) -> None:
+    waits = app.note.with_options(depends_on=[app.note.enqueue(1)]).enqueue("later")
+    stored = StoredJobs(app.jobs.store, "jobs")
+    info = stored.info(stored.handle(waits.id))
+    assert info is not None
+    assert (info.task, info.status, info.queue) == ("note", "waiting", "jobs")
+    assert [*info.args, *info.kwargs.values()] == ["later"]
+
+
 def test_both_are_enqueued_in_one_transaction(app: App, working: Start) -> None:
     with app.jobs.store.transaction():
         first = app.note.enqueue("first")

@@ -249,7 +249,7 @@ def waiting_jobs(jobs: AnyJobs, skipped: int) -> Iterator[JobInfo | None]:
     """
     kinds = {
         f"{jobs.name}:{part}:".encode("utf-8", "surrogateescape"): read
-        for part, read in ((WORKFLOW, _waiting_workflow), (AFTER, _dependent))
+        for part, read in ((WORKFLOW, _waiting_workflow), (AFTER, dependent_of))
     }
     prefixes = tuple(kinds)
     for key in islice(jobs.store.scan_keys(), skipped, None):
@@ -271,7 +271,7 @@ def _waiting_workflow(jobs: AnyJobs, workflow_id: str) -> JobInfo | None:
     return info._replace(error=state.why or None, is_workflow=True)
 
 
-def _dependent(jobs: AnyJobs, job_id: str) -> JobInfo | None:
+def dependent_of(jobs: AnyJobs, job_id: str) -> JobInfo | None:
     """Return a job that waits for others; None for a workflow, which is listed by its state."""
     stream = jobs.store.stream(f"{jobs.name}:{AFTER}:{job_id}")
     for entry in stream.range(count=1):
