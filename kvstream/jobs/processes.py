@@ -483,7 +483,7 @@ class Supervisor:
         for child in self._children:
             function = function_of(jobs, child.name, job_id) if child.is_running else None
             if function is not None and child.process is not None and child.dump is not None:
-                text = of_dump(child.dump.read(child.process.pid), function)
+                text = of_dump(child.dump.read(child.process), function)
                 if text:
                     answer(jobs, request, JobStack(child.name, "process", text))
                 return

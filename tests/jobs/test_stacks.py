@@ -1,8 +1,10 @@
 """The stack of a running job: of a thread, a task, and a process that keeps Python's lock."""
 
 import asyncio
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,13 @@ def test_a_dump_is_cut_to_the_threads_of_jobs() -> None:
     assert "thread 2 of 2" in both
     assert "other.py" not in both
     assert stacks.of_dump("", "resize") == ""
+
+
+def test_a_process_that_has_ended_is_sent_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "DUMP_S", 0.01)
+    with subprocess.Popen(["true"]) as ended, closing(stacks.Dump()) as dump:
+        assert ended.wait(PATIENCE_S) == 0
+        assert dump.read(ended) == ""
 
 
 @pytest.fixture(params=["directory", "server"])

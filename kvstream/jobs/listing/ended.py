@@ -157,7 +157,8 @@ class EndedJobs:
         if len(self._named) > _NAMED_MAX:
             self._named, self._keys = set(), {}
         with suppress(KVStreamError):  # the store is away, or the user may not
-            known = list(map(dict, self._names()))
+            names = self._names() if any(self._new.values()) else ()  # tags have none
+            known = list(map(dict, names))
             for key, fields in list(self._new.items()):
                 if fields:
                     self._name(fields, known)

@@ -16,6 +16,7 @@ import linecache
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -147,11 +148,11 @@ class Dump:
     def close(self) -> None:
         self._file.close()
 
-    def read(self, pid: int) -> str:
-        """Return what the process writes; empty if it writes nothing in time."""
+    def read(self, process: subprocess.Popen[bytes]) -> str:
+        """Return what a process writes; empty if it writes nothing in time, or has ended."""
         self._file.truncate(0)
         self._file.seek(0)  # also for the child, which shares the position
-        os.kill(pid, DUMP_SIGNAL)
+        process.send_signal(DUMP_SIGNAL)  # to no other process: one that has ended is left alone
         until, size, still = monotonic() + DUMP_S, 0, monotonic()
         while monotonic() < until and (not size or monotonic() < still + DUMP_STILL_S):
             time.sleep(DUMP_LOOK_S)
