@@ -63,13 +63,15 @@ def job(view: View) -> Response:
         status = handle.status
     except InvalidArgument:  # only a workflow can have such an ID
         status = "unknown"
+    ended = stored.find_ended(job_id) if status == "unknown" else None
+    status = ended.status if ended else status
     if status == "unknown":
         raise NoSuchKey(
             f"no job {job_id} of {stored.name} is known: it ended longer ago than its result is "
             "kept, or another application has it"
         )
     is_workflow = isinstance(handle, WorkflowHandle)
-    about = stored.info(handle)
+    about = ended or stored.info(handle)
     return view.page(
         "job.html",
         name=stored.name,
