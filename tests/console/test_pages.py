@@ -143,6 +143,12 @@ def test_entries_are_found_by_id_and_time_in_pages(opened: Open, full: Store) ->
     browser.get("/queues/orders", 404)
 
 
+def test_the_next_page_of_streams_begins_after_one_that_is_gone(opened: Open) -> None:
+    links = opened().page("/streams?after=gone").links
+    assert "/streams/orders" in links
+    assert "/streams/emails" not in links
+
+
 def test_pending_entries_are_shown_by_age_and_owner(opened: Open) -> None:
     browser = opened()
     page = browser.page("/streams/orders/groups/billing")

@@ -52,7 +52,7 @@ def streams(view: View) -> Response:
         is_wanted = matcher(pattern.encode("utf-8", "surrogateescape"))
         found = [each for each in found if is_wanted(each.key)]
     found = sorted(found, key=_SORTS.get(sort, _SORTS["name"]))
-    start = _start(found, view.asked("after"))
+    start = _start(found, view.asked("after"), sort)
     shown = found[start : start + ROWS]
     return view.page(
         "streams.html",
@@ -67,11 +67,13 @@ def streams(view: View) -> Response:
     )
 
 
-def _start(found: list[KeyInfo], after: str) -> int:
-    """Return where the page after a stream begins; 0 if the stream is not in the list."""
+def _start(found: list[KeyInfo], after: str, sort: str) -> int:
+    """Return where the page after a stream begins; by name the stream may be gone, else it is 0."""
     if not after:
         return 0
     name = name_of(after)
+    if sort == "name":
+        return sum(each.key <= name for each in found)
     return next((at + 1 for at, each in enumerate(found) if each.key == name), 0)
 
 
