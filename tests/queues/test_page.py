@@ -12,6 +12,7 @@ import pytest
 from kvstream import Jobs, Message, Queue, Stream
 from kvstream.jobs import Task
 from kvstream.jobs.flow.rules import FlowRules
+from kvstream.jobs.task import Options
 from kvstream.meta.policy import GroupPolicy
 from tests.server.conftest import Served
 from tests.test_readme import ROOT, masked, run
@@ -68,5 +69,5 @@ def test_every_option_for_users_of_other_systems_exists() -> None:
     functions: list[Any] = [Queue.__init__, Queue.put, Message.nack, Stream.set_retention]
     functions += [Stream.add, Jobs.__init__, Jobs.task, Jobs.cron, Task.enqueue]
     known = {name for function in functions for name in signature(function).parameters}
-    known |= FlowRules.__annotations__.keys()
+    known |= FlowRules.__annotations__.keys() | Options.__annotations__.keys()
     assert named <= known, named - known
