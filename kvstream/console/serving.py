@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import webbrowser
 from collections.abc import Callable, Mapping
@@ -69,6 +70,8 @@ def serve(
     if opens:
         webbrowser.open(root + path)
     server = ConsoleServer(console)
+    # When uvicorn has stopped it raises the signal again, which would be the exit code.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
     with listening:
         server.run(sockets=[listening])
 

@@ -53,7 +53,7 @@ def test_the_command_prints_a_login_url(tmp_path: Path) -> None:
         assert "orders" in shown.stdout
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=PATIENCE_S)
-    assert errors == ""
+    assert (process.returncode, errors) == (0, "")
     with Store.open(tmp_path / "s") as store:
         assert store.check() == []
 
