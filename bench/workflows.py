@@ -158,7 +158,7 @@ def _dbos(folder: Path, _: str) -> Iterator[Side]:
 
     url = f"sqlite:///{folder / 'dbos.db'}"
     config: Any = {"name": "bench", "system_database_url": url, "log_level": "ERROR"}
-    DBOS(config={**config, "run_admin_server": False})
+    DBOS(config=config)
     one, last = DBOS.step()(add), DBOS.step()(add_last)
 
     def flow(number: int) -> int:
