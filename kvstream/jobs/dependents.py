@@ -96,7 +96,7 @@ class Dependencies:
             )
 
     def register(self, job_id: str, stored: Mapping[bytes, Any]) -> str | None:
-        """Let a job wait, in the open transaction; return DONE or FAILED if it need not.
+        """Make a job wait, in the open transaction; return DONE or FAILED if it need not.
 
         ``stored`` is what ``start`` gets once it is to be put into its queue.
         """
@@ -132,7 +132,7 @@ def dependencies_of(jobs: AnyJobs, options: Mapping[str, Any]) -> Dependencies:
 def put_after(
     jobs: AnyJobs, job_id: str, stored: Mapping[bytes, Any], dependencies: Dependencies
 ) -> None:
-    """Let a job wait for others; put or fail it now, if it need not wait."""
+    """Make a job wait for others; put or fail it now, if it need not wait."""
 
     def put() -> None:
         outcome = dependencies.register(job_id, stored)
@@ -234,7 +234,7 @@ def tell_of_end(jobs: AnyJobs, job_id: str, status: str) -> None:
 
 
 def nudge_dependents(jobs: AnyJobs, job: Job) -> None:
-    """Let a worker tell the dependents of a job, in a user's transaction on a server.
+    """Put a job whose worker tells the dependents of a job, in a user's transaction on a server.
 
     What a transaction has read may not change until its end, and the ends of other jobs change what
     a dependent waits for. So the transaction only puts a job that tells.

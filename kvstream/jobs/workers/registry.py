@@ -184,7 +184,7 @@ def write(jobs: Place, fields: Mapping[str, str], work: Work) -> StreamID:
 
 
 def keep(jobs: Place) -> None:
-    """Let the entries expire a day from now, if no worker calls this meanwhile."""
+    """Expire the entries a day from now, if no worker calls this meanwhile."""
     jobs.store.expire(records_of(jobs).key, LOST_KEPT_S)
 
 
