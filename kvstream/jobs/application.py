@@ -28,7 +28,14 @@ from kvstream.jobs import schedules
 from kvstream.jobs.arguments import check_format
 from kvstream.jobs.dependents import AFTER, DEPENDENTS, tells_dependents
 from kvstream.jobs.dependents import ENDED as TELLS
-from kvstream.jobs.flow.rules import OF_QUEUE, Flow, FlowRules, kept_for, queues_of_pools
+from kvstream.jobs.flow.rules import (
+    OF_QUEUE,
+    Flow,
+    FlowRules,
+    kept_for,
+    queues_of_pools,
+    refuse_for_cron,
+)
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.log import HISTORY, WORKFLOW
 from kvstream.jobs.job import ID, Job, id_of, may_be_of_job, to_seconds
@@ -455,6 +462,7 @@ class Jobs(Outcomes, Listing, Public):
         def schedule(wrapped: Callable[P, R] | Task[P, R]) -> Task[P, R]:
             task = wrapped if isinstance(wrapped, Task) else self.task(**options)(wrapped)
             task.signature.dump((), {})  # TypeError if it needs arguments
+            refuse_for_cron(task.flow, task.default_unique, task.name)
             self.schedules.append(Schedule(task, expression, tz, misfire, most))
             return task
 

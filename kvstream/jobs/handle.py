@@ -43,13 +43,13 @@ from kvstream.jobs.dependents import (
 from kvstream.jobs.history.child import tell_parent
 from kvstream.jobs.history.log import WorkflowLog
 from kvstream.jobs.job import (
-    EXPIRES,
     GENERATION,
     PARENT,
     AnyJobs,
     Job,
     Refused,
     creation_ms,
+    expires_ms_of,
     has_id,
     to_seconds,
 )
@@ -382,8 +382,8 @@ class JobHandle(Public, Generic[R]):
     def _is_late(self, stream: Stream, entry_id: StreamID) -> bool:
         """Return whether a job has waited for longer than it may."""
         entry = stream.get(entry_id)
-        expires = b"0" if entry is None else entry.fields.get(EXPIRES, b"0")
-        return expires.isdigit() and 0 < int(expires) <= self._jobs.now_ms()
+        expires_ms = None if entry is None else expires_ms_of(entry.fields)
+        return 0 < (expires_ms or 0) <= self._jobs.now_ms()
 
     @property
     def waits_for(self) -> str | None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 TASK, ID, ARGS, VERSION, FORMAT = b"task", b"id", b"args", b"version", b"format"
 AT, KEY, HEADERS, APP, EXPIRES = b"at", b"key", b"headers", b"app", b"expires"
 PARENT, GENERATION, TAGS = b"parent", b"generation", b"tags"
+EXPIRES_AFTER = b"expires:after"
+"""Milliseconds after ``cron:at``: a schedule has it in place of a time, for all its messages."""
 TAGS_MAX, TAG_LENGTH_MAX = 20, 200
 """Most tags of a job, and characters of one."""
 _DIGITS_MAX = 20
@@ -180,6 +182,26 @@ def has_id(fields: Mapping[bytes, bytes], entry_id: object, job_id: str) -> bool
         return False
 
 
+def is_time(value: bytes) -> bool:
+    """Return whether a field is a time in milliseconds."""
+    return value.isdigit() and len(value) < _DIGITS_MAX
+
+
+def expires_ms_of(fields: Mapping[bytes, bytes]) -> int | None:
+    """Return the Unix time after which a job does not begin; 0: there is none, None: no time.
+
+    The messages of a schedule expire some time after the time that they were planned for.
+    """
+    expires = fields.get(EXPIRES)
+    if expires is None:
+        after = fields.get(EXPIRES_AFTER)
+        if after is None:
+            return 0
+        at = fields.get(AT_FIELD, b"")
+        return int(at) + int(after) if is_time(at) and is_time(after) else 0
+    return int(expires) if is_time(expires) else None
+
+
 def creation_ms(job_id: str) -> int:
     """Return the Unix milliseconds at which an ID was made."""
     try:
@@ -292,12 +314,11 @@ class Job(Public):
         generation = fields.get(GENERATION)
         if generation is not None and not (generation.isdigit() and len(generation) < _DIGITS_MAX):
             raise _no_job(f"its generation is no number: {quote(generation)}")
-        at, expires = fields.get(AT, b"0"), fields.get(EXPIRES, b"0")
-        for name, time in ((AT, at), (EXPIRES, expires)):
-            if not time.isdigit() or len(time) >= _DIGITS_MAX:
-                raise _no_job(
-                    f"its field {name.decode()} is no time in milliseconds: {quote(time)}"
-                )
+        at, expires_ms = fields.get(AT, b"0"), expires_ms_of(fields)
+        if not is_time(at) or expires_ms is None:
+            name = AT if expires_ms is not None else EXPIRES
+            time = fields.get(name, b"")
+            raise _no_job(f"its field {name.decode()} is no time in milliseconds: {quote(time)}")
         key = fields.get(KEY)
         try:
             job_id = id_of(fields, entry_id)
@@ -316,7 +337,7 @@ class Job(Public):
             _text(fields, PARENT) if PARENT in fields else None,
             None if generation is None else int(generation),
             tags_in(fields),
-            int(expires),
+            expires_ms,
         )
 
     @property

@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstream.jobs.arguments import pack
-from kvstream.jobs.job import APP, ARGS, FORMAT, TAGS, TASK, VERSION, AnyJobs
+from kvstream.jobs.job import APP, ARGS, EXPIRES_AFTER, FORMAT, TAGS, TASK, VERSION, AnyJobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,7 +83,7 @@ def declare(jobs: AnyJobs, declared: set[Place]) -> None:
     """
     application = jobs.application
     wanted = {
-        (jobs.queue_of(schedule.task).name, schedule.name.encode()): schedule
+        (_key_of(jobs, schedule.task), schedule.name.encode()): schedule
         for schedule in jobs.schedules
     }
     for stream in _streams(jobs, {key for key, _ in wanted}):
@@ -109,6 +109,11 @@ def declare(jobs: AnyJobs, declared: set[Place]) -> None:
             most=schedule.most,
         )
     declared.update(wanted)
+
+
+def _key_of(jobs: AnyJobs, task: Task[..., Any]) -> bytes:
+    """Return the key of the stream that a schedule of a task adds to: that of its priority."""
+    return jobs.queue_of(task).stream_for(task.default_priority).key
 
 
 def _is_own(jobs: AnyJobs, application: str, found: records.Schedule) -> bool:
@@ -179,4 +184,7 @@ def _fields(task: Task[..., Any], form: str, application: str) -> dict[bytes, st
         found[APP] = application
     if task.tags:
         found[TAGS] = ",".join(task.tags)
+    expires_s = task.flow.expires_s({})
+    if expires_s is not None:
+        found[EXPIRES_AFTER] = str(round(expires_s * 1000))
     return found

@@ -117,7 +117,7 @@ class Task(Public, Generic[P, R_co]):
                 "is_workflow",
                 "pack_plain",
             ),
-            *("check_child", "flow", "put_child", "signature"),
+            *("check_child", "default_unique", "flow", "put_child", "signature"),
         }
     )
     _known_options, _noun = OPTIONS, "job"
@@ -150,7 +150,7 @@ class Task(Public, Generic[P, R_co]):
         self.dead_letter = dead_letter
         self.result_ttl = to_seconds(result_ttl, "result_ttl")
         self.tags = check_tags(tags)
-        self._unique = unique
+        self.default_unique = unique
         self.flow = flow
         self.default_priority = priority
         self.limits: dict[str, Any] = {}
@@ -171,7 +171,7 @@ class Task(Public, Generic[P, R_co]):
             raise InvalidArgument(f"timeout must be above 0, not {self.timeout:g}")
         if self.dead_letter not in (None, False):
             _text(self.dead_letter, "dead_letter")
-        self._check_unique(self._unique)
+        self._check_unique(self.default_unique)
         if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
             raise InvalidArgument(f"{self.name} is a generator: a task returns its result")
 
@@ -468,7 +468,7 @@ class Task(Public, Generic[P, R_co]):
         self, unique: str | bool | None, args: Any, kwargs: Any, job: Job
     ) -> str | None:
         """Return the unique name of a job; None if it is not to be unique."""
-        wanted = self._unique if unique is None else unique
+        wanted = self.default_unique if unique is None else unique
         if wanted is True:
             plain = self.signature.without_defaults(unpack(job.packed, job.form))
             return f"{self.name}:{digest(plain)}"

@@ -342,6 +342,79 @@ def test_rules_that_exclude_each_other_are_refused(
         note.with_options(**options).enqueue(1)
 
 
+# --- schedules ----------------------------------------------------------------------------------
+
+
+def test_jobs_of_a_schedule_expire_after_their_planned_time(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    ran: list[int] = []
+
+    @jobs.cron("@every 1h", misfire="all", most=10, expires=1800)
+    def hourly() -> None:
+        ran.append(testing.clock.ms)
+
+    testing = testing_jobs(jobs)
+    start_ms = testing.clock.ms
+    with testing.held():
+        testing.clock.ms += 3 * 3_600_000
+        until(lambda: jobs.count(status="queued").total == 3)
+        late = [job.id for job in jobs.find(status="queued").jobs]
+        assert [jobs.handle(each).status for each in late] == ["queued", "expired", "expired"]
+    testing.run()
+    assert ran == [start_ms + 3 * 3_600_000]
+    assert [jobs.handle(each).status for each in late] == ["done", "expired", "expired"]
+    jobs.store.stream("jobs").run_schedule("cron:hourly:@every 1h")
+    testing.run()
+    assert len(ran) == 2
+
+
+def test_run_if_holds_for_the_jobs_of_a_schedule(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    asked, ran = list[bool](), list[bool]()
+
+    def every_second_time() -> bool:
+        asked.append(True)
+        return len(asked) % 2 == 0
+
+    jobs.cron("@hourly", run_if=every_second_time)(lambda: ran.append(True))
+    testing = testing_jobs(jobs)
+    testing.turn(4 * 3600)
+    assert len(asked) == 4
+    assert len(ran) == 2
+    assert jobs.count(status="skipped").total == 2
+
+
+def test_a_schedule_adds_to_the_stream_of_its_priority(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    ran = list[bool]()
+    jobs.cron("@hourly", name="soon", priority="high")(lambda: ran.append(True))
+    testing = testing_jobs(jobs)
+    assert [each.name for each in jobs.store.stream("jobs:high").schedules()]
+    assert jobs.store.stream("jobs").schedules() == []
+    testing.turn(3600)
+    assert ran == [True]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"debounce": 5}, r"debounce does not go with cron.*with_options\(debounce=...\)"),
+        ({"throttle": (1, 5)}, "throttle does not go with cron"),
+        ({"unique": True}, "unique does not go with cron: give noop max_in_flight=1"),
+    ],
+)
+def test_rules_of_an_enqueue_are_refused_for_a_schedule(
+    testing_jobs: Start, options: dict[str, Any], text: str
+) -> None:
+    jobs = Jobs("nowhere")
+    task = jobs.task(name="noop", **options)(lambda: None)
+    with pytest.raises(InvalidArgument, match=text):
+        jobs.cron("@hourly")(task)
+
+
+# --- listing ------------------------------------------------------------------------------------
+
+
 def test_jobs_that_were_not_run_are_listed(testing_jobs: Start) -> None:
     jobs = Jobs("nowhere")
     note, _ = noting(jobs, run_if=bool)

@@ -74,6 +74,21 @@ def check_options(options: Mapping[str, Any]) -> None:
             to_seconds(options[name], name)
 
 
+def refuse_for_cron(flow: Flow, unique: bool | str, name: str) -> None:
+    """Raise InvalidArgument for rules of an enqueue: the store adds the messages of a schedule."""
+    for rule in ("debounce", "throttle"):
+        if rule in flow.defaults:
+            raise InvalidArgument(
+                f"{rule} does not go with cron, whose times are fixed: give it where {name} is "
+                f"enqueued, with_options({rule}=...)"
+            )
+    if unique:
+        raise InvalidArgument(
+            f"unique does not go with cron: give {name} max_in_flight=1, so that one runs at a "
+            "time, and expires=, so that one that has waited for so long is left out"
+        )
+
+
 class Flow:
     """The rules of one task."""
 
