@@ -29,6 +29,8 @@ from kvstream.logs import FORMATS, LEVEL, LEVELS
 job_argument = click.argument("job_id", metavar="ID")
 jobs_argument = click.argument("job_ids", metavar="[ID...]", nargs=-1)
 _ENDED = ("done", "failed", "cancelled", "expired", "skipped")
+_DEPENDS_ON_MAX = 20
+"""Most jobs that are shown of those that a job waits for: to find the status of each is a read."""
 
 
 @click.group(epilog=example("kvstream jobs ls --status failed"))
@@ -50,8 +52,9 @@ jobs.add_command(count_jobs)
 def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
     """Show a job: its task, arguments, status, and its result or error.
 
-    Each try is shown, and of a workflow its steps. The arguments of a job that is done or cancelled
-    are not kept. Result and tries are kept for the time that its task says, an hour by default.
+    Each try is shown, of a workflow its steps, and the jobs that it waits for. The arguments of a
+    job that is done or cancelled are not kept. Result and tries are kept for the time that its task
+    says, an hour by default.
     """
     from kvstream.jobs.stored import StoredJobs
 
@@ -68,22 +71,28 @@ def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
         else:
             values = {**row_of(listed), "result": None}
         traceback = handle.traceback or ""
+        waited: list[tuple[str, str]] = []
         steps = _steps_of(handle)
         progress, lines, tries = handle.progress, handle.log(), [] if steps else handle.tries
         if progress is not None:
             values["progress"] = f"{progress.fraction:.0%} {progress.text}".rstrip()
         if values["status"] == "waiting":
             values["waits_for"] = handle.waits_for
+            waited = stored.depends_on(job_id, _DEPENDS_ON_MAX)
         if values["status"] == "done" and listed is None:
             values["result"] = handle.result(0)
     if out.for_programs:
         more: dict[str, Any] = {"log": [each.text for each in lines]}
         more["tries"] = [jsonable(each._asdict()) for each in tries]
+        if waited:
+            more["depends_on"] = [{"id": each, "status": status} for each, status in waited]
         if steps is not None:
             more["steps"] = [jsonable(each._asdict()) for each in steps]
         out.object(**values, traceback=traceback or None, **more)
         return
     _show(out, values)
+    for each, status in waited:
+        click.echo(f"  depends on {printable(each)}: {status}")
     for tried in tries:
         click.echo(f"  {_try_text(tried)}")
     for said in lines:

@@ -8,8 +8,9 @@ A job that waits for others is in no queue. Streams have it::
 
 The commit that ends a job, in whatever way, deletes the entries of those that need wait for it no
 more, and puts the message of each that waits for nothing else. So no start is lost or done twice,
-whichever process dies. Most jobs have no dependents: the commit that ends several jobs only looks
-whether one of them has (``dependents_key``).
+whichever process dies. What an end means for those that wait is one rule (``_fate_of``): they wait
+on only if a retry of the failed job may still end well. Most jobs have no dependents: the commit
+that ends several jobs only looks whether one of them has (``dependents_key``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstream.engine.queue_arguments import moment_ms, one_of, span_ms
 from kvstream.errors import InvalidArgument, JobUnknown, show
@@ -33,16 +34,20 @@ if TYPE_CHECKING:
 AFTER, DEPENDENTS = "after", "dependents"
 """Parts of the keys."""
 WAIT, RUN, FAIL = IF_FAILED = "wait", "run", "fail"
-"""What becomes of a job if one that it depends on fails or is cancelled."""
+"""What becomes of a job if one that it depends on does not end well."""
 REFUSED = ("unique", "window", "on_conflict")
 """Options that a job with ``depends_on`` does not take."""
 WHERE, _WHEN = b"after:queue", ("delay", "at", "ttl")
 ENDED = "kvstream.ended"
 """The name of the built-in task that tells the dependents of a job."""
 _JOB, _ENTRY, _IF_FAILED = b"job", b"entry", b"if_failed"
-HAS_FAILED = "a job that it depends on has failed, or was cancelled"
+LOST = "failed for good"
+"""The end of a failed job that nobody can retry: it has no dead letter."""
+FINAL = "final"
+"""The field of the outcome of such a job."""
 _HOW = {
     FAILED: "has failed",
+    LOST: "has failed, and cannot be retried",
     CANCELLED: "was cancelled",
     "expired": "has expired",
     "skipped": "was skipped",
@@ -60,6 +65,29 @@ def dependents_key(name: str, job_id: str) -> str:
     ``name`` is that of the Jobs.
     """
     return f"{name}:{DEPENDENTS}:{job_id}"
+
+
+class Fate(NamedTuple):
+    """What becomes of a job that depends on others."""
+
+    status: str
+    """DONE: it starts; FAILED or CANCELLED: it ends so."""
+    error: str = ""
+
+
+STARTS = Fate(DONE)
+
+
+def _fate_of(if_failed: str, job_id: str, status: str | None) -> Fate | None:
+    """Return what the end of a job means for one that depends on it; None: it waits on."""
+    if status is None:
+        return None
+    if status == DONE or if_failed == RUN:
+        return STARTS
+    why = f"the job {job_id}, which it depends on, {_HOW[status]}"
+    if if_failed == FAIL:
+        return Fate(FAILED, why)
+    return None if status == FAILED else Fate(CANCELLED, why)
 
 
 # --- enqueueing ---------------------------------------------------------------------------------
@@ -95,20 +123,16 @@ class Dependencies:
                 "kept, or it was not enqueued"
             )
 
-    def register(self, job_id: str, stored: Mapping[bytes, Any]) -> str | None:
-        """Make a job wait, in the open transaction; return DONE or FAILED if it need not.
+    def register(self, job_id: str, stored: Mapping[bytes, Any]) -> Fate | None:
+        """Make a job wait, in the open transaction; return what becomes of it if it need not.
 
         ``stored`` is what ``start`` gets once it is to be put into its queue.
         """
-        open_ids, failed = [], False
-        for each in self.ids:
-            status = outcome_of(self._jobs, each)
-            if status == DONE or (status is not None and self._if_failed == RUN):
-                continue
-            failed = failed or (status is not None and self._if_failed == FAIL)
-            open_ids.append(each)
-        if failed or not open_ids:
-            return FAILED if failed else DONE
+        fates = {each: self._fate_by(each) for each in self.ids}
+        open_ids = [each for each, fate in fates.items() if fate is None]
+        ends = [fate for fate in fates.values() if fate is not None and fate.error]
+        if ends or not open_ids:
+            return ends[0] if ends else STARTS
         first = StreamID(self._jobs.now_ms(), 1)  # another one of its ID has other entries
         after, entry = _after(self._jobs, job_id), first
         after.add(stored, entry)
@@ -119,6 +143,9 @@ class Dependencies:
                 {_JOB: job_id, _ENTRY: str(entry), _IF_FAILED: self._if_failed}
             )
         return None
+
+    def _fate_by(self, job_id: str) -> Fate | None:
+        return _fate_of(self._if_failed, job_id, outcome_of(self._jobs, job_id))
 
 
 def dependencies_of(jobs: AnyJobs, options: Mapping[str, Any]) -> Dependencies:
@@ -135,13 +162,11 @@ def put_after(
     """Make a job wait for others; put or fail it now, if it need not wait."""
 
     def put() -> None:
-        outcome = dependencies.register(job_id, stored)
-        if outcome == DONE:
+        fate = dependencies.register(job_id, stored)
+        if fate == STARTS:
             put_stored(jobs, stored)
-        elif outcome == FAILED:
-            fields = {"task": stored[TASK], **failure_of(HAS_FAILED)}
-            jobs.record(job_id, FAILED.encode(), fields=fields)
-            _note_end(jobs, job_id, stored, FAILED, HAS_FAILED)
+        elif fate is not None:
+            _end_unput(jobs, job_id, stored, fate)
 
     WorkflowLog(jobs, job_id).commit(put)
 
@@ -154,9 +179,12 @@ def _id_of(job: Any) -> str:
 
 
 def outcome_of(jobs: AnyJobs, job_id: str) -> str | None:
-    """Return how a job has ended; None if it has not."""
+    """Return how a job has ended, also LOST; None if it has not."""
     last = jobs.store.stream(jobs.result_key(job_id)).revrange(count=1)
-    status = last[0].fields.get(b"status", b"").decode() if last else ""
+    fields = last[0].fields if last else {}
+    status = fields.get(b"status", b"").decode()
+    if status == FAILED and FINAL.encode() in fields:
+        return LOST
     return status if status in _ENDED else None
 
 
@@ -195,22 +223,23 @@ def cancel_waiting(jobs: AnyJobs, job_id: str) -> bool:
     found = Ends(jobs)
     found.add(job_id, CANCELLED)
     jobs.store.delete(after.key)
-    jobs.record(job_id, CANCELLED.encode())
-    _note_end(jobs, job_id, stored, CANCELLED, "")
+    _end_unput(jobs, job_id, stored, Fate(CANCELLED))
     found.write()
     return True
 
 
-def _note_end(
-    jobs: AnyJobs, job_id: str, stored: Mapping[bytes, Any], status: str, error: str
-) -> None:
-    """List a job that has ended before it was put, in the open transaction."""
+def _end_unput(jobs: AnyJobs, job_id: str, stored: Mapping[bytes, Any], fate: Fate) -> None:
+    """End a job that was not put, in the open transaction: it has no dead letter."""
+    outcome: dict[str, str | bytes | int] = {"task": stored.get(TASK, b""), **outcome_by(fate)}
+    if fate.status == FAILED:
+        outcome[FINAL] = 1
+    jobs.record(job_id, fate.status.encode(), fields=outcome)
     fields = {
         name: value if isinstance(value, bytes) else str(value).encode()
         for name, value in stored.items()
     }
     with suppress(Refused):
-        jobs.note_end(Job.of(fields, job_id), status, error)
+        jobs.note_end(Job.of(fields, job_id), fate.status, fate.error)
 
 
 def forget_waiting(jobs: AnyJobs, job_id: str) -> None:
@@ -271,28 +300,25 @@ class Ends:
         """Read what follows from the end of a job."""
         ended = deque([(job_id, status)])
         while ended:
-            each, how = ended.popleft()
-            ended.extend((failed, FAILED) for failed in self._read(each, how))
+            ended.extend(self._read(*ended.popleft()))
 
-    def _read(self, job_id: str, status: str) -> list[str]:
-        """Read what follows from one end; return the jobs that fail with it."""
+    def _read(self, job_id: str, status: str) -> list[tuple[str, str]]:
+        """Read what follows from one end; return the jobs that end with it, and how."""
         stream = self._jobs.store.stream(dependents_key(self._jobs.name, job_id))
         if not len(stream):
             return []
-        entries, told, failed = stream.range(), [], []
+        entries, told, ended = stream.range(), [], []
         for entry in entries:
-            waiting, if_failed = entry.fields[_JOB].decode(), entry.fields[_IF_FAILED].decode()
-            if status != DONE and if_failed == WAIT:
+            fate = _fate_of(entry.fields[_IF_FAILED].decode(), job_id, status)
+            if fate is None:
                 continue
             told.append(entry.id)
-            found = entry.fields[_ENTRY].decode()
+            waiting, found = entry.fields[_JOB].decode(), entry.fields[_ENTRY].decode()
             if not self._waits(waiting, found):
                 continue
-            if status != DONE and if_failed == FAIL:
+            if fate.error:
                 self._left[waiting] = 0
-                failed.append(waiting)
-                why = f"the job {job_id}, which it depends on, {_HOW[status]}"
-                self._plan_failure(waiting, why)
+                ended.append((waiting, self._plan_end(waiting, fate)))
                 continue
             self._left[waiting] -= 1
             self._gone.setdefault(waiting, []).append(found)
@@ -302,7 +328,7 @@ class Ends:
             self._writes.append(lambda: self._jobs.store.delete(stream.key))
         elif told:
             self._writes.append(lambda: stream.delete(*told))
-        return failed
+        return ended
 
     def _waits(self, waiting: str, entry: str) -> bool:
         """Return whether a job still waits, and for this entry: its ID may have been used again."""
@@ -323,20 +349,20 @@ class Ends:
         if state is not None and not state.has_ended:
             self._writes.append(lambda: log.wake_now(state))
 
-    def _plan_failure(self, waiting: str, error: str) -> None:
+    def _plan_end(self, waiting: str, fate: Fate) -> str:
+        """Plan the end of a job that waits; return its status for those that depend on it."""
         stored = _after(self._jobs, waiting).range(count=1)[0].fields
         self._gone.pop(waiting, None)
         self._writes.append(lambda: forget_waiting(self._jobs, waiting))
-        outcome = failure_of(error)
         if WHERE in stored:
-            fields: dict[str, str | bytes | int] = {"task": stored.get(TASK, b""), **outcome}
-            self._writes.append(lambda: self._jobs.record(waiting, FAILED.encode(), fields=fields))
-            self._writes.append(lambda: _note_end(self._jobs, waiting, stored, FAILED, error))
-            return
+            self._writes.append(lambda: _end_unput(self._jobs, waiting, stored, fate))
+            return LOST if fate.status == FAILED else fate.status
         log = WorkflowLog(self._jobs, waiting)
         state = log.state()
         if state is not None and not state.has_ended:
-            self._writes.append(lambda: log.end(state, FAILED, dict(outcome), is_recorded=False))
+            outcome = outcome_by(fate)
+            self._writes.append(lambda: log.end(state, fate.status, outcome, is_recorded=False))
+        return fate.status
 
     def write(self) -> None:
         """Write what was read, in the open transaction."""
@@ -346,9 +372,11 @@ class Ends:
             write()
 
 
-def failure_of(error: str) -> dict[str, str]:
-    """Return the outcome of a job that fails before it starts."""
-    return {"error": f"JobError: {error}", "traceback": ""}
+def outcome_by(fate: Fate) -> dict[str, str | bytes]:
+    """Return the outcome of a job that ends before it starts."""
+    if fate.status == FAILED:
+        return {"error": f"JobError: {fate.error}", "traceback": ""}
+    return {"error": fate.error} if fate.error else {}
 
 
 def put_stored(jobs: AnyJobs, stored: Mapping[bytes, bytes]) -> Any:

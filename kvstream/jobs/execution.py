@@ -27,7 +27,7 @@ from kvstream.errors import (
     UnknownOutcome,
     describe,
 )
-from kvstream.jobs.dependents import tell_of_end
+from kvstream.jobs.dependents import FINAL, LOST, tell_of_end
 from kvstream.jobs.flow.unrun import (
     NotRun,
     PutOff,
@@ -428,16 +428,18 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
     job.ending = True
     failure = Failure.of(error)
 
+    is_letter = task is None or task.dead_letter is not False
+
     def bury(recorded: bool) -> None:
         if recorded and job.id:
             ttl = None if task is None else task.result_ttl
-            jobs.record(job.id, FAILED, ttl, _fields_of(jobs, job, failure))
+            final: dict[str, str | bytes | int] = {} if is_letter else {FINAL: 1}
+            jobs.record(job.id, FAILED, ttl, _fields_of(jobs, job, failure) | final)
         if job.id:
-            tell_of_end(jobs, job.id, FAILED.decode())
+            tell_of_end(jobs, job.id, FAILED.decode() if is_letter else LOST)
         if job.parent is not None:
             ended = {"error": failure.text, "traceback": failure.trace}
             tell_parent(jobs, job.parent, job.id, FAILED.decode(), ended)
-        is_letter = task is None or task.dead_letter is not False
         jobs.note_end(job, FAILED.decode(), failure.text, is_letter=is_letter)
         if not is_letter:
             message.ack()

@@ -218,7 +218,8 @@ class JobHandle(Public, Generic[R]):
         if status == DONE:
             return self._load_result(fields)
         if status == CANCELLED:
-            raise JobCancelled(f"the job {self.id} was cancelled")
+            why = _decode(fields.get(b"error", b""))
+            raise JobCancelled(f"the job {self.id} was cancelled" + (why and f": {why}"))
         if status in (EXPIRED, SKIPPED):
             kind = JobExpired if status == EXPIRED else JobSkipped
             raise kind(f"the job {self.id} was not run: {_decode(fields.get(b'error', b''))}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.jobs.application import Jobs
-from kvstream.jobs.dependents import AFTER, DEPENDENTS
+from kvstream.jobs.dependents import AFTER, DEPENDENTS, waits_for
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.log import HISTORY, WORKFLOW, WorkflowLog
 from kvstream.jobs.listing.ended import ENDED, TAGGED
@@ -78,6 +78,11 @@ class StoredJobs(Jobs):
             return handle.status
         except InvalidArgument:
             return "unknown"
+
+    def depends_on(self, job_id: str, count: int) -> list[tuple[str, str]]:
+        """Return the first jobs that a job waits for, with their statuses."""
+        found = waits_for(self, job_id)[:count]
+        return [(each, self.status(self.handle(each))) for each in found]
 
     def find_all(self, **criteria: Unpack[Criteria]) -> Iterator[JobInfo]:
         """Yield all jobs that meet criteria."""

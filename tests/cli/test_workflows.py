@@ -67,3 +67,25 @@ def test_workflows_are_cancelled_and_retried(program: Program) -> None:
     program("jobs", "retry", "done", code=1)
     statuses = {row["id"]: row["status"] for row in program.json("jobs", "ls")}
     assert statuses == {"waits": "cancelled", "done": "done", "failed": "queued"}
+
+
+def test_jobs_show_has_what_a_job_waits_for_and_why_it_was_cancelled(tmp_path: Path) -> None:
+    with Jobs(tmp_path / "store", shared=False) as jobs:
+
+        @jobs.task
+        def note() -> None: ...
+
+        first, other = note.enqueue(), note.with_options(delay=3600).enqueue()
+        waits = note.with_options(depends_on=[first, other]).enqueue()
+    program = Program(tmp_path / "store")
+    lines = program.lines("jobs", "show", waits.id)
+    assert "waits for  2 jobs" in lines
+    assert lines[-2:] == [
+        f"  depends on {first.id}: queued",
+        f"  depends on {other.id}: scheduled",
+    ]
+    program("jobs", "cancel", first.id)
+    shown = program.one("jobs", "show", waits.id)
+    error = f"the job {first.id}, which it depends on, was cancelled"
+    assert (shown["status"], shown["error"]) == ("cancelled", error)
+    assert {row["status"] for row in program.json("jobs", "ls")} == {"cancelled", "scheduled"}

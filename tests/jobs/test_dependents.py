@@ -1,15 +1,16 @@
 """Jobs that start once others have ended, on each kind of place, and with kills at each commit."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
-from kvstream import Jobs, JobUnknown
-from kvstream.errors import InvalidArgument
+from kvstream import InvalidArgument, JobCancelled, Jobs, JobUnknown
 from kvstream.jobs import current_job
+from kvstream.jobs.listing.filters import ENDED
 from kvstream.jobs.stored import StoredJobs
 from kvstream.jobs.testing import Testing
 from tests.jobs.conftest import Working
@@ -62,6 +63,10 @@ class App:
         return not keys and not [*self.jobs.store.scan_keys("jobs:dependents:*")]
 
 
+def have_ended(handles: Sequence[Any]) -> bool:
+    return all(each.status in ENDED for each in handles)
+
+
 @pytest.fixture
 def app(jobs: Jobs) -> App:
     return App(jobs)
@@ -109,15 +114,69 @@ def test_what_becomes_of_a_job_if_one_fails(app: App, working: Start) -> None:
     assert sorted(app.did) == ["cancelled", "runs", "waits"]
 
 
-def test_a_job_that_waits_is_cancelled_with_those_that_fail_with_it(app: App) -> None:
+def test_no_end_leaves_a_job_waiting_that_nothing_can_start(app: App, working: Start) -> None:
+    jobs = app.jobs
+
+    @jobs.task(run_if=lambda: False)
+    def skipped() -> None: ...
+
+    @jobs.task(dead_letter=False)
+    def lost() -> None:
+        raise ValueError("broken")
+
+    cancelled, deleted = app.note.with_options(delay=3600).enqueue(1), app.fail.enqueue("x")
+    firsts: dict[str, Any] = {
+        "was cancelled": cancelled,
+        "has expired": app.note.with_options(expires=0.001).enqueue(1),
+        "was skipped": skipped.enqueue(),
+        "has failed, and cannot be retried": lost.enqueue(),
+        "cannot be retried": deleted,
+    }
+    dependents = {
+        (how, policy): [
+            task.with_options(depends_on=first, if_failed=policy).enqueue(policy)
+            for task in (app.note, app.flow)
+        ]
+        for how, first in firsts.items()
+        for policy in ("wait", "run", "fail")
+    }
+    ends = {"wait": "cancelled", "run": "done", "fail": "failed"}
+    behind = app.note.with_options(depends_on=dependents["was skipped", "wait"][0]).enqueue("no")
+    until(lambda: firsts["has expired"].status == "expired")
+    assert cancelled.cancel()
+    late = app.note.with_options(depends_on=cancelled).enqueue("no")
+    assert (late.status, late.error) == ("cancelled", dependents["was cancelled", "wait"][0].error)
+    worker = working(jobs)
+    until(lambda: deleted.status == "failed")
+    assert [each.status for each in dependents["cannot be retried", "wait"]] == [
+        "waiting",
+        "waiting",
+    ]
+    assert jobs.delete(task="fail", status="failed").done == [deleted.id]
+    for (how, policy), both in dependents.items():
+        until(partial(have_ended, both))
+        assert [each.status for each in both] == [ends[policy]] * 2
+        for each in both if policy == "wait" else ():
+            with pytest.raises(JobCancelled, match=f"{firsts[how].id}, which .* {how}"):
+                each.result(0)
+    assert behind.status == "cancelled"
+    until(app.is_clean)
+    worker.stop()
+
+
+def test_a_job_that_waits_is_cancelled_with_those_that_depend_on_it(app: App) -> None:
     first = app.note.enqueue("first")
     second = app.note.with_options(depends_on=[first]).enqueue("second")
     third = app.flow.with_options(depends_on=[second], if_failed="fail").enqueue("third")
     fourth = app.flow.with_options(depends_on=[first]).enqueue("fourth")
+    fifth = app.note.with_options(depends_on=[third, fourth]).enqueue("fifth")
     assert second.cancel()
     assert (second.status, third.status, first.status) == ("cancelled", "failed", "queued")
+    assert (second.error, fifth.status) == (None, "waiting")  # ``third`` may be retried
     assert not second.cancel()
     assert fourth.cancel()
+    assert fifth.error == f"the job {fourth.id}, which it depends on, was cancelled"
+    assert (fifth.status, app.rows("cancelled")) == ("cancelled", {second.id, fourth.id, fifth.id})
     assert app.jobs.handle(first.id).cancel()
     assert app.rows("waiting") == set()
 
@@ -195,6 +254,7 @@ def test_a_canceller_that_dies_at_any_commit_leaves_nobody_waiting(testing: Test
         parent = whole.enqueue()
         (child,) = jobs.find(status="scheduled").jobs
         after = app.note.with_options(depends_on=child.id, if_failed="run").enqueue(commits)
+        with_it = app.flow.with_options(depends_on=child.id).enqueue(commits)
         mortal.left = commits
         with testing.held(), suppress(Killed):
             jobs.handle(child.id).cancel()
@@ -202,8 +262,9 @@ def test_a_canceller_that_dies_at_any_commit_leaves_nobody_waiting(testing: Test
         jobs.handle(child.id).cancel()
         testing.run()
         assert (parent.status, after.status) == ("failed", "done")
-        assert jobs.handle(child.id).status == "cancelled"
-    assert jobs.count(status="cancelled").total == 14
+        assert (jobs.handle(child.id).status, with_it.status) == ("cancelled", "cancelled")
+    assert jobs.count(status="cancelled").total == 28
+    assert app.is_clean()
 
 
 def test_a_worker_that_dies_at_any_commit_loses_no_start(testing: Testing) -> None:

@@ -19,7 +19,7 @@ became of it::
     patched    name
     failing    seq error traceback [cause]      the function has failed, and its steps are undone
     retried    to                               calls from that seq on are forgotten
-    done | failed error traceback [cause] | cancelled    the last event
+    done | failed error traceback [cause] | cancelled [error]    the last event
 
 Values are in the format that the field ``format`` names, JSON without it. Times are Unix
 milliseconds. The step that undoes another one has the prefix ``undo:``, and ``of`` is the seq of

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstream.errors import InvalidArgument, RequestError
+from kvstream.jobs.dependents import LOST, Ends
 from kvstream.jobs.handle import LOOK_S, REDRIVE_S, RETRY, JobHandle
-from kvstream.jobs.history.log import HISTORY, WORKFLOW
+from kvstream.jobs.history.log import HISTORY, WORKFLOW, WorkflowLog
 from kvstream.jobs.job import AnyJobs
 from kvstream.jobs.listing.ended import ENDS
 from kvstream.jobs.listing.filters import FAILED, STATUSES, WAITING, JobFilter, JobInfo
@@ -151,13 +152,25 @@ def _redrive(queue: Queue, letters: Sequence[Any]) -> None:
 
 
 def delete_jobs(jobs: AnyJobs, infos: Sequence[JobInfo]) -> list[bool]:
-    """Delete ended jobs and all that is kept of them, in one commit."""
+    """Delete ended jobs and all that is kept of them, in one commit.
+
+    What waits for a retry of one that has failed waits for nothing from then on.
+    """
     entries = [found for info in infos for found in _entries_of(jobs, info)]
-    with jobs.store.brief_transaction():
+
+    def delete() -> None:
+        ends = Ends(jobs)
+        for info in infos:
+            if info.status == FAILED and jobs.store.stream(info.stream).get(info.place):
+                ends.add(info.id, LOST)
+        ends.write()
         for key, place in entries:
             jobs.store.stream(key).delete(place)
         for info in infos:
             jobs.store.delete(*_keys_of(jobs, info))
+
+    WorkflowLog(jobs, "").commit(delete)
+    jobs.ended.name_new()
     return [True] * len(infos)
 
 

@@ -24,10 +24,10 @@ from kvstream.errors import (
 )
 from kvstream.jobs.arguments import pack, unpack
 from kvstream.jobs.dependents import (
-    HAS_FAILED,
+    STARTS,
     Dependencies,
     dependencies_of,
-    failure_of,
+    outcome_by,
     text_of,
 )
 from kvstream.jobs.handle import JobHandle
@@ -232,12 +232,12 @@ class Workflow(Task[P, R_co]):
         )
         due = {} if at_ms is None else {"due": str(at_ms)}
         args = events.packed_fields("args", job.packed, job.form)
-        outcome = DONE if after is None else after.register(job.id, {TASK: self.name})
+        fate = STARTS if after is None else after.register(job.id, {TASK: self.name})
         log.add(events.BEGUN, task=self.name, version=self.version, **args, **due)
-        if outcome == FAILED:
-            log.end(state, FAILED, dict(failure_of(HAS_FAILED)), is_recorded=False)
+        if fate is not None and fate.error:
+            log.end(state, fate.status, outcome_by(fate), is_recorded=False)
             return True
-        if outcome == DONE:
+        if fate is not None:
             log.wake(state, at_ms)
         elif after is not None:
             state.status, state.why, state.after = WAITING, text_of(len(after.ids)), True
