@@ -16,18 +16,20 @@ from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 
-from kvstream.errors import Corruption, WrongType
+from kvstream.errors import Corruption, InvalidArgument, WrongType, quote
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.values import decode_fields
 from kvstream.meta import pel
-from kvstream.meta.keyed import Edit, Keyed, key_of_value
+from kvstream.meta.keyed import Edit, Key, Keyed, key_of_value
+from kvstream.meta.pel_index import pending_in
+from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.records import GroupMeta, StreamMeta
-from kvstream.meta.runs import HELD_MS
+from kvstream.meta.runs import HELD_MS, Run
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.operations.groups import advance_over
 from kvstream.operations.reads.limits import first_page
-from kvstream.operations.reads.rows import read_rows
+from kvstream.operations.reads.rows import read_entries_of, read_rows
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID
 from kvstream.types.images import PackedID
@@ -154,6 +156,13 @@ def _sort(txn: Txn, stream: StreamMeta, group: GroupMeta, page: list[Row]) -> No
         turns.append(None if of_pending else edit.take_turn(key_of_value(value), eid, most))
     edit.apply()
     advance_over(stream, group, ids)
+    _insert(txn, group, ids, turns)
+
+
+def _insert(
+    txn: Txn, group: GroupMeta, ids: Sequence[PackedID], turns: Sequence[bool | None]
+) -> None:
+    """Make entries pending with nobody: ready (True) or held (False); leave others out (None)."""
     rank = group.nack_rank = max(group.nack_rank, HELD_RANK) + 1
     for turn, same in groupby(zip(turns, ids, strict=True), itemgetter(0)):
         if turn is not None:
@@ -161,3 +170,79 @@ def _sort(txn: Txn, stream: StreamMeta, group: GroupMeta, page: list[Row]) -> No
             time_ms, of_part = (0, rank) if turn else (HELD_MS, HELD_RANK)
             pel.insert(txn, group, part, b"", time_ms, 0, of_part)
     txn.member_changed(group)
+
+
+# --- another key --------------------------------------------------------------------------------
+
+
+def refuse_long(txn: Txn, group: GroupMeta, before: GroupPolicy, policy: GroupPolicy) -> None:
+    """Raise InvalidArgument if more entries are pending than are sorted by another key at once."""
+    most = txn.thresholds.ordered_entries
+    is_other = policy.order_by and policy.order_by != before.order_by
+    if group.keyed is None or not is_other or (count := pending_in(txn, group)) <= most:
+        return
+    raise InvalidArgument(
+        f"order_by is {quote(before.order_by)} for {count} pending messages of the group "
+        f"{quote(group.name)}: another field may take its place while at most {most} are pending. "
+        "Let workers go on until then; or set order_by to nothing first, which makes these "
+        "messages ready at once, without limits of keys"
+    )
+
+
+def sort_anew(txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
+    """Sort the pending entries of a group that has no rows of keys, since its field has changed.
+
+    Those that were delivered stay where they are and make their new keys busy. The others become
+    ready or held by their new keys, in the order of the stream; deleted ones are dropped.
+    """
+    assert group.policy is not None
+    edit = Edit(get_or_create_keyed(txn, stream, group), txn.batch)
+    runs = list(pel.runs_from(txn, group, b""))
+    new = [eid for run in runs if _is_undelivered(run) for eid in run.ids]
+    for eid, key in _keys_of(txn, stream, group.policy, sorted(_ids(runs) - set(new))):
+        if key:
+            edit.make_busy(key, eid)
+    turns = [
+        None if key is None else _place(edit, group.policy, key, eid)
+        for eid, key in _keys_of(txn, stream, group.policy, new)
+    ]
+    edit.apply()
+    pel.detach(txn, group, new)
+    _insert(txn, group, new, turns)
+
+
+def _is_undelivered(run: Run) -> bool:
+    return bool(run.rank) and not run.deliveries and run.time_ms in (0, HELD_MS)
+
+
+def _ids(runs: Sequence[Run]) -> set[PackedID]:
+    return {eid for run in runs for eid in run.ids}
+
+
+def _keys_of(
+    txn: Txn, stream: StreamMeta, policy: GroupPolicy, ids: Sequence[PackedID]
+) -> Iterator[tuple[PackedID, Key | None]]:
+    """Yield entries and their keys: empty for those without one, None for deleted entries."""
+    count = min(PAGE, first_page(stream))
+    for at in range(0, len(ids), count):
+        part = ids[at : at + count]
+        for eid, entry in zip(part, read_entries_of(txn, stream, part), strict=True):
+            if entry is None:
+                yield eid, None
+            else:
+                value = entry.fields.get(policy.order_by, b"" if policy.fair else None)
+                yield eid, b"" if value is None else key_of_value(value)
+
+
+def _place(edit: Edit, policy: GroupPolicy, key: Key, eid: PackedID) -> bool:
+    """Return whether an entry that was not delivered is ready; hold it if its key has no room."""
+    if policy.fair:
+        return edit.take_turn(key, eid, policy.max_per_key)
+    if not key:
+        return True
+    counts = edit.counts(key)
+    if counts.held or counts.busy >= policy.max_per_key:
+        edit.hold(key, eid)
+        return False
+    edit.make_busy(key, eid)
+    return True

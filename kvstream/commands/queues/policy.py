@@ -125,8 +125,9 @@ def policy_set(txn: Txn, session: Session, argv: Argv) -> Answer:
     REAP: A consumer idle for so long is deleted; its pending entries return to the group.
 
     0, or an empty value, removes a rule. The rules hold for every client that reads new entries
-    (XREADGROUP with `>`). If ORDERBY changes, a server makes the entries that wait for others of
-    their key ready in steps, which other clients see one by one.
+    (XREADGROUP with `>`). If ORDERBY ends, a server makes the entries that wait for others of their
+    key ready in steps, which other clients see one by one. Another field sorts all pending entries
+    anew; the command is refused while more than 3000 are pending.
     """
     rules: Values = {}
     Args(argv, 4).take_options(_OPTIONS, rules)

@@ -34,7 +34,7 @@ from kvstream.meta.wakeups import Wake
 from kvstream.operations.groups import Reader, advance_over, give
 from kvstream.operations.reads.limits import FIRST_PAGE, UNLIMITED, first_page, memory_of
 from kvstream.operations.reads.rows import FEW, read_ahead, read_rows
-from kvstream.operations.turns import HELD_RANK, get_or_create_keyed
+from kvstream.operations.turns import HELD_RANK, get_or_create_keyed, sort_anew
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID
 from kvstream.types.images import PackedID
@@ -168,10 +168,10 @@ def _record(txn: Txn, reader: Reader, ids: Sequence[PackedID], fates: Sequence[i
 # --- the policy ---------------------------------------------------------------------------------
 
 
-def follow_policy(txn: Txn, group: GroupMeta, before: GroupPolicy) -> None:
+def follow_policy(txn: Txn, stream: StreamMeta, group: GroupMeta, before: GroupPolicy) -> None:
     """Adapt the held entries of a group to its changed policy.
 
-    If the field changes, or the order ends, all of them become ready.
+    If the order ends, all of them become ready; another field sorts all that is pending anew.
     """
     keyed, policy = group.keyed, group.policy
     if keyed is None:
@@ -181,18 +181,22 @@ def follow_policy(txn: Txn, group: GroupMeta, before: GroupPolicy) -> None:
             keys = keyed.keys(txn.batch)
             pel.make_ready(txn, group, [key for key, of in keys if of.held or of.turn])
         return
-    _make_ready(txn, group, list(_scan_held(txn, group)))
+    is_sorted = policy is not None and bool(policy.order_by)
+    if not is_sorted:
+        _make_ready(txn, group, list(_scan_held(txn, group)))
     keyed.tree.drop(txn.batch)
     group.keyed = None
     if policy is not None:
         group.policy = policy.with_rules({"keyed_tree": 0})
+    if is_sorted:
+        sort_anew(txn, stream, group)
     txn.member_changed(group)
 
 
 def release_some(txn: Txn, group: GroupMeta, last: PackedID) -> bool:
     """Make some held entries up to an ID ready; return whether there are more.
 
-    This is for a group whose order is about to change or end.
+    This is for a group whose order is about to end.
     """
     if group.keyed is None:
         return False

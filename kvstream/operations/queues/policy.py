@@ -13,6 +13,7 @@ from kvstream.operations.delivery.ordering import follow_policy, release_some
 from kvstream.operations.groups import existing_group
 from kvstream.operations.plans import Plan, Planning, Progress
 from kvstream.operations.queues import consumers
+from kvstream.operations.turns import refuse_long
 from kvstream.types.options import KEY_BYTES_MAX
 
 BACKOFF_MAX = 64
@@ -37,8 +38,9 @@ def set_policy(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) 
             raise InvalidArgument("fair goes with order_by, which names the field of the key")
         policy = policy.with_rules({"fair": False})  # the order ends
     if policy != before or (changes and meta.policy is None):
+        refuse_long(txn, meta, before, policy)
         meta.policy, meta.owned_since = policy, 0
-        follow_policy(txn, meta, before)
+        follow_policy(txn, stream, meta, before)
         if policy.fair:
             txn.catalog.with_turns.add(name)
         if policy.reap_idle_ms != before.reap_idle_ms:
@@ -49,13 +51,13 @@ def set_policy(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) 
 
 
 def ends_order(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) -> bool:
-    """Return whether changes give a group that delivers in order another order, or none."""
+    """Return whether changes end the order of a group that delivers in order."""
     refuse_wrong(changes, key_of(name))
     _, meta = existing_group(txn, name, group)
     before = meta.policy
     if meta.keyed is None or before is None:
         return False
-    return before.with_rules(changes).order_by != before.order_by
+    return bool(before.order_by) and not before.with_rules(changes).order_by
 
 
 T = TypeVar("T")
@@ -96,7 +98,7 @@ def drop_policy(txn: Txn, name: bytes, group: bytes) -> bool:
     before, meta.policy = meta.policy, None
     if before is None:
         return False
-    follow_policy(txn, meta, before)
+    follow_policy(txn, stream, meta, before)
     consumers.watch(txn, stream, meta)
     txn.member_changed(meta)
     txn.signal(name, Wake.POLICY)

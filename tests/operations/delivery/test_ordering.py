@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvstream import ManualClock, Store, StreamID
+from kvstream import InvalidArgument, ManualClock, Store, StreamID
 from kvstream.engine import timer_thread
 from kvstream.group import Consumer, Group
 from kvstream.layout.keys import qualified
@@ -193,6 +193,33 @@ def test_noack_delivers_no_entry_of_a_busy_key(ordered: Store) -> None:
     again = reader(ordered).read(noack=True)
     assert [entry.id for entry in again] == ids[2:]
     assert list_held(ordered) == ids[1:2]
+
+
+def test_another_field_sorts_what_waits(ordered: Store) -> None:
+    stream = ordered.stream("s")
+    places = [("a", "x"), ("a", "x"), ("a", "y"), ("b", "z"), ("a", "")]
+    ids = [
+        stream.add({"user": user} | ({"place": place} if place else {})) for user, place in places
+    ]
+    assert read(ordered) == [ids[0], ids[3]]
+    stream.delete(stream.add({"user": "a", "place": "gone"}))
+    rules(ordered, order_by=b"place")
+    assert read(ordered) == [ids[2], ids[4]], "x is in flight, and y is not"
+    group_of(ordered).ack(ids[0])
+    assert read(ordered) == [ids[1]]
+
+
+def test_another_field_is_refused_for_a_long_backlog(ordered: Store) -> None:
+    change_thresholds(ordered.engine, ordered_entries=20)
+    ids = add(ordered, *["a"] * 21)
+    assert read(ordered) == ids[:1]
+    read(ordered)
+    with pytest.raises(InvalidArgument, match="'user' for 21 pending messages of the group 'g'"):
+        rules(ordered, order_by=b"place")
+    assert read(ordered) == [], "the order holds"
+    group_of(ordered).ack(ids[0])
+    rules(ordered, order_by=b"place")
+    assert read(ordered) == ids[1:], "entries without the field have no order"
 
 
 def test_another_order_or_none_frees_the_held_entries(ordered: Store) -> None:

@@ -78,7 +78,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     @rule(keys=st.lists(KEYS, min_size=1, max_size=8))
     def add(self, keys: list[str]) -> None:
-        fields = [{"user": key} if key else {"n": "1"} for key in keys]
+        fields = [{"user": key, "also": key} if key else {"n": "1"} for key in keys]
         ids = self._store.stream("s").add_many(fields)
         self._keys.update(zip(ids, keys, strict=True))
 
@@ -150,6 +150,11 @@ class OrderMachine(RuleBasedStateMachine):
     def reopen(self) -> None:
         self._store.close()
         self._store = self._open()
+
+    @rule(field=st.sampled_from([b"user", b"also"]))
+    def change_field(self, field: bytes) -> None:
+        """Sort what is pending by another field, which has the same values."""
+        self._store.engine.run(policy.set_policy, NAME, b"g", {"order_by": field})
 
     def _note_dead(self) -> None:
         """Note the entries that were given up."""

@@ -210,6 +210,21 @@ def test_the_rule_may_be_set_and_removed(fair: Store, before: bool) -> None:
     assert fair.check() == []
 
 
+def test_another_key_sorts_the_backlog_anew(fair: Store) -> None:
+    rules(fair, max_per_key=1)
+    stream = fair.stream("s")
+    for n in range(12):
+        stream.add({"user": "a", "place": "xxxxy"[n % 5]})
+    stream.add({"user": "b"})
+    assert read(fair, 1) == "a"
+    rules(fair, order_by=b"place")
+    assert fair.check() == []
+    entries = [each for _ in range(3) for each in group_of(fair).consumer("w").read()]
+    assert [entry.fields.get(b"place") for entry in entries] == [b"y", None], "x is in flight"
+    [figures] = fair.engine.run(info.queue_info, NAME).groups
+    assert (figures.ready, figures.held) == (0, 10)
+
+
 def test_an_order_that_ends_ends_the_turns(fair: Store) -> None:
     add(fair, "aaaa")
     group_of(fair).set_policy(order_by="")
