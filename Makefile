@@ -22,7 +22,7 @@ MUTANTS_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients fmt lint types test cover mutants crash programs bench demo demo-quick cluster-demo dist clean
+.PHONY: help setup clients fmt lint types test cover mutants crash programs bench demo demo-quick cluster-demo screenshots dist clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -94,6 +94,9 @@ demo-quick: $(VENV)/.quick ## Run the same without Spark, which is a small downl
 
 cluster-demo: $(VENV)/.quick ## Kill the primary of a pair under three Sentinels: nothing is lost
 	@$(BIN)/python -m demo.cluster
+
+screenshots: $(VENV)/.dev ## Write the pictures of the web console in docs/pictures, with Debian's chromium
+	@$(BIN)/python -m demo.pictures
 
 # Each JVM compiles once and not twice: it works for some seconds only. The session of the tests has
 # that among its settings (tests/spark/settings.py), the demo and other programs have it from here.

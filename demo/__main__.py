@@ -225,7 +225,7 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None, spark: bool)
 
 def suggested(kvstream: Path, folder: Path) -> list[str]:
     """Return the commands to try, in columns of what is typed and what is shown."""
-    commands = {**SUGGESTIONS, CONSOLE: "in a browser", SERVING: "for clients"}
+    commands = {CONSOLE: "in a browser", **SUGGESTIONS, SERVING: "for clients"}
     lines = {f"{kvstream} --store {folder} {command}": what for command, what in commands.items()}
     lines[CLIENT] = "one of them"
     width = max(map(len, lines))

@@ -49,7 +49,7 @@ def install_commands() -> Iterator[tuple[Path, str]]:
     """Yield what the code, the docs and the build would have pip install as kvstream."""
     files = (ROOT / name for name in ("README.md", "CHANGELOG.md", "design.md", "pyproject.toml"))
     for path in (*files, *sources(), *(ROOT / "docs").rglob("*")):
-        if path.is_file():
+        if path.is_file() and path.suffix != ".png":
             for words in re.findall(r"pip install ([^`\n]*)", path.read_text()):
                 yield from ((path, word) for word in re.findall(r"kvstream[\w.-]*", words))
             yield from (
