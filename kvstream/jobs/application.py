@@ -44,6 +44,7 @@ from kvstream.jobs.listing.face import Listing
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.notes import NOTES
 from kvstream.jobs.outcomes import Outcomes
+from kvstream.jobs.results import OWN, RESULTS_MAX, SHARED, Results
 from kvstream.jobs.schedules import SCHEDULED, Schedule
 from kvstream.jobs.task import Task, built_in_task
 from kvstream.jobs.workers.registry import WORKERS, WorkerRecord, workers_of
@@ -78,7 +79,19 @@ LEASE_S, LEASE_S_MIN = 30.0, 0.2
 """The lease of a job, unless a task has a shorter timeout. Workers extend it while they live."""
 _RESERVED = frozenset(
     {
-        *("dead", "result", AFTER, DEPENDENTS, ENDED, HISTORY, NOTES, SCHEDULED, TAGGED, WORKERS),
+        *(
+            "dead",
+            OWN,
+            SHARED,
+            AFTER,
+            DEPENDENTS,
+            ENDED,
+            HISTORY,
+            NOTES,
+            SCHEDULED,
+            TAGGED,
+            WORKERS,
+        ),
         *(WORKFLOW, *PRIORITIES),
     }
 )
@@ -127,7 +140,7 @@ class Jobs(Outcomes, Listing, Public):
             *("dead_keys", "declare", "ended", "find_task", "finish", "finishing", "lease_s"),
             *("changes", "note_end", "now_ms", "put", "run_fields"),
             *("put_many", "queue_names", "queue_of", "queues_to_work", "record"),
-            *("result_key",),
+            *("after_commit", "results"),
             *("share", "testing", "use"),
         }
     )
@@ -148,6 +161,7 @@ class Jobs(Outcomes, Listing, Public):
         unknown_grace: float | timedelta = UNKNOWN_GRACE_S,
         ended_ttl: float | timedelta = ENDED_TTL_S,
         ended_max: int = ENDED_MAX,
+        results_max: int = RESULTS_MAX,
         **options: Any,
     ) -> None:
         """Describe the jobs; nothing is opened yet.
@@ -155,7 +169,8 @@ class Jobs(Outcomes, Listing, Public):
         ``shared``: whether many processes may open the directory, by default if redis-py is
         installed and no ``clock`` is given; with False this process has it alone.
         ``name`` begins the keys of all streams. ``format`` is that of arguments and results,
-        "json" or "msgpack". ``result_ttl``: the seconds for which results are kept.
+        "json" or "msgpack". ``result_ttl``: the seconds for which results are kept; of small ones
+        of first tries about ``results_max`` at most, of other records any number.
         ``priorities``: the most urgent first. ``application`` names the program whose schedules
         these are, where others share the store; by default the file and variable of the Jobs.
         ``unknown_grace``: the seconds for which a worker leaves a job to other workers if it does
@@ -176,6 +191,7 @@ class Jobs(Outcomes, Listing, Public):
         self._declared: set[schedules.Place] = set()
         self.unknown_grace = to_seconds(unknown_grace, "unknown_grace")
         self.ended = EndedJobs(self, to_seconds(ended_ttl, "ended_ttl"), whole(ended_max, "max"))
+        self.results = Results(self, whole(results_max, "results_max"))
         if options.get("decode"):
             raise InvalidArgument("a Jobs has a store of bytes: leave out decode")
         self._options: dict[str, Any] = {"shared": shared, **options}
@@ -244,6 +260,7 @@ class Jobs(Outcomes, Listing, Public):
             before, self._store = self._store, store
             self._queues.clear()
             self.ended.forget()
+            self.results.forget()
         if before is not None:
             before.close()
 

@@ -180,8 +180,7 @@ def _id_of(job: Any) -> str:
 
 def outcome_of(jobs: AnyJobs, job_id: str) -> str | None:
     """Return how a job has ended, also LOST; None if it has not."""
-    last = jobs.store.stream(jobs.result_key(job_id)).revrange(count=1)
-    fields = last[0].fields if last else {}
+    fields = jobs.results.last(job_id)
     status = fields.get(b"status", b"").decode()
     if status == FAILED and FINAL.encode() in fields:
         return LOST

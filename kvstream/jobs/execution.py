@@ -135,7 +135,7 @@ def was_cut_short(jobs: AnyJobs, job: Job) -> bool:
     if job.attempt == 1 or message.has_lapsed:
         return job.attempt > 1
     try:
-        last = jobs.store.stream(jobs.result_key(job.id)).revrange(count=1)
+        last = jobs.store.stream(jobs.results.own_key(job.id)).revrange(count=1)
     except KVStreamError:
         return True
     return not last or last[0].fields.get(b"attempt") != b"%d" % (job.attempt - 1)
@@ -330,7 +330,7 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
             _finish_one(jobs, job, begun)
         elif job.run is not None:
             _note_done(job)
-    jobs.ended.name_new()
+    jobs.after_commit()
 
 
 def _finish_several(jobs: AnyJobs, ending: Sequence[Job], begun: float) -> None:
@@ -451,7 +451,7 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
     if _write_failure(jobs, job, bury, "given up"):
         job.outcome = "failed"
         log_failed(job, failure)
-    jobs.ended.name_new()
+    jobs.after_commit()
 
 
 def end_unrun(jobs: AnyJobs, job: Job, error: NotRun | PutOff) -> None:
@@ -467,7 +467,7 @@ def end_unrun(jobs: AnyJobs, job: Job, error: NotRun | PutOff) -> None:
     if _write_failure(jobs, job, end, "ended"):
         job.outcome = error.outcome
         log_unrun(job, error.outcome, str(error))
-    jobs.ended.name_new()
+    jobs.after_commit()
 
 
 def end_workflow(jobs: AnyJobs, job: Job, error: BaseException) -> None:
@@ -477,7 +477,7 @@ def end_workflow(jobs: AnyJobs, job: Job, error: BaseException) -> None:
     if _write_failure(jobs, job, partial(job.task.end_failed, job, failure), "ended"):
         job.outcome = "failed"
         log_failed(job, failure)
-    jobs.ended.name_new()
+    jobs.after_commit()
 
 
 def _write_failure(jobs: AnyJobs, job: Job, write: Callable[[bool], None], outcome: str) -> bool:

@@ -1,7 +1,7 @@
 """The handle of a job: its status, its result, and its end by hand.
 
-A job's outcome is a stream of its own, ``<name>:result:<id>``, written by the commit that
-acknowledges the job and kept for ``result_ttl``. So to wait for a result is a blocked read.
+A job's outcome is an entry of a stream (results.py), written by the commit that acknowledges the
+job and kept for ``result_ttl``. So to wait for a result is a blocked read.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from kvstream.jobs.job import (
     to_seconds,
 )
 from kvstream.jobs.notes import LogLine, Progress, lines_of, progress_of
+from kvstream.jobs.results import SKEW_MS, Reader, left_of
 from kvstream.jobs.tries import Try, tries_of
 from kvstream.jobs.workers.stacks import TIMEOUT_S as STACK_S
 from kvstream.jobs.workers.stacks import JobStack, ask_stack
@@ -64,17 +65,18 @@ from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
     from kvstream.queue import Queue
+    from kvstream.store import Store
     from kvstream.stream import Stream
     from kvstream.types.records import Entry, Fields, PendingEntry
 
 R = TypeVar("R")
 
+Asked = tuple[Reader, float | None] | None
+"""What a wait needs next: records, and for how long to wait for them, or None: the status."""
 DONE, FAILED, CANCELLED, RETRY = b"done", b"failed", b"cancelled", b"retry"
 EXPIRED, SKIPPED = b"expired", b"skipped"
 LOOK_S = 5.0
 """Longest single wait for a result; then the handle checks whether the job still exists."""
-SKEW_MS = 60_000
-"""How far the clocks of a program and of the store may be apart."""
 AWAY_S = 0.2
 """Pause between two tries while the server is away."""
 REDRIVE_S = 0.02
@@ -104,6 +106,52 @@ def state_of(pending: PendingEntry | None) -> str:
 
 def _decode(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
+
+
+async def _read_own(
+    reader: Reader, store: Store, engine: Engine, block: float | None
+) -> list[Entry]:
+    """Return what ``reader.read`` returns; the commit that writes a record wakes the task."""
+    if block is None:
+        return reader.read(store)
+    until = monotonic() + block
+    while True:
+        left = left_of(until)
+        if left is None:
+            return reader.read(store)
+        if reader.take(await _read_blocking(reader, store, engine, left), left):
+            return reader.found()
+
+
+async def _read_blocking(
+    reader: Reader, store: Store, engine: Engine, block: float
+) -> dict[bytes, list[Entry]]:
+    """Read what ``reader`` wants; wait for it without blocking the loop."""
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[Outcome | None] = loop.create_future()
+
+    def settle(outcome: Outcome | None) -> None:
+        if not arrived.done():
+            arrived.set_result(outcome)
+
+    def deliver(outcome: Outcome) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, outcome)
+
+    names = {store.name_of(key): key for key in reader.after}
+    wanted = [
+        (name, read_position(reader.after[key], engine.clock.now_ms)) for name, key in names.items()
+    ]
+    reply, waiter = engine.submit([*names], PlainRead(wanted, reader.count, lambda: None), deliver)
+    if waiter is not None:
+        timer = call_later(loop, block, settle, None)
+        try:
+            outcome = await arrived
+            reply = None if outcome is None else outcome.get()
+        finally:
+            timer.cancel()
+            engine.cancel(waiter)
+    return {names[name]: cast("list[Entry]", entries) for name, entries in reply or ()}
 
 
 class JobHandle(Public, Generic[R]):
@@ -137,14 +185,12 @@ class JobHandle(Public, Generic[R]):
 
     # --- the outcome ----------------------------------------------------------------------------
 
-    def _records(self, after: Any = "0-0", block: float | None = None) -> list[Entry]:
-        stream = self._jobs.store.stream(self._jobs.result_key(self.id))
-        return stream.read(after, block=block)
+    def _records(self) -> list[Entry]:
+        return cast("list[Entry]", self._jobs.results.records(self.id))
 
     def _last_record(self) -> dict[bytes, bytes]:
         """Return the last record of the job; empty if there is none."""
-        records = self._records()
-        return dict(records[-1].fields) if records else {}
+        return cast("dict[bytes, bytes]", self._jobs.results.last(self.id))
 
     def _end(self) -> str | None:
         """Return how the job has ended, such as "done" or "failed"; None if it has not."""
@@ -173,36 +219,30 @@ class JobHandle(Public, Generic[R]):
                 return cast(R, end.value)
             found = self._ask(asked, deadline)
 
-    def _ask(self, asked: tuple[Any, float | None] | None, deadline: float | None) -> Any:
+    def _ask(self, asked: Asked, deadline: float | None) -> Any:
         """Return what a wait step asks for; wait for a server that is away."""
         while True:
             try:
-                return self.status if asked is None else self._records(*asked)
+                return self.status if asked is None else asked[0].read(self._jobs.store, asked[1])
             except ServerUnavailable:
                 if deadline is None or monotonic() >= deadline:
                     raise
             time.sleep(AWAY_S)
 
-    def _wait_steps(
-        self, timeout: float | None
-    ) -> Generator[tuple[Any, float | None] | None, Any, R]:
-        """Yield what the wait for the result asks for, to be sent its answer; return the result.
-
-        That is the arguments of ``_records``, or None for the status.
-        """
+    def _wait_steps(self, timeout: float | None) -> Generator[Asked, Any, R]:
+        """Yield what the wait for the result asks for, to be sent its answer; return the result."""
         deadline = None if timeout is None else monotonic() + timeout
         late = f"not done after {timeout or 0:g} s"
         if self._jobs.testing:  # a job that is not done stays so while this thread waits
             deadline, late = monotonic(), "not due yet: turn the clock of the test"
-        after: Any = "0-0"
+        reader = self._jobs.results.reader(self.id)
         known = True
         while True:
             wait_s = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
-            found = yield after, (wait_s if known and wait_s > 0 else None)
+            found = yield reader, (wait_s if known and wait_s > 0 else None)
             status = found[-1].fields.get(b"status", RETRY) if found else RETRY
             if status != RETRY and (status != FAILED or (yield None) == "failed"):
                 return self._outcome(found[-1].fields)
-            after = found[-1].id if found else after
             if not known:
                 raise JobUnknown(f"the job {self.id} has no result, and is in no queue")
             is_late = deadline is not None and monotonic() >= deadline
@@ -260,45 +300,20 @@ class JobHandle(Public, Generic[R]):
             if found is None:
                 found = await asyncio.to_thread(self._ask, asked, deadline)
 
-    async def _aread(self, after: Any, block: float | None) -> list[Entry]:
-        """Read records as ``_records`` does."""
+    async def _aread(self, reader: Reader, block: float | None) -> list[Entry]:
+        """Return what ``reader.read`` returns."""
         store = self._jobs.store
         own = store.own_engine
         if own is not None:
-            return await self._arecords(own, after, block)
+            return await _read_own(reader, store, own, block)
         from kvstream.aio import StoreOfLoop  # programs that await nothing need no greenlet
 
         async with StoreOfLoop(store.url, db=store.db) as found:
-            stream = found.stream(self._jobs.result_key(self.id))
-            return list(await stream.read(after, block=block))
-
-    async def _arecords(self, engine: Engine, after: Any, block: float | None) -> list[Entry]:
-        """Read records as ``_records`` does; the commit that writes one wakes the task."""
-        if block is None:
-            return self._records(after)
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Future[Outcome | None] = loop.create_future()
-
-        def settle(outcome: Outcome | None) -> None:
-            if not arrived.done():
-                arrived.set_result(outcome)
-
-        def deliver(outcome: Outcome) -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(settle, outcome)
-
-        name = self._jobs.store.name_of(self._jobs.result_key(self.id))
-        read = PlainRead([(name, read_position(after, engine.clock.now_ms))], None, lambda: None)
-        reply, waiter = engine.submit([name], read, deliver)
-        if waiter is not None:
-            timer = call_later(loop, block, settle, None)
-            try:
-                outcome = await arrived
-                reply = None if outcome is None else outcome.get()
-            finally:
-                timer.cancel()
-                engine.cancel(waiter)
-        return [cast("Entry", entry) for _, entries in reply or () for entry in entries]
+            until = None if block is None else monotonic() + block
+            while True:
+                left = left_of(until)
+                if reader.take(await found.read(reader.after, reader.count, left), left):
+                    return reader.found()
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self.aresult().__await__()
@@ -462,7 +477,7 @@ class JobHandle(Public, Generic[R]):
         and a thread's result is refused.
         """
         done = self._cancel()
-        self._jobs.ended.name_new()
+        self._jobs.after_commit()
         if self._jobs.testing is not None:
             self._jobs.testing.run()  # a workflow may have waited for it
         return done

@@ -125,8 +125,6 @@ class AnyJobs(Protocol):
         **options: Any,
     ) -> list[Any]: ...
 
-    def result_key(self, job_id: str) -> str: ...
-
     def record(
         self,
         job_id: str,
@@ -136,6 +134,9 @@ class AnyJobs(Protocol):
     ) -> None: ...
 
     ended: Any
+    results: Any
+
+    def after_commit(self) -> None: ...
 
     def run_fields(self, job: Job) -> dict[bytes, str]: ...
 

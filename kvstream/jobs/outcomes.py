@@ -18,7 +18,7 @@ from kvstream.jobs.history.child import (
 )
 from kvstream.jobs.job import AnyJobs, Job
 from kvstream.jobs.listing.ended import End, EndedJobs
-from kvstream.jobs.tries import TRIES_MAX
+from kvstream.jobs.results import Addition, Results
 from kvstream.queue import finish
 from kvstream.storage.contexts import contextmanager
 
@@ -34,14 +34,11 @@ class Outcomes:
     format: str
     result_ttl: float
     ended: EndedJobs
+    results: Results
 
     @property
     def _described(self) -> AnyJobs:
         return cast("AnyJobs", self)
-
-    def result_key(self, job_id: str) -> str:
-        """Return the key of the stream that has the outcome of a job."""
-        return f"{self.name}:result:{job_id}"
 
     def record(
         self,
@@ -53,12 +50,12 @@ class Outcomes:
         """Write the outcome of a job, in the open transaction if there is one."""
         ttl = self.result_ttl if ttl is None else ttl
         if ttl > 0:
-            self._write(job_id, {"status": status, **fields}, ttl)
+            self.results.add(job_id, {"status": status, **fields}, ttl)
 
-    def _write(self, job_id: str, fields: Mapping[Any, Any], ttl: float) -> None:
-        key = self.result_key(job_id)
-        self._described.store.stream(key).add(fields, maxlen=TRIES_MAX, approximate=True)
-        self._described.store.expire(key, ttl)
+    def after_commit(self) -> None:
+        """Give the streams that have new entries their names and rules, once a job has ended."""
+        self.ended.name_new()
+        self.results.set_rules()
 
     def note_end(self, job: Job, status: str, error: str = "", *, is_letter: bool = False) -> None:
         """List a job as ended, in the open transaction; a dead letter is listed by itself."""
@@ -118,7 +115,7 @@ class Outcomes:
         with self._described.store.brief_transaction():
             assert job.message is not None
             job.message.guard()
-            self._write(job.id, outcome, job.task.result_ttl)
+            self.results.add(job.id, outcome, job.task.result_ttl)
         outcome.clear()
 
     def _outcome(self, job: Job) -> dict[bytes, Any]:
@@ -156,11 +153,11 @@ class Outcomes:
         the keys ``unless`` exists.
         """
         messages: list[Any] = []
-        results: list[tuple[Any, Any, float | None]] = []
+        results: list[Addition] = []
         for job, outcome in ended:
             assert job.message is not None
             messages.append(job.message)
             if outcome:
-                results.append((self.result_key(job.id).encode(), outcome, job.task.result_ttl))
+                results.append(self.results.addition(job, outcome))
         results += self.ended.additions([End(job, "done", job.took_ms) for job, _ in ended])
         return finish(messages, results, unless)

@@ -19,6 +19,7 @@ from kvstream.jobs.listing.filters import Criteria, JobInfo, filter_of
 from kvstream.jobs.listing.pages import all_jobs
 from kvstream.jobs.listing.sources import dependent_of, find_end, info_of, text_key
 from kvstream.jobs.notes import NOTES
+from kvstream.jobs.results import OWN, SHARED
 from kvstream.jobs.workers.registry import is_of_registry
 from kvstream.jobs.workflows.handle import WorkflowHandle, is_workflow
 from kvstream.meta.policy import DEAD_SUFFIX
@@ -27,8 +28,6 @@ from kvstream.types.formatting import printable
 
 if TYPE_CHECKING:
     from kvstream.store import Store
-
-RESULT = "result"
 
 
 class StoredJobs(Jobs):
@@ -48,7 +47,7 @@ class StoredJobs(Jobs):
         if named:
             return [key.encode("utf-8", "surrogateescape") for key in named]
         store, name = self.store, self.name.encode("utf-8", "surrogateescape")
-        parts = (AFTER, DEPENDENTS, RESULT, WORKFLOW, HISTORY, NOTES, ENDED, TAGGED)
+        parts = (AFTER, DEPENDENTS, OWN, SHARED, WORKFLOW, HISTORY, NOTES, ENDED, TAGGED)
         others = (name + DEAD_SUFFIX, *(name + f":{part}".encode() for part in parts))
         keys = [
             key

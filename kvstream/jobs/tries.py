@@ -1,8 +1,8 @@
 """The tries of a job: when each ran, where, for how long, and how it ended.
 
-The record of an outcome (``<name>:result:<id>``) is also that of a try, so to keep them costs some
-fields. Of a job that is tried very often the last ones are kept. A try without a record was cut
-short: its worker died, or lost the job.
+The record of an outcome (results.py) is also that of a try, so to keep them costs some fields. Of a
+job that is tried very often the last ones are kept. A try without a record was cut short: its
+worker died, or lost the job.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvstream.jobs.results import OWN_MAX
+
 if TYPE_CHECKING:
     from kvstream.types.records import Entry, PendingEntry
 
-TRIES_MAX = 50
-"""Records of a job that are kept at least: tracebacks may be long."""
 LOST_MAX = 50
 """Tries without a record that are shown between two others."""
 ATTEMPT, TOOK, WORKER = "attempt", "took", "worker"
@@ -49,7 +49,7 @@ def tries_of(records: Sequence[Entry[bytes]], running: PendingEntry | None) -> l
         if outcome is None or (not stored.isdigit() and outcome != _DONE):
             continue  # a cancellation, or a retry by hand
         number = int(stored) if stored.isdigit() else attempt + 1
-        is_first_kept = not found and len(records) >= TRIES_MAX
+        is_first_kept = not found and len(records) >= OWN_MAX
         found += [] if is_first_kept else _lost(attempt, number)
         found.append(_try(record, number, outcome))
         attempt = number

@@ -60,8 +60,8 @@ def leave_to_others(jobs: AnyJobs, job: Job, error: UnknownTask) -> bool:
 
 def _unknown_for_s(jobs: AnyJobs, job: Job) -> float | None:
     """Return the seconds since a worker first did not know the job; None if none has so far."""
-    since_ms = None
-    for record in jobs.store.stream(jobs.result_key(job.id)).range():
+    since_ms: int | None = None
+    for record in jobs.results.own_records(job.id):
         if record.fields.get(b"status") == FAILED:  # it was given up, and redriven
             since_ms = None
         elif since_ms is None and _UNKNOWN.encode() in record.fields:

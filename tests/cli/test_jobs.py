@@ -3,6 +3,7 @@
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -138,7 +139,9 @@ def test_a_job_whose_result_has_expired_is_shown(
     with_jobs: Program, job_ids: dict[str, str]
 ) -> None:
     for status in ("done", "failed"):
-        with_jobs("rm", f"jobs:result:{job_ids[status]}")
+        job_id = job_ids[status]
+        key = f"jobs:results:{crc32(job_id.encode()) % 1024}"
+        with_jobs("rm", key if status == "done" else f"jobs:result:{job_id}")
     done = with_jobs.one("jobs", "show", job_ids["done"])
     assert (done["status"], done["result"], done["task"]) == ("done", None, "send")
     failed = with_jobs.one("jobs", "show", job_ids["failed"])

@@ -200,6 +200,6 @@ def test_a_worker_is_drained(browser: Browser, worked: Jobs) -> None:
 
 def test_a_job_is_shown_whose_result_has_expired(browser: Browser, worked: Jobs) -> None:
     (*_, one) = worked.find(status="done", task="add").jobs
-    worked.store.delete(worked.result_key(one.id))
+    worked.store.delete(worked.results.shared_key(one.id))
     (link,) = {each for each in browser.page("/jobs?status=done&task=add").links if one.id in each}
     assert re.search(r"add \S+ Job done Tries 1 ", browser.page(link).text)

@@ -170,7 +170,7 @@ def test_long_texts_of_errors_are_cut_and_stored_once(
     with pytest.raises(JobFailed, match=r"\[cut: it has 10000014 bytes\]"):
         handle.result(PATIENCE_S)
     (letter,) = jobs.store.stream("jobs:dead").range()
-    records = jobs.store.stream(jobs.result_key(handle.id)).range()
+    records = jobs.store.stream(jobs.results.own_key(handle.id)).range()
     assert len(records) == 2
     for error, traceback in (
         *((each.fields[b"error"], each.fields[b"traceback"]) for each in records),

@@ -389,7 +389,7 @@ def test_a_task_that_awaits_a_result_can_be_cancelled_at_its_arrival(jobs: Jobs)
         handle = never.enqueue()
         awaited = asyncio.create_task(handle.aresult())
         await asyncio.sleep(0)
-        jobs.store.stream(jobs.result_key(handle.id)).add({"status": "cancelled"})
+        jobs.store.stream(jobs.results.own_key(handle.id)).add({"status": "cancelled"})
         for _ in range(turns):
             await asyncio.sleep(0)
         with pytest.raises(asyncio.CancelledError if awaited.cancel() else JobCancelled):

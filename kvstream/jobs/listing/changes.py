@@ -17,7 +17,7 @@ from kvstream.jobs.handle import LOOK_S, REDRIVE_S, RETRY, JobHandle
 from kvstream.jobs.history.log import HISTORY, WORKFLOW, WorkflowLog
 from kvstream.jobs.job import AnyJobs
 from kvstream.jobs.listing.ended import ENDS
-from kvstream.jobs.listing.filters import FAILED, STATUSES, WAITING, JobFilter, JobInfo
+from kvstream.jobs.listing.filters import DONE, FAILED, STATUSES, WAITING, JobFilter, JobInfo
 from kvstream.jobs.listing.pages import WAITS, Cursor, read_page
 from kvstream.jobs.notes import NOTES
 from kvstream.types.clock import monotonic
@@ -126,7 +126,7 @@ def retry_jobs(jobs: AnyJobs, infos: Sequence[JobInfo]) -> list[bool]:
 
 def _note_retries(jobs: AnyJobs, infos: Sequence[JobInfo]) -> None:
     """Write that failed jobs are tried again, for those who wait for their results."""
-    kept = [info for info in infos if jobs.store.exists(jobs.result_key(info.id))]
+    kept = [info for info in infos if jobs.store.exists(jobs.results.own_key(info.id))]
     with jobs.store.brief_transaction():
         for info in kept:
             jobs.record(info.id, RETRY, None, {"error": info.error or "", "traceback": ""})
@@ -174,21 +174,21 @@ def delete_jobs(jobs: AnyJobs, infos: Sequence[JobInfo]) -> list[bool]:
     return [True] * len(infos)
 
 
-def _entries_of(jobs: AnyJobs, info: JobInfo) -> list[tuple[str, Any]]:
-    """Return the entries that list an ended job; one commit has added them, so at one time."""
-    found = [(info.stream, info.place)]
+def _entries_of(jobs: AnyJobs, info: JobInfo) -> list[tuple[str | bytes, Any]]:
+    """Return the entries of an ended job; one commit has added them, so at one time."""
+    found: list[tuple[str | bytes, Any]] = [(info.stream, info.place)]
     listed = [jobs.ended.key(info.status, info.task), *map(jobs.ended.tag_key, info.tags)]
     wanted, ms = info.id.encode(), info.place.ms
     for key in listed:
         if key != info.stream:
             entries = jobs.store.stream(key).range(ms, ms, SAME_MS_MAX)
             found += [(key, entry.id) for entry in entries if entry.fields.get(b"id") == wanted]
-    return found
+    return [*found, *(jobs.results.place(info.id, ms, SAME_MS_MAX) if info.status == DONE else ())]
 
 
-def _keys_of(jobs: AnyJobs, info: JobInfo) -> list[str]:
+def _keys_of(jobs: AnyJobs, info: JobInfo) -> list[str | bytes]:
     parts = (NOTES, HISTORY, WORKFLOW) if info.is_workflow else (NOTES,)
-    return [jobs.result_key(info.id), *(f"{jobs.name}:{part}:{info.id}" for part in parts)]
+    return [jobs.results.own_key(info.id), *(f"{jobs.name}:{part}:{info.id}" for part in parts)]
 
 
 # --- which may be changed -------------------------------------------------------------------------

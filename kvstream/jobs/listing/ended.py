@@ -20,7 +20,7 @@ from kvstream.errors import AccessDenied, KVStreamError
 from kvstream.jobs.dependents import ENDED as TELLS
 from kvstream.jobs.handle import CANCELLED, DONE, EXPIRED, FAILED, SKIPPED
 from kvstream.jobs.job import AnyJobs, Job
-from kvstream.meta.policy import Retention
+from kvstream.jobs.results import Addition, keep_for
 
 if TYPE_CHECKING:
     from kvstream.queue import Queue
@@ -38,8 +38,6 @@ _NAMES_MAX = 100_000
 """Entries of the stream of names that a reader takes."""
 
 Fields = Mapping[str, str]
-Addition = tuple[str | bytes, Fields, float | None]
-"""The key of a stream, the fields of an entry for it, and the seconds until the key expires."""
 _UNLISTED = frozenset({"", TELLS})
 """Tasks whose jobs are not listed: none, and the built-in one that tells of ends."""
 _NAMED_MAX = 100_000
@@ -162,16 +160,9 @@ class EndedJobs:
             for key, fields in list(self._new.items()):
                 if fields:
                     self._name(fields, known)
-                self._set_rules(key)
+                keep_for(self._jobs, key, self.ttl_s, self.most)
                 self._named.add(key)
                 self._new.pop(key, None)
-
-    def _set_rules(self, key: str) -> None:
-        stream = self._jobs.store.stream(key)
-        present = stream.retention()
-        wanted = Retention(max_age_ms=round(self.ttl_s * 1000), max_length=self.most)
-        if present is None or (present != wanted and self._jobs.tasks):
-            stream.set_retention(max_age=self.ttl_s, max_length=self.most)
 
     def note_queue(self, queue: Queue) -> None:
         """Name the streams of a queue that jobs are put into or taken from."""

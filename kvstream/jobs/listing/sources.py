@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kvstream.errors import InvalidArgument, NoGroup, NoSuchKey, WrongType
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.dependents import AFTER, WHERE, text_of
-from kvstream.jobs.handle import SKEW_MS, state_of
+from kvstream.jobs.handle import state_of
 from kvstream.jobs.history.log import NUDGE, WORKFLOW, WorkflowLog
 from kvstream.jobs.job import AnyJobs, Job, Refused, creation_ms, has_id
 from kvstream.jobs.listing import ended
@@ -31,6 +31,7 @@ from kvstream.jobs.listing.filters import (
     JobFilter,
     JobInfo,
 )
+from kvstream.jobs.results import SKEW_MS
 from kvstream.types.ids import MAX_ID, StreamID, Ticket
 
 if TYPE_CHECKING:

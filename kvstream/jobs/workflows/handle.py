@@ -238,7 +238,7 @@ class WorkflowHandle(JobHandle[R]):
         children = log.commit(end)
         if children is None:
             return False
-        self._jobs.ended.name_new()
+        self._jobs.after_commit()
         cancel_children(self._jobs, children)
         return True
 
