@@ -16,6 +16,7 @@ FIRST = (
     *("shared/", "library/test_type_checkers.py", "operations/checks/", "differential/", "rdb/"),
     *("storage/", "server/runtime/", "cli/test_processes.py", "inprocess/"),
     *("remote/test_bad_network.py", "remote/test_arguments.py"),
+    "test_examples.py",
     "programs/",  # workers that are killed and must be done in time: not beside all that is above
 )
 """Files that take long, below ``tests``: one at the end would have the other processes wait."""

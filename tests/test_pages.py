@@ -10,7 +10,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DESIGN = ROOT / "design.md"
 README = ROOT / "README.md"
-PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "examples" / "README.md",
+)
 EXPLAINED = (
     *(DESIGN, ROOT / "docs" / "development.md"),
     *sorted((ROOT / "docs").glob("internals*.md")),

@@ -1,6 +1,7 @@
-"""The blocks with Spark of these pages run as printed, one after another."""
+"""The blocks with Spark of these pages run as printed, one after another, and the example."""
 
 import re
+import runpy
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import dedent
@@ -85,3 +86,21 @@ def test_the_printed_blocks_run(
             query.stop()
     assert names["then"].count() == 100 if "then" in names else name == "README.md"
     assert names["df"].count() == 100 if "df" in names else name == "docs/archive.md"
+
+
+def test_the_example_prints_what_its_page_shows(
+    spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for left in reversed(range(TRIES)):
+        program = runpy.run_path(str(ROOT / "examples" / "spark_stream.py"))
+        try:
+            program["main"](spark, tmp_path / str(left))
+            break
+        except StreamingQueryException as error:
+            if SLOW_START not in str(error) or not left:
+                raise
+        capsys.readouterr()
+    page = (ROOT / "examples" / "README.md").read_text()
+    printed = re.search(r"\(spark_stream\.py\)$.*?^```text\n(.*?)^```$", page, re.DOTALL | re.M)
+    assert printed is not None
+    assert capsys.readouterr().out == printed[1]
