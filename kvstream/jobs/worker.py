@@ -58,7 +58,7 @@ POLL_S = 0.1
 """Pause between two checks whether a job may run alone."""
 LOOK_S = 0.05
 """Pause between two checks while the worker stops."""
-WATCH_S = 10.0
+WATCH_S = 60.0
 """Longest single wait for the stop event; then its thread checks whether the worker has ended."""
 GATHER_S = 0.001
 """Longest wait for one more job to end, before the worker takes jobs for the free slots."""
@@ -161,6 +161,8 @@ class Worker(Public):
         """Runs that were given up and go on."""
         self._stuck = 0
         """Threads and async tasks whose jobs have taken too long and go on."""
+        self._keeps_none = False
+        """Whether the thread that keeps leases sleeps until a job begins."""
         self._takes_one = False
         """Whether the last read returned a job whose last try was cut short."""
         self._lock = threading.RLock()
@@ -330,7 +332,8 @@ class Worker(Public):
         with self._lock:
             self._runs.update(runs)
             self._taken += len(runs)
-        if any(run.deadline is not None for run in runs):
+            is_first, self._keeps_none = self._keeps_none, False
+        if is_first or any(run.deadline is not None for run in runs):
             self._wakes.set()
         for run in runs:
             if run.job.task.is_async:
@@ -532,13 +535,19 @@ class Worker(Public):
     def _keep(self) -> None:
         """Extend the leases of all jobs, and give up jobs that have run for too long."""
         every_s = self.jobs.lease_s / 3
-        due = monotonic() + every_s
+        due, was_due = monotonic() + every_s, False
         while True:
             self._wakes.clear()
             if self._ended.is_set():  # looked at after ``clear``: that may undo its wake-up
                 return
             with self._lock:
                 runs = list(self._runs)
+                is_idle = self._keeps_none = was_due and not runs
+            was_due = False
+            if is_idle:
+                self._wakes.wait()
+                due = monotonic() + every_s
+                continue
             deadlines = [run.deadline for run in runs if run.deadline is not None]
             if self._wakes.wait(max(0.0, min([due, *deadlines]) - monotonic())):
                 continue
@@ -555,7 +564,7 @@ class Worker(Public):
                 if any(run.future is not None for run in late):
                     self._check_loop()
                 if now >= due:
-                    due = now + every_s
+                    due, was_due = now + every_s, True
                     self._extend([run for run in runs if not run.abandoned])
             except Exception as error:  # this thread keeps all leases, so it must go on
                 log_problem(

@@ -145,11 +145,10 @@ def test_a_worker_whose_beats_stay_away_is_lost(
     facts = registration.facts_of(jobs, {}, 8, "program", "")
     registry.write(jobs, facts, registry.Work("working", 1, 2, 0, ()))
     assert (only(jobs).state, only(jobs).done, only(jobs).failed) == ("working", 1, 2)
-    monkeypatch.setattr(workers, "LOST_S", 0.001)
-    time.sleep(0.01)
-    assert only(jobs).state == "lost"
+    monkeypatch.setattr(workers, "LOST_BEATS", 0.0001)
+    until(lambda: only(jobs).state == "lost")
     registry.note_silent(jobs, jobs.consumer)
-    monkeypatch.setattr(workers, "LOST_S", 35.0)
+    monkeypatch.setattr(workers, "LOST_BEATS", 3.5)
     assert only(jobs).state == "silent"
     monkeypatch.setattr(registry, "LOST_KEPT_S", 0.001)
     time.sleep(0.01)
@@ -157,6 +156,33 @@ def test_a_worker_whose_beats_stay_away_is_lost(
     assert jobs.workers() == []
     registry.remove(jobs, jobs.consumer)
     assert not jobs.store.exists("jobs:workers")
+
+
+def test_an_idle_worker_beats_less_often_and_is_lost_later(
+    jobs: Jobs, wait_task: Any, gate: threading.Event, working: Callable[..., Working]
+) -> None:
+    one = working(jobs)
+    until(lambda: len(jobs.workers()) == 1)
+    facts = registration.facts_of(jobs, {}, 8, "program", "")
+    beats = registration.Registration(jobs, lambda: facts, one.worker._work, {}, lambda _: None)
+    beats._fields = facts
+
+    def beat() -> str:
+        beats._beat()
+        (last,) = registry.records_of(jobs).revrange(count=1)
+        now_ms = last.id.ms + 36_000
+        assert workers.is_lost(last, now_ms) == (last.fields[b"every"] == b"10")
+        assert workers.is_lost(last, last.id.ms + 106_000)
+        return last.fields[b"every"].decode()
+
+    assert [beat(), beat()] == ["10", "30"]
+    handle = wait_task.enqueue()
+    until(lambda: bool(one.worker._runs))
+    assert [beat(), beat()] == ["10", "10"]
+    gate.set()
+    handle.result(PATIENCE_S)
+    until(lambda: not one.worker._runs)
+    assert [beat(), beat()] == ["10", "30"]
 
 
 class Silent:

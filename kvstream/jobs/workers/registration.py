@@ -1,7 +1,7 @@
 """A worker's entry in the registry, and what it does on request.
 
 One thread does both: it writes a beat, then reads the requests, blocked until the next beat. So an
-idle worker costs one write and one read in ten seconds, and a request reaches it at once.
+idle worker costs one write and one read in thirty seconds, and a request reaches it at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kvstream.jobs.job_log import log_problem, logger_of
 from kvstream.jobs.workers import registry, stacks
 from kvstream.jobs.workers.registry import Work
 from kvstream.jobs.workers.stacks import JobStack
-from kvstream.operations.queues.workers import BEAT_S
+from kvstream.operations.queues.workers import BEAT_S, IDLE_BEAT_S
 from kvstream.stream import read_until
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import MIN_ID, StreamID
@@ -129,6 +129,8 @@ class Registration:
         self._fields: Mapping[str, str] = {}
         self._written: list[StreamID] = []
         """Entries of this worker; all but the last one are to be deleted."""
+        self._last: Work | None = None
+        """What it did at the last beat."""
         self._due = self._keep_due = 0.0
         """When the next beat is due, and the next call that keeps the stream from expiring."""
         self._ending = Interrupt()
@@ -176,14 +178,17 @@ class Registration:
         self._fields = self._facts()
 
     def _beat(self) -> None:
-        self._written.append(registry.write(self._jobs, self._fields, self._work()))
+        work = self._work()
+        every_s = IDLE_BEAT_S if work == self._last and not work.runs else BEAT_S
+        self._last = work
+        self._written.append(registry.write(self._jobs, self._fields, work, every_s))
         if old := self._written[:-1]:
             registry.records_of(self._jobs).delete(*old)
             self._written = self._written[-1:]
         if monotonic() >= self._keep_due:
             registry.keep(self._jobs)
             self._keep_due = monotonic() + KEEP_S
-        self._due = monotonic() + BEAT_S
+        self._due = monotonic() + every_s
 
     def _obey(self, request: StreamID, fields: Fields) -> None:
         command, name = command_of(fields), self._fields["name"]

@@ -26,7 +26,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from kvstream.engine.queue_arguments import Duration
 from kvstream.errors import Conflict, NoGroup, NoSuchKey
 from kvstream.jobs.job import Job, Refused, to_seconds
-from kvstream.operations.queues.workers import LATE_S, Run, is_lost, run_of, text_of
+from kvstream.operations.queues.workers import (
+    BEAT_S,
+    EVERY,
+    LATE_S,
+    Run,
+    is_lost,
+    run_of,
+    text_of,
+)
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import StreamID
 
@@ -96,7 +104,7 @@ class WorkerRecord:
     name: str
     state: str
     """``"working"``, ``"draining"``, ``"stopping"``, ``"silent"`` (a job keeps Python's lock), or
-    ``"lost"``: it has given no sign of life for 35 seconds."""
+    ``"lost"``: it has given no sign of life for 35 seconds, or for 105 if it was idle."""
     host: str
     pid: int
     program: str
@@ -169,8 +177,8 @@ def is_of_registry(name: str, key: bytes) -> bool:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def write(jobs: Place, fields: Mapping[str, str], work: Work) -> StreamID:
-    """Add the entry of a worker at a beat; return its ID."""
+def write(jobs: Place, fields: Mapping[str, str], work: Work, every_s: float = BEAT_S) -> StreamID:
+    """Add the entry of a worker at a beat; return its ID. The next beat is in ``every_s``."""
     stream = records_of(jobs)
     runs = sorted(work.runs, key=lambda run: run.since_ms)[:RUNS_MAX]
     now = {
@@ -179,6 +187,7 @@ def write(jobs: Place, fields: Mapping[str, str], work: Work) -> StreamID:
         "failed": str(work.failed),
         "hanging": str(work.hanging),
         "jobs": json.dumps(runs),
+        EVERY: str(round(every_s)),
     }
     return stream.add({**fields, **now}, maxlen=WORKERS_MAX, approximate=True)
 
@@ -261,7 +270,7 @@ def _record_of(jobs: Place, entry: Entry[bytes]) -> WorkerRecord | None:
     try:
         return WorkerRecord(
             name=text_of(fields, "name"),
-            state="lost" if is_lost(entry.id.ms, now_ms) else text_of(fields, "state"),
+            state="lost" if is_lost(entry, now_ms) else text_of(fields, "state"),
             host=text_of(fields, "host"),
             pid=int(text_of(fields, "pid")),
             program=text_of(fields, "program"),

@@ -2,7 +2,8 @@
 
 Each worker keeps an entry in a stream of its application, ``jobs:workers``, and replaces it at each
 beat; ``kvstream.jobs.workers.registry`` writes and lists them. The figures are those of the last
-beats, so they are at most ten seconds old, and cost nothing between two questions.
+beats, so they are at most ten seconds old, thirty if the worker was idle, and cost nothing between
+two questions.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from kvstream.types.records import Entry
 
 SUFFIX = b":workers"
 """The end of the key of a registry."""
-BEAT_S = 10.0
-"""Seconds between two beats of a worker: each is one small write."""
-LOST_S = 3.5 * BEAT_S
-"""A worker whose last beat is older is lost."""
+BEAT_S, IDLE_BEAT_S = 10.0, 30.0
+"""Seconds between two beats of a worker that does something, and of one that waits for jobs."""
+LOST_BEATS = 3.5
+"""A worker whose last beat is older than so many of its beats is lost."""
+EVERY = "every"
+"""The field of a beat that has the seconds until the next one; BEAT_S without it."""
 LATE_S = 3600.0
 """A job without a timeout that has run for longer counts as late."""
 REGISTRIES_MAX = 100
@@ -66,9 +69,11 @@ def text_of(fields: Mapping[bytes, bytes], name: str) -> str:
     return fields.get(name.encode(), b"").decode("utf-8", "backslashreplace")
 
 
-def is_lost(beat_ms: int, now_ms: int) -> bool:
-    """Return whether a worker is lost, by the time of its last beat."""
-    return now_ms - beat_ms > LOST_S * 1000
+def is_lost(beat: Entry, now_ms: int) -> bool:
+    """Return whether a worker is lost, by its last beat."""
+    every = text_of(beat.fields, EVERY)
+    every_s = min(int(every), IDLE_BEAT_S) if every.isdecimal() else BEAT_S
+    return now_ms - beat.id.ms > LOST_BEATS * every_s * 1000
 
 
 @dataclass(slots=True)
@@ -132,7 +137,7 @@ def add_worker(figures: WorkersFigures, beat: Entry, now_ms: int) -> None:
         hanging = int(text_of(fields, "hanging"))
     except (ValueError, TypeError, RecursionError):
         return
-    if is_lost(beat.id.ms, now_ms):
+    if is_lost(beat, now_ms):
         figures.states["lost"] += 1
         return
     figures.states[state if state in STATES else "working"] += 1
