@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kvstream.cli.parameters import example
 from kvstream.cli.session import DirectorySession, Session
-from kvstream.errors import ClientMissing
+from kvstream.errors import ClientMissing, install_command
+
+if TYPE_CHECKING:
+    from kvstream.console.serving import ConsoleThread
 
 PORT = 9122
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_MISSING = "the console needs starlette, jinja2 and uvicorn: pip install 'kvstream-db[console]'"
+_MISSING = f"the console needs starlette, jinja2 and uvicorn: {install_command('console')}"
+BESIDE = "A port of 127.0.0.1 for the web console; 0: any free port. A login URL is printed."
+"""The help of ``--console-port`` of commands that serve a console beside their work."""
 
 
 @click.command(
@@ -59,12 +66,9 @@ def console(
             "and make a tunnel (ssh -L 9122:127.0.0.1:9122 HOST), or mount kvstream.console.app in "
             "a program that knows its users"
         )
-    try:
-        from kvstream.console.serving import serve
-    except ModuleNotFoundError as error:
-        raise ClientMissing(f"{_MISSING} (there is no {error.name})") from None
+    serving = _serving()
     place, options = _place_of(session)
-    serve(
+    serving.serve(
         place,
         host=host,
         port=port,
@@ -73,6 +77,25 @@ def console(
         announce=_announce,
         opens=opens,
     )
+
+
+def console_beside(port: int | None) -> ConsoleThread | None:
+    """Return a console for ``--console-port``, which listens and is to be started; None: no port.
+
+    Raises ClientMissing without the extra, and RequestError if the port is taken.
+    """
+    if port is None:
+        return None
+    made: ConsoleThread = _serving().ConsoleThread(port, lambda url: _announce(url, "console: "))
+    return made
+
+
+def _serving() -> ModuleType:
+    """Return the module that serves consoles; ClientMissing says what to install."""
+    try:
+        return import_module("kvstream.console.serving")
+    except ModuleNotFoundError as error:
+        raise ClientMissing(f"{_MISSING} (there is no {error.name})") from None
 
 
 def _place_of(session: Session) -> tuple[Any, dict[str, Any]]:
@@ -85,6 +108,6 @@ def _place_of(session: Session) -> tuple[Any, dict[str, Any]]:
     return session.url, {"db": session.db}
 
 
-def _announce(url: str) -> None:
-    click.echo(f"open {url}")
+def _announce(url: str, before: str = "") -> None:
+    click.echo(f"{before}open {url}")
     sys.stdout.flush()

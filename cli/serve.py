@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from kvstream import __version__
+from kvstream.cli.console import BESIDE, console_beside
 from kvstream.cli.parameters import Duration, PathOnly, Type, example
 from kvstream.cli.session import Session, wait_for_store
 from kvstream.cli.tables import duration as duration_text
@@ -36,7 +37,8 @@ from kvstream.types.options import (
 )
 
 if TYPE_CHECKING:
-    from kvstream.server.options import ConfigFile
+    from kvstream.console.serving import ConsoleThread
+    from kvstream.server.options import ConfigFile, ServerOptions
     from kvstream.server.serving import Places
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -477,6 +479,12 @@ def _option(name: str, *more: str, also: Sequence[str] = (), **settings: Any) ->
     default=METRICS_STREAMS,
     help="Maximum number of streams with metrics of their own.",
 )
+@_option(
+    "--console-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help=BESIDE,
+)
 @click.pass_context
 def serve(
     ctx: click.Context,
@@ -493,6 +501,7 @@ def serve(
     archive_interval: float,
     archive_keep: float,
     take_over: bool,
+    console_port: int | None,
     **settings: Any,
 ) -> None:
     """Serve the store to Redis clients until SIGTERM or Ctrl-C.
@@ -503,7 +512,6 @@ def serve(
     SIGTERM stops the server after all requests are answered and all writes are durable; a second
     SIGTERM stops it at once, even in the middle of a command. SIGHUP reloads the TLS certificates.
     """
-    from kvstream.engine import server_address
     from kvstream.server.options import ServerOptions
     from kvstream.server.serving import run
 
@@ -512,27 +520,8 @@ def serve(
     directory = dir or session.path
     level = Durability(durability)
     _require_archive(ctx)
-
-    def report_start(places: Places) -> None:
-        host, port, tls_port, unixsocket, metrics_url = places
-        shown = f"[{host}]" if ":" in host else host
-        served = [f"{shown}:{port}"] if port else []
-        served += [f"{shown}:{tls_port} with TLS"] if tls_port else []
-        served += [str(unixsocket)] if unixsocket else []
-        how = f"-h {server_address.reachable(host)} -p {port or tls_port}{'' if port else ' --tls'}"
-        if not (port or tls_port):
-            how = f"-s {unixsocket}"
-        click.echo(f"kvstream {__version__} serves {directory} at {' and '.join(served)}")
-        click.echo(f"durability {level}: {GUARANTEES[level]}")
-        if archive:
-            every = duration_text(round(archive_interval * 1000))
-            how = ", encrypted" if archive_key or archive_key_command else ""
-            click.echo(f"archive {archive}: every {every}{how}")
-        click.echo(f"connect with: redis-cli {how}")
-        if metrics_url is not None:
-            click.echo(f"metrics at {metrics_url}")
-
     options = ServerOptions(**settings, config_file=config)
+    console = _console_beside(console_port, options)
     store = StoreOptions(
         durability=level,
         databases=databases,
@@ -545,8 +534,51 @@ def serve(
         archive_keep_s=archive_keep,
         take_over=take_over,
     )
-    run(directory, store, options, report_start, partial(wait_for_store, directory, session.wait_s))
+    wait = partial(wait_for_store, directory, session.wait_s)
+    try:
+        run(directory, store, options, partial(_report_start, directory, store, console), wait)
+    finally:
+        if console is not None:
+            console.stop()
     atexit.register(_ignore_signals)
+
+
+def _report_start(
+    directory: Path, store: StoreOptions, console: ConsoleThread | None, places: Places
+) -> None:
+    """Say where the server is reached, and start its console."""
+    from kvstream.engine import server_address
+
+    host, port, tls_port, unixsocket, metrics_url = places
+    shown = f"[{host}]" if ":" in host else host
+    served = [f"{shown}:{port}"] if port else []
+    served += [f"{shown}:{tls_port} with TLS"] if tls_port else []
+    served += [str(unixsocket)] if unixsocket else []
+    how = f"-h {server_address.reachable(host)} -p {port or tls_port}{'' if port else ' --tls'}"
+    if not (port or tls_port):
+        how = f"-s {unixsocket}"
+    click.echo(f"kvstream {__version__} serves {directory} at {' and '.join(served)}")
+    click.echo(f"durability {store.durability}: {GUARANTEES[store.durability]}")
+    if store.archive:
+        every = duration_text(round(store.archive_interval_s * 1000))
+        is_encrypted = store.archive_key or store.archive_key_command
+        click.echo(f"archive {store.archive}: every {every}{', encrypted' if is_encrypted else ''}")
+    click.echo(f"connect with: redis-cli {how}")
+    if metrics_url is not None:
+        click.echo(f"metrics at {metrics_url}")
+    if console is not None:
+        own = server_address.url_of(host, port, tls=False)
+        console.start(own if unixsocket is None else server_address.url_of_socket(unixsocket))
+
+
+def _console_beside(port: int | None, options: ServerOptions) -> ConsoleThread | None:
+    """Return the console of ``--console-port``, which is a client of this server."""
+    if port is not None and options.tls_port and not (options.port or options.unixsocket):
+        raise click.UsageError(
+            "the console of --console-port reaches the server without TLS: give --unixsocket or "
+            "--port, too"
+        )
+    return console_beside(port)
 
 
 def _require_archive(ctx: click.Context) -> None:

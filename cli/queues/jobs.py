@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import click
 from click.core import ParameterSource
 
+from kvstream.cli.console import BESIDE, console_beside
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.json_values import dumps, jsonable
 from kvstream.cli.output import Output, output_options
@@ -369,6 +370,7 @@ def _unused_options(ctx: click.Context, target: str) -> tuple[str, ...]:
     default=True,
     help="Whether a line is logged when a job begins and when it is done. Failures always are.",
 )
+@click.option("--console-port", type=click.IntRange(0, 65535), metavar="PORT", help=BESIDE)
 @click.pass_context
 def work(
     ctx: click.Context,
@@ -385,6 +387,7 @@ def work(
     loglevel: str,
     log_format: str,
     job_log: bool,
+    console_port: int | None,
 ) -> None:
     """Run the jobs of the Jobs at MODULE:JOBS, such as app:jobs, until SIGTERM or Ctrl-C.
 
@@ -414,4 +417,5 @@ def work(
         processes,
         reload=reload,
         unused=unused,
+        console=console_beside(console_port),
     )

@@ -1,4 +1,4 @@
-"""Serve a console alone, for the browser of this machine."""
+"""Serve a console on an address of this machine: alone, or in a thread of another program."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import signal
 import socket
 import webbrowser
 from collections.abc import Callable, Mapping
+from threading import Thread
 from typing import Any
 
 import uvicorn
@@ -15,10 +16,13 @@ from kvstream.console.asgi import Console
 from kvstream.errors import RequestError
 from kvstream.types.urls import netloc_of
 
+HOST = "127.0.0.1"
 HTTP = 80
 """The port that browsers leave out."""
 GRACE_S = 2
 """How long open connections may take to end."""
+ENDING_S = 2 * GRACE_S
+"""How long a program that stops waits for its console."""
 
 
 class ConsoleServer(uvicorn.Server):
@@ -43,6 +47,28 @@ class ConsoleServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+class Served:
+    """A console on an address of this machine, to which a URL with a token logs in."""
+
+    def __init__(self, host: str, port: int, announce: Callable[[str], object]) -> None:
+        """Listen; RequestError if the port is taken. ``announce`` is called with each login URL."""
+        self.listening = _listen(host, port)
+        self._host, self._port = host, self.listening.getsockname()[1]
+        self._announce = announce
+
+    def make(
+        self, place: Any, read_only: bool, options: Mapping[str, Any], **settings: Any
+    ) -> tuple[ConsoleServer, str]:
+        """Return the server of a place, and the first login URL."""
+        root = f"http://{netloc_of(self._host, self._port)}/"
+        user = User("local", Role.VIEWER if read_only else Role.ADMIN)
+        cookie = f"kvstream-console-{self._port}"
+        sessions = Sessions(user, cookie, lambda path: self._announce(root + path))
+        hosts = hosts_of(self._host, self._port)
+        console = Console(place, sessions, read_only=read_only, hosts=hosts, **options)
+        return ConsoleServer(console, **settings), root + sessions.offer()
+
+
 def serve(
     place: Any,
     *,
@@ -54,26 +80,49 @@ def serve(
     opens: bool = False,
 ) -> None:
     """Serve a place until SIGTERM or Ctrl-C; ``announce`` is called with each login URL."""
-    listening = _listen(host, port)
-    port = listening.getsockname()[1]
-    root = f"http://{netloc_of(host, port)}/"
-    user = User("local", Role.VIEWER if read_only else Role.ADMIN)
-    sessions = Sessions(user, f"kvstream-console-{port}", lambda path: announce(root + path))
-    console = Console(
-        place,
-        sessions,
-        read_only=read_only,
-        hosts=hosts_of(host, port),
-        **options,
-    )
-    path = sessions.offer()
-    if opens:
-        webbrowser.open(root + path)
-    server = ConsoleServer(console)
-    # When uvicorn has stopped it raises the signal again, which would be the exit code.
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
-    with listening:
+    served = Served(host, port, announce)
+    with served.listening as listening:
+        server, url = served.make(place, read_only, options)
+        if opens:
+            webbrowser.open(url)
+        # When uvicorn has stopped it raises the signal again, which would be the exit code.
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
         server.run(sockets=[listening])
+
+
+class ConsoleThread:
+    """A console beside other work of a process: a thread with an event loop of its own.
+
+    It listens at once, so that a port that is taken is known before the other work begins. ::
+
+        console = ConsoleThread(9122, print)
+        console.start("redis://127.0.0.1:6379")
+        console.stop()
+    """
+
+    def __init__(self, port: int, announce: Callable[[str], object]) -> None:
+        self._served = Served(HOST, port, announce)
+        self._server: ConsoleServer | None = None
+        self._thread: Thread | None = None
+
+    def start(self, place: Any, **options: Any) -> None:
+        """Show a place from now on; ``options`` are those of ``kvstream.console.app``."""
+        # its log is that of the program
+        self._server, _ = self._served.make(place, False, options, log_config=None)
+        # a daemon, since a program that ends at once does not wait for browsers
+        self._thread = Thread(target=self._run, name="kvstream-console", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        if self._server is not None:
+            self._server.run(sockets=[self._served.listening])
+
+    def stop(self) -> None:
+        """End the connections of browsers, and listen no more; it may be called twice."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join(ENDING_S)
+        self._served.listening.close()
 
 
 def hosts_of(host: str, port: int) -> set[str]:
@@ -93,6 +142,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise RequestError(
-            f"cannot listen on {netloc_of(host, port)}: {error.strerror}; give another --port"
+            f"cannot listen on {netloc_of(host, port)} for the console: {error.strerror}; give "
+            "another port"
         ) from None
     return listening

@@ -32,7 +32,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from select import select
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from kvstream.engine.waiters import Flag, Interrupt
 from kvstream.errors import InvalidArgument, KVStreamError, StoreClosed, show
@@ -352,11 +352,26 @@ class Child:
         self._reap(process)
 
 
+class AnyConsole(Protocol):
+    """The web console beside the workers, which the command line gives."""
+
+    def start(self, place: Any) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 class Supervisor:
     """The parent of ``kvstream work``."""
 
-    def __init__(self, options: WorkOptions, processes: int, *, reload: bool = False) -> None:
-        self._options = options
+    def __init__(
+        self,
+        options: WorkOptions,
+        processes: int,
+        *,
+        reload: bool = False,
+        console: AnyConsole | None = None,
+    ) -> None:
+        self._options, self._console = options, console
         program = f"{socket.gethostname()}-{os.getpid()}"
         self._program = program
         of_child = replace(options, declares=reload, program=program)  # else the parent declares
@@ -397,6 +412,8 @@ class Supervisor:
             target=self._read_requests, args=(jobs,), name="kvstream-jobs-requests", daemon=True
         )
         reader.start()
+        if self._console is not None:
+            self._console.start(jobs)
         try:
             while not signals.stop.is_set():
                 for child in self._children:
@@ -419,6 +436,8 @@ class Supervisor:
             self._ending.set()
             keeper.join(LATE_S)
             self._forget_dead(renewal)
+            if self._console is not None:
+                self._console.stop()
             jobs.close()
 
     def _declare(self, jobs: Jobs) -> Renewal:
@@ -554,11 +573,17 @@ class Sources:
 
 
 def supervise(
-    options: WorkOptions, processes: int, *, reload: bool = False, unused: Sequence[str] = ()
+    options: WorkOptions,
+    processes: int,
+    *,
+    reload: bool = False,
+    unused: Sequence[str] = (),
+    console: AnyConsole | None = None,
 ) -> None:
     """Run workers in ``processes`` children until SIGTERM or Ctrl-C; the program ends then.
 
     ``unused``: environment variables that name another place; the log says that they are ignored.
+    ``console`` shows the Jobs while the workers run.
     """
     fill_streams()
     signals = Signals()
@@ -567,7 +592,7 @@ def supervise(
         job_log.show(options.job_log, options.log_level)
         for name in unused:
             _log.log(NOTICE, "the place is that of %s, not that of %s", options.target, name)
-        Supervisor(options, processes, reload=reload).run(signals)
+        Supervisor(options, processes, reload=reload, console=console).run(signals)
         for number in _SIGNALS:  # a late one must not end the program with an error
             signal.signal(number, signal.SIG_IGN)
 

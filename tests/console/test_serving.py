@@ -1,6 +1,7 @@
 """``kvstream console`` as a process: its login URL, and its end."""
 
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,33 +11,42 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from kvstream import Store
+from kvstream.cli import main
 from tests.cli.program import ENVIRONMENT, Program
 from tests.forking import start
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 
 @contextmanager
-def console(directory: Path, *words: str) -> Iterator[tuple[str, Any]]:
-    """Run the command; yield its first login URL and its process."""
-    command = [sys.executable, "-m", "kvstream", "console", "--store", str(directory)]
+def running(*words: str, **options: Any) -> Iterator[tuple[str, Any]]:
+    """Run ``kvstream``; yield the first login URL and the process."""
     process = start(
-        [*command, "--port", "0", *words],
+        [sys.executable, "-m", "kvstream", *words],
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        **options,
     )
     try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("open http://127.0.0.1:"), (line, process.poll())
-        yield line.split()[1], process
+        lines = []
+        for line in process.stdout or ():
+            lines.append(line)
+            if "open http://127.0.0.1:" in line:
+                break
+        assert "open http" in "".join(lines[-1:]), (lines, process.poll())
+        yield lines[-1].rpartition("open ")[2].strip(), process
     finally:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def console(directory: Path, *words: str) -> Any:
+    return running("console", "--store", str(directory), "--port", "0", *words)
 
 
 def test_the_command_prints_a_login_url(tmp_path: Path) -> None:
@@ -73,3 +83,67 @@ def test_it_starts_on_this_machine_alone(tmp_path: Path, words: tuple[str, str],
 def test_it_needs_a_store(tmp_path: Path) -> None:
     result = Program(tmp_path / "none")("console", "--port", "0", code=5)
     assert "no store" in result.stderr.lower()
+
+
+def test_a_server_has_a_console_beside_it(tmp_path: Path) -> None:
+    """It is a client of its own server, and ends with it."""
+    words = ("--store", str(tmp_path / "s"), "serve", "--port", "0", "--console-port", "0")
+    with running(*words) as (url, process), httpx.Client(timeout=PATIENCE_S) as browser:
+        root = url.partition("login")[0]
+        assert browser.get(root).status_code == 401
+        assert browser.get(url).status_code == 200
+        assert "No streams yet." in browser.get(root + "streams").text
+        assert browser.get(root, headers={"host": "evil.test"}).status_code == 421
+        assert "console: open" in process.stdout.readline()  # the next login
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, errors) == (0, "")
+        with pytest.raises(httpx.ConnectError):
+            browser.get(root)
+    with Store.open(tmp_path / "s") as store:
+        assert store.check() == []
+
+
+APP = """
+from kvstream import Jobs
+
+jobs = Jobs("data")
+
+
+@jobs.task
+def mail(to):
+    return to
+"""
+
+
+def test_workers_have_a_console_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    words = ("work", "app:jobs", "--processes", "1", "--console-port", "0")
+    with running(*words, cwd=tmp_path) as (url, process):
+        with httpx.Client(timeout=PATIENCE_S) as browser:
+            root = url.partition("login")[0]
+            assert browser.get(url).status_code == 200
+            until(lambda: "1 worker of <bdi>jobs" in browser.get(root + "workers").text, look_s=0.1)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    with Store.open(tmp_path / "data") as store:
+        assert store.check() == []
+
+
+def test_a_console_beside_a_server_says_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program(tmp_path / "s")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = program("serve", "--port", "0", "--console-port", port, code=1)
+        assert f"cannot listen on 127.0.0.1:{port} for the console" in result.stderr
+    monkeypatch.delitem(sys.modules, "kvstream.console.serving", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    serve = ("--store", str(tmp_path / "s"), "serve", "--port", "0")
+    for words in (serve, ("work", "app:jobs")):
+        result = CliRunner().invoke(main, [*words, "--console-port", "0"])
+        assert result.exit_code == 5, result.output
+        assert "pip install 'kvstream-db[console]'" in result.stderr
+    assert not (tmp_path / "s").exists()
