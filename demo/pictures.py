@@ -25,6 +25,8 @@ from PIL import Image  # it comes with matplotlib
 
 from kvstream import Jobs
 from kvstream.console import User, app
+from kvstream.console.history.recorder import record
+from kvstream.console.listing import Listings
 from kvstream.console.places import GivenPlace
 from kvstream.console.serving import ConsoleServer
 from kvstream.jobs import current_job
@@ -47,11 +49,11 @@ COLORS = 256
 BYTES_MAX = 100_000
 PICTURES: dict[str, tuple[str, tuple[int, int], bool]] = {
     "console-jobs.png": ("/jobs?status=failed", WIDE, False),
-    "console-overview.png": ("/", WIDE, False),
+    "console-overview.png": ("/?past=2h", WIDE, False),
     "console-failed.png": ("/dead/shop~3Adead", WIDE, False),
-    "console-queue.png": ("/queues/shop~3Acharge_card", WIDE, True),
-    "console-stream.png": ("/streams/orders?span=1h", WIDE, False),
-    "console-narrow.png": ("/", NARROW, False),
+    "console-queue.png": ("/queues/shop~3Acharge_card?past=2h", WIDE, True),
+    "console-stream.png": ("/streams/orders?past=2h", WIDE, False),
+    "console-narrow.png": ("/?past=2h", NARROW, False),
 }
 """File, address, size, and whether it is dark."""
 
@@ -100,7 +102,7 @@ def play(jobs: Jobs, testing: Testing) -> None:
     chance = random.Random(11)
     orders = jobs.store.stream("orders")
     billing, search = (orders.create_group(name, "0") for name in ("billing", "search-index"))
-    number = 4000
+    number, listings = 4000, Listings()
     for minute in range(MINUTES):
         orders_now = ORDERS + round(ORDERS * chance.random() * (minute % 30) / 30)
         for _ in range(orders_now):
@@ -111,6 +113,7 @@ def play(jobs: Jobs, testing: Testing) -> None:
             jobs.tasks["charge_card"].enqueue(number, cents=cents)
             jobs.tasks["send_receipt"].enqueue(number, to=f"{who}@example.org")
             testing.turn(54 / orders_now)
+            record(jobs.store, listings)
         jobs.tasks["resize_photo"].enqueue(f"shoe-{minute}.jpg")
         entries = billing.consumer("billing-1").read(30)
         billing.ack(*(each.id for each in entries[: 30 if minute < MINUTES - 4 else 6]))

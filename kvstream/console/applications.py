@@ -11,6 +11,7 @@ from kvstream.jobs.stored import StoredJobs
 from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
+    from kvstream.console.listing import Listing
     from kvstream.jobs.listing.counts import JobCounts
 
 NAME = "jobs"
@@ -28,18 +29,13 @@ class Applications:
 
     def __init__(self, name: str | None) -> None:
         """``name``: that of the Jobs which the console shows, if it shows one."""
-        self._name = name
+        self.own = name
         self._lock = Lock()
         self._counts: dict[str, tuple[float, JobCounts]] = {}
 
     def names(self, view: Any) -> list[str]:
         """Return the names of the applications in the store, by the streams of ended jobs."""
-        found = [] if self._name is None else [self._name]
-        for key in view.listing.keys:
-            if key.endswith(_ENDED):
-                with suppress(UnicodeDecodeError):  # a stream of another program
-                    found.append(key.removesuffix(_ENDED).decode())
-        return list(dict.fromkeys(found)) or [NAME]
+        return names_in(view.listing, self.own) or [NAME]
 
     def counts(self, jobs: StoredJobs) -> JobCounts:
         """Return the number of jobs of each status."""
@@ -58,10 +54,20 @@ class Applications:
             self._counts.clear()
 
 
+def names_in(listing: Listing, first: str | None = None) -> list[str]:
+    """Return the names of the applications in a store; ``first`` is one that is known."""
+    found = [] if first is None else [first]
+    for key in listing.keys:
+        if key.endswith(_ENDED):
+            with suppress(UnicodeDecodeError):  # a stream of another program
+                found.append(key.removesuffix(_ENDED).decode())
+    return list(dict.fromkeys(found))
+
+
 def stored_of(view: Any) -> StoredJobs:
     """Return the jobs of the application that the address names, by default the first."""
     name = view.asked("name") or view.console.applications.names(view)[0]
     return StoredJobs(view.store, name)
 
 
-__all__ = ["NAME", "OPEN", "STATUSES", "Applications", "stored_of"]
+__all__ = ["NAME", "OPEN", "STATUSES", "Applications", "names_in", "stored_of"]

@@ -17,6 +17,7 @@ from kvstream.console.access import Auth, Page, Sessions, User, form_token
 from kvstream.console.applications import Applications
 from kvstream.console.events import Hub
 from kvstream.console.guard import Guard
+from kvstream.console.history.recorder import Histories, Recorder
 from kvstream.console.listing import Listings
 from kvstream.console.places import ReadOnlyDirectory, place_of
 from kvstream.console.redaction import Redaction
@@ -98,6 +99,8 @@ class Console:
         self.listings = Listings()
         self.applications = Applications(place.name if isinstance(place, Jobs) else None)
         self.hub = Hub(self)
+        self.histories = Histories()
+        self.recorder = Recorder(self.place, self.listings, self.applications.own)
         self.routes = ROUTES
         self._root_path = root_path.rstrip("/")
         self.templates = templates()
@@ -128,6 +131,7 @@ class Console:
 
     def close(self) -> None:
         """Close the store, if the console has opened it; the next page opens it again."""
+        self.recorder.close()
         self.place.close()
 
     # --- replies --------------------------------------------------------------------------------
@@ -145,6 +149,8 @@ class Console:
         """
         if self._threads is None:
             self._threads = CapacityLimiter(THREADS)
+        if not self.read_only:
+            self.recorder.start()
         return await to_thread.run_sync(
             self.answer, page, request, user, form, limiter=self._threads
         )

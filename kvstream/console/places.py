@@ -24,6 +24,10 @@ class AnyPlace(Protocol):
         """Return a context manager that yields the store, with names and fields as bytes."""
         ...
 
+    def current(self) -> Store | None:
+        """Return the store that the pages use; None if none is open."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -32,10 +36,14 @@ class GivenPlace:
 
     def __init__(self, given: Store[Any] | Jobs) -> None:
         self._given = given
+        self._last: Store | None = None
 
     @property
     def title(self) -> str:
         return show_place(self._store()._engine.place)
+
+    def current(self) -> Store | None:
+        return self._last
 
     def _store(self) -> Store:
         given = self._given.store if isinstance(self._given, Jobs) else self._given
@@ -43,7 +51,8 @@ class GivenPlace:
 
     @contextmanager
     def reading(self) -> Iterator[Store]:
-        yield self._store()
+        self._last = self._store()
+        yield self._last
 
     def close(self) -> None:
         pass
@@ -77,6 +86,9 @@ class OpenedPlace:
             return opening.open(self._place, **self._options)
         return opening.open(self._place, shared=True, create=False, **self._options)
 
+    def current(self) -> Store | None:
+        return self._store
+
     def close(self) -> None:
         with self._lock:
             store, self._store = self._store, None
@@ -106,6 +118,9 @@ class ReadOnlyDirectory:
             found = opening.open(self._place, shared=True, create=False, **self._options)
         with found:
             yield found
+
+    def current(self) -> Store | None:
+        return None
 
     def close(self) -> None:
         pass

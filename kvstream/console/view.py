@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from kvstream.console.applications import Applications
+    from kvstream.console.history.recorder import Histories
     from kvstream.console.listing import Listing, Listings
     from kvstream.console.places import AnyPlace
     from kvstream.console.redaction import Redaction
@@ -32,6 +33,7 @@ class AnyConsole(Protocol):
     """The console, as its pages see it."""
 
     applications: Applications
+    histories: Histories
     listings: Listings
     place: AnyPlace
     read_only: bool

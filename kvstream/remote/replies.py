@@ -284,7 +284,7 @@ def queue_info_of(raw: list[Any]) -> queue_info.QueueInfo:
         groups.append(queue_info.GroupQueue(**figures))
     rules = retention_of(values["retention"])
     counts = (values["length"], values["delayed"], values["schedules"])
-    return queue_info.QueueInfo(*counts, groups, rules)
+    return queue_info.QueueInfo(*counts, groups, rules, values.get("entries_added"))
 
 
 def sections_of(text: bytes) -> dict[str, dict[str, Any]]:

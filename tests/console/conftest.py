@@ -7,10 +7,20 @@ import pytest
 
 from kvstream import ManualClock, Queue, Store
 from kvstream.console import Console, User, app
+from kvstream.console.history.recorder import Recorder
 from tests.console.browser import Browser
 
 HOSTILE = (b"<script>alert(1)</script>", b"a/b?c#d", b"../x", b"..", b"\xff\x00", "‮txt".encode())
 """Names of streams, of groups, of fields, and values."""
+
+
+REAL_START = Recorder.start
+
+
+@pytest.fixture(autouse=True)
+def _no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take no samples of the stores of tests, which count calls and entries."""
+    monkeypatch.setattr(Recorder, "start", lambda _: None)
 
 
 @pytest.fixture

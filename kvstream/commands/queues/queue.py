@@ -17,19 +17,20 @@ COMMANDS.add_help("kvstream.queue", since=OURS)
 def info(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the figures of a stream as a queue, with those of its groups and its retention.
 
-    `delayed` messages are not in the stream yet. Of each group, `ready` entries are for the next
-    reads (null if they are too many to count), `leased` ones are pending with a consumer, `waiting`
-    ones wait for another delivery, and `held` ones for another entry of their key. One whose lease
-    has ended is ready. `next_ms` is the time until the first waiting one is ready, null if none
-    waits. `dead` is the length of its dead-letter stream. `oldest_ms` is the age of the first entry
-    that is not acknowledged, by its ID. Maps of groups without rules, or of streams without them,
-    are empty.
+    `entries_added` counts all that were ever added. `delayed` messages are not in the stream yet.
+    Of each group, `ready` entries are for the next reads (null if they are too many to count),
+    `leased` ones are pending with a consumer, `waiting` ones wait for another delivery, and `held`
+    ones for another entry of their key. One whose lease has ended is ready. `next_ms` is the time
+    until the first waiting one is ready, null if none waits. `dead` is the length of its
+    dead-letter stream. `oldest_ms` is the age of the first entry that is not acknowledged, by its
+    ID. Maps of groups without rules, or of streams without them, are empty.
     """
     queue = queue_info(txn, session.prefix + argv[1])
     groups: list[Reply] = [_group(each) for each in queue.groups]
     return Map(
         [
             (b"length", queue.length),
+            (b"entries_added", queue.added),
             (b"delayed", queue.delayed),
             (b"schedules", queue.schedules),
             (b"groups", groups),

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.console.access import Role, requires
 from kvstream.console.applications import OPEN, STATUSES, stored_of
+from kvstream.console.history import plots
+from kvstream.console.history.plots import plots_of
+from kvstream.console.history.samples import JOBS
 from kvstream.console.names import name_of
 from kvstream.console.view import ROWS
 from kvstream.errors import InvalidArgument, KVStreamError, NoSuchKey
@@ -45,6 +48,7 @@ def jobs(view: View) -> Response:
         names=applications.names(view),
         page=page,
         counts=counts,
+        plots=plots_of(view, plots.JOBS, [JOBS + view.raw(stored.name)]),
         statuses=STATUSES,
         can_cancel=status in OPEN,
         status=status,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from kvstream.console.access import Role, requires
 from kvstream.console.failures import Failure, grouped, newest
 from kvstream.console.figures import QueueRow, queue_rows, troubled_first
+from kvstream.console.history import plots
+from kvstream.console.history.plots import plots_of
 from kvstream.console.listing import Listing
 from kvstream.errors import KVStreamError, NoSuchKey, WrongType
 from kvstream.types.records import GroupInfo
@@ -39,6 +41,7 @@ def overview(view: View) -> Response:
         more_queues=max(0, len(listing.queues) - SHOWN),
         lags=_lags(store, listing, {name for each in queues for name in each.streams}),
         facts=_facts(store),
+        plots=plots_of(view, plots.QUEUE, None),
         streams=len(listing.streams),
         is_whole=listing.whole,
         ready=sum(each.ready or 0 for each in queues),

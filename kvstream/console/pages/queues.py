@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 from kvstream.console.access import Role, requires
 from kvstream.console.failures import grouped, newest
 from kvstream.console.figures import queue_rows, rows_of, troubled_first
+from kvstream.console.history import plots
+from kvstream.console.history.plots import plots_of
+from kvstream.console.history.samples import STREAM
 from kvstream.console.names import name_of
 from kvstream.console.reading import read_slice
 from kvstream.errors import NoSuchKey
@@ -56,6 +59,7 @@ def queue(view: View) -> Response:
     return view.page(
         "queue.html",
         row=row,
+        plots=plots_of(view, plots.QUEUE, [STREAM + each for each in row.streams]),
         others=[each for each in rows if each is not row],
         rules=rules_of(row.policy),
         failures=grouped(row.dead_key, letters)[:10],
@@ -72,7 +76,7 @@ def _pending(group: Group, found: list[Entry]) -> dict[StreamID, PendingEntry]:
     if not found:
         return {}
     # those of deleted entries are among them, too
-    pending = group.pending_range(found[-1].id, found[0].id, 10 * MESSAGES)
+    pending = group.pending_range(found[-1].id, found[0].id, 8 * MESSAGES)
     return {each.id: each for each in pending}
 
 

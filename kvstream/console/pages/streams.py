@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvstream.console.access import Role, requires
 from kvstream.console.figures import info_of
+from kvstream.console.history import plots
+from kvstream.console.history.plots import plots_of
+from kvstream.console.history.samples import STREAM
 from kvstream.console.listing import is_internal
 from kvstream.console.names import name_of
 from kvstream.console.view import ROWS
@@ -107,6 +110,7 @@ def stream(view: View) -> Response:
         groups_count=len(groups),
         queue=queue,
         ttl=view.store.ttl(name),
+        plots=plots_of(view, plots.STREAM, [STREAM + name]),
         bars=_bars(view, found, span_s) if queue is not None else None,
         span=span,
         spans=list(SPANS),

@@ -60,6 +60,8 @@ class QueueInfo(NamedTuple):
     schedules: int
     groups: list[GroupQueue]
     retention: Retention | None
+    added: int | None = None
+    """Entries that were ever added; None from a server that does not say it."""
 
 
 def queue_info(txn: Txn, name: bytes) -> QueueInfo:
@@ -72,6 +74,7 @@ def queue_info(txn: Txn, name: bytes) -> QueueInfo:
         schedules=sum(1 for _ in timers.scan_rows(txn, stream, schedules.ROW_TAG)),
         groups=[group_queue(txn, name, stream, group) for group in txn.catalog.groups(txn, stream)],
         retention=None if progress is None else progress.rules,
+        added=stream.entries_added,
     )
 
 

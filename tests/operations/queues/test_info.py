@@ -22,7 +22,7 @@ def quiet(open_store: Stores) -> Store:
 def test_a_plain_stream_has_no_rules_and_no_groups(quiet: Store) -> None:
     ok(quiet, "XADD s 1-0 f v")
     assert ok(quiet, "KVSTREAM.INFO s") == {
-        **{"length": 1, "delayed": 0, "schedules": 0},
+        **{"length": 1, "entries_added": 1, "delayed": 0, "schedules": 0},
         **{"groups": [], "retention": {}},
     }
 

@@ -1,0 +1,96 @@
+"""The thread that takes a sample every ten seconds, while the console runs.
+
+It begins with the first page that is read, and takes the store that the pages use: it opens nothing
+itself. Several consoles of one store share the work: who comes second in a step finds the sample
+there and reads nothing more. A read-only console, and a server that is no kvstream, have none.
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any
+
+from kvstream.console.history.samples import FINEST, SPANS, Sample, Span, read, write, written_ms
+from kvstream.console.history.taking import take
+from kvstream.errors import AccessDenied, KVStreamError, StoreClosed, StoreReadOnly
+
+if TYPE_CHECKING:
+    from kvstream.console.listing import Listings
+    from kvstream.store import Store
+
+_log = logging.getLogger("kvstream.console")
+
+
+class Recorder:
+    """Takes the samples of a console."""
+
+    def __init__(self, place: Any, listings: Listings, application: str | None) -> None:
+        self._place, self._listings, self._application = place, listings, application
+        self._lock = Lock()
+        self._stop = Event()
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Begin to take samples, unless that goes on already."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._stop = Event()
+                self._thread = Thread(
+                    target=self._run, args=(self._stop,), name="kvstream-samples", daemon=True
+                )
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, stop: Event) -> None:
+        wait_ms = 0
+        while not stop.wait(wait_ms / 1000):
+            wait_ms = FINEST.step_ms
+            try:
+                store = self._place.current()
+                if store is None:
+                    continue
+                wait_ms -= store.now_ms() % FINEST.step_ms
+                record(store, self._listings, self._application)
+            except (AccessDenied, StoreClosed, StoreReadOnly) as error:
+                _log.info("no more samples are taken: %s", error)
+                return
+            except KVStreamError as error:  # the store is away or full: the next one may work
+                _log.debug("a sample was not taken: %s", error)
+
+
+def record(store: Store, listings: Listings, application: str | None = None) -> bool:
+    """Take and write the sample of the step that has ended; False if it is there already."""
+    now_ms = store.now_ms()
+    at_ms = now_ms - now_ms % FINEST.step_ms
+    newest = written_ms(store)
+    if newest >= at_ms:
+        return False
+    since_ms = max(newest, at_ms - 2 * FINEST.step_ms)
+    return write(store, at_ms, take(store, listings.get(store), since_ms, application))
+
+
+class Histories:
+    """The samples that pages show, each span read once in a step for all viewers."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._read: dict[str, tuple[int, list[Sample]]] = {}
+
+    def get(self, store: Store, span: Span, now_ms: int) -> list[Sample]:
+        step = now_ms // FINEST.step_ms
+        with self._lock:
+            known = self._read.get(span.title)
+            if known is None or known[0] != step:
+                known = self._read[span.title] = (step, read(store, span, now_ms))
+            return known[1]
+
+
+__all__ = ["SPANS", "Histories", "Recorder", "record"]
