@@ -12,7 +12,7 @@ import pytest
 FIRST = (
     "spark/",  # tests of its session are one group: tests/spark/conftest.py
     *("archive/", "replicas/"),  # these wait for servers, and leave the processor to the others
-    *("bench/", "demo/", "migration/", "crash/", "jobs/", "queues/", "adapters/"),
+    *("bench/", "demo/", "migration/", "crash/", "jobs/", "queues/", "adapters/", "guides/"),
     *("shared/", "library/test_type_checkers.py", "operations/checks/", "differential/", "rdb/"),
     *("storage/", "server/runtime/", "cli/test_processes.py", "inprocess/"),
     *("remote/test_bad_network.py", "remote/test_arguments.py"),

@@ -1,10 +1,12 @@
 """docs/deploy: the program accepts the options shown, and the figures are those of the program."""
 
 import configparser
+import json
 import re
 import shlex
 import tomllib
 from pathlib import Path
+from urllib.error import URLError
 
 import click
 import pytest
@@ -18,6 +20,9 @@ from kvstream.jobs.processes import LATE_S
 from kvstream.server.runtime.limits import DESCRIPTORS
 from kvstream.types.options import MAXCLIENTS, SHUTDOWN_TIMEOUT_S
 from tests.cli.program import Program
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
+from tests.serving import ServerProcess
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "docs" / "deploy"
 OPTIONS = {
@@ -82,6 +87,24 @@ def test_the_container_starts_the_program_with_valid_options() -> None:
     words = re.findall(r'"([^"]*)"', entry)
     assert words[1] == "serve"
     assert options_of(words) <= OPTIONS
+
+
+def test_the_health_check_of_the_container_asks_the_server(tmp_path: Path) -> None:
+    text = (DEPLOY / "Containerfile").read_text()
+    (command,) = re.findall(r"^ +CMD (\[.*\])$", text, re.MULTILINE)
+    (port,) = re.findall(r"^ENV KVSTREAM_SERVE_METRICS_PORT=(\d+)$", text, re.MULTILINE)
+    check: str = json.loads(command)[-1]
+    assert f":{port}/healthz" in check
+    own_port = free_port()
+    check = check.replace(port, str(own_port)).replace("timeout=4", f"timeout={PATIENCE_S}")
+    server = ServerProcess(tmp_path / "store", "--metrics-port", str(own_port))
+    try:
+        exec(check, {})
+    finally:
+        server.process.terminate()
+        server.process.communicate(timeout=PATIENCE_S)
+    with pytest.raises(URLError):
+        exec(check, {})
 
 
 def test_the_settings_shown_exist() -> None:

@@ -32,7 +32,7 @@ def placed(block: str, folder: Path) -> str:
     block = block.replace("s3://backups/orders", f"file://{folder}/bucket")
     block = block.replace("2026-11-29 12:00:03.5Z", datetime.now(UTC).isoformat())
     return re.sub(
-        r'(\.option\(\s*"(?:path|checkpointLocation)", |{"path": )"([\w-]+)"',
+        r'(\.option\(\s*"(?:path|checkpointLocation)", |{"path": |\.parquet\()"([\w-]+)"',
         lambda found: f"{found[1]}{str(folder / found[2])!r}",
         block,
     )
@@ -67,8 +67,17 @@ def sums_are_right(spark: "SparkSession") -> None:
     assert first == {b"a%d" % sku: sum(range(sku, 100, 10)) for sku in range(10)}
 
 
+COUNTED: dict[str, dict[str, int]] = {
+    "README.md": {},
+    "docs/spark.md": {"df": 100},
+    "docs/archive.md": {"then": 100},
+    "docs/tutorials/first-pipeline.md": {"sales": 1000},
+}
+"""The DataFrames that the blocks of a page leave, with their rows."""
+
+
 @pytest.mark.usefixtures("adaptive")
-@pytest.mark.parametrize("name", ["README.md", "docs/spark.md", "docs/archive.md"])
+@pytest.mark.parametrize("name", COUNTED)
 def test_the_printed_blocks_run(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -84,8 +93,8 @@ def test_the_printed_blocks_run(
     finally:
         for query in spark.streams.active:
             query.stop()
-    assert names["then"].count() == 100 if "then" in names else name == "README.md"
-    assert names["df"].count() == 100 if "df" in names else name == "docs/archive.md"
+    assert {frame: names[frame].count() for frame in COUNTED[name]} == COUNTED[name]
+    assert "rows" not in names or names["rows"] == 1001, "the tutorial follows what is added later"
 
 
 def test_the_example_prints_what_its_page_shows(
