@@ -94,7 +94,7 @@ class Reader:
             (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
             (programs / name).chmod(0o755)
         path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        os.environ.update(PATH=path, PYTHONPATH=f"{ROOT}:.", XDG_STATE_HOME=str(programs))
+        os.environ.update(PATH=path, PYTHONPATH=f"{ROOT}:.", XDG_STATE_HOME=f"{programs}.state")
         sys.path[:0] = ["", str(ROOT)]
 
     def follow(self) -> None:
