@@ -27,6 +27,7 @@ from kvstream import Message, Queue, Store, StreamID
 from kvstream.engine.engine import Engine
 from kvstream.jobs import Job, Jobs
 from kvstream.jobs.execution import finish, job_of
+from kvstream.jobs.results import SHARED_STREAMS
 from kvstream.queue import take
 from kvstream.resp.requests import RequestReader
 from kvstream.server.commands import TABLE
@@ -232,6 +233,7 @@ def _jobs(folder: Path, clock: ManualClock) -> Iterator[Step]:
     jobs = Jobs(folder)
     task = jobs.task(_job)
     with jobs.test() as testing:
+        _make_result_streams(jobs)
 
         def enqueue(_: object = None) -> None:
             with testing.held():
@@ -251,6 +253,14 @@ def _jobs(folder: Path, clock: ManualClock) -> Iterator[Step]:
 
         yield "Jobs: take", enqueue, lambda _: take_job()
         yield "Jobs: finish", begin, lambda job: finish(jobs, [job])
+
+
+def _make_result_streams(jobs: Jobs) -> None:
+    """Make the streams that results share, as after some thousands of jobs."""
+    for key in {jobs.results.shared_key(str(number)) for number in range(16 * SHARED_STREAMS)}:
+        jobs.store.stream(key).add({"id": "", "status": "done"})
+        jobs.results.note_shared(key)
+    jobs.results.set_rules()
 
 
 def _job() -> None:

@@ -42,7 +42,7 @@ from kvstream.surface import Public
 from kvstream.types.clock import Clock
 from kvstream.types.ids import U64_MAX, IDLike, StreamID
 from kvstream.types.images import StreamSource
-from kvstream.types.options import Durability, StoreOptions
+from kvstream.types.options import KEY_BYTES_MAX, Durability, StoreOptions
 from kvstream.types.records import Entry, Fault, HistoryEntry, KeyInfo, S, UnfinishedLoad
 from kvstream.types.urls import AnyPath
 
@@ -82,6 +82,7 @@ class Store(Public, Generic[S]):
         self._engine = engine
         self._decoder: Decoder[S] = decoder
         self.db = _check_db(db, engine.options)
+        self._prefix = qualified(self.db, b"")
 
     @property
     def engine(self) -> Engine:
@@ -218,7 +219,9 @@ class Store(Public, Generic[S]):
 
     def name_of(self, key: Name) -> bytes:
         """Return the qualified name of a key: its database and the key."""
-        return qualified(self.db, name_bytes(key, "the key"))
+        if type(key) is bytes and len(key) <= KEY_BYTES_MAX:
+            return self._prefix + key
+        return self._prefix + name_bytes(key, "the key")
 
     def _key(self, name: bytes) -> S:
         return self._decoder.name(key_of(name), "the key")

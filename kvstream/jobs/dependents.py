@@ -59,12 +59,12 @@ def _after(jobs: AnyJobs, job_id: str) -> Stream[bytes]:
     return jobs.store.stream(f"{jobs.name}:{AFTER}:{job_id}")
 
 
-def dependents_key(name: str, job_id: str) -> str:
+def dependents_key(name: str, job_id: str) -> bytes:
     """Return the key of the stream that has the jobs which wait for one; most jobs have none.
 
     ``name`` is that of the Jobs.
     """
-    return f"{name}:{DEPENDENTS}:{job_id}"
+    return f"{name}:{DEPENDENTS}:{job_id}".encode("utf-8", "surrogateescape")
 
 
 class Fate(NamedTuple):

@@ -145,7 +145,7 @@ class Outcomes:
         return run if took_ms is None else {**run, b"took": str(took_ms)}
 
     def _end(
-        self, ended: Sequence[tuple[Job, Mapping[bytes, Any]]], unless: Sequence[str] = ()
+        self, ended: Sequence[tuple[Job, Mapping[bytes, Any]]], unless: Sequence[bytes] = ()
     ) -> bool:
         """Acknowledge and delete the messages of jobs, and write their outcomes.
 

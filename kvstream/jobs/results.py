@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from kvstream.store import Store
     from kvstream.types.records import Entry
 
+RETRY = b"retry"
+"""The status of a job that is tried again."""
 SHARED, OWN = "results", "result"
 """Parts of the keys."""
 SHARED_STREAMS = 1024
@@ -73,6 +75,7 @@ class Results:
         if not most:
             raise InvalidArgument("results_max must be at least 1: result_ttl=0 keeps no results")
         self._jobs = jobs
+        self._shared = _encode(f"{jobs.name}:{SHARED}:")
         self._most = -(-most // SHARED_STREAMS)
         self._ruled: set[bytes] = set()
         """Shared streams that have their rules in the open store."""
@@ -89,25 +92,29 @@ class Results:
 
     def shared_key(self, job_id: str) -> bytes:
         """Return the key of the stream that has the record of a job among others."""
-        number = crc32(_encode(job_id)) % SHARED_STREAMS
-        return _encode(f"{self._jobs.name}:{SHARED}:{number}")
+        return b"%s%d" % (self._shared, crc32(_encode(job_id)) % SHARED_STREAMS)
 
     # --- writing --------------------------------------------------------------------------------
 
     def addition(self, job: Job, outcome: Mapping[Any, Any]) -> Addition:
         """Return the entry for a job that is done; the caller adds it in the commit of the end."""
+        assert job.message is not None
         ttl_s = job.task.result_ttl
         if (
             job.attempt > 1
             or ttl_s != self._jobs.result_ttl
             or len(outcome[b"result"]) > SHARED_BYTES
-            or (enqueued_ms(job.id) or 0) > self._jobs.now_ms() + SKEW_MS
+            or (enqueued_ms(job.id) or 0) > job.message.id.ms + SKEW_MS
         ):
             return self.own_key(job.id), outcome, ttl_s
         key = self.shared_key(job.id)
+        self.note_shared(key)
+        return key, {ID: job.id, **outcome}, None
+
+    def note_shared(self, key: bytes) -> None:
+        """Note a shared stream that gets a record: ``set_rules`` gives it its rules."""
         if key not in self._ruled:
             self._new.add(key)
-        return key, {ID: job.id, **outcome}, None
 
     def add(self, job_id: str, fields: Mapping[Any, Any], ttl_s: float) -> None:
         """Add a record to the stream of its job, in the open transaction if there is one."""
