@@ -36,7 +36,7 @@ from kvstream.jobs.flow.unrun import (
     refuse_late,
     refuse_unless,
 )
-from kvstream.jobs.handle import AWAY_S, FAILED, RETRY
+from kvstream.jobs.handle import AWAY_S, FAILED
 from kvstream.jobs.history.child import tell_parent
 from kvstream.jobs.job import (
     AnyJobs,
@@ -63,6 +63,7 @@ from kvstream.jobs.job_log import (
     log_waits,
     logger_of,
 )
+from kvstream.jobs.results import RETRY
 from kvstream.jobs.together import end_together
 from kvstream.jobs.unknown import leave_to_others
 from kvstream.storage.contexts import contextmanager

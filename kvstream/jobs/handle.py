@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Generator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -28,7 +28,6 @@ from kvstream.errors import (
     JobSkipped,
     JobUnknown,
     NoGroup,
-    RequestError,
     ServerUnavailable,
     describe,
 )
@@ -54,7 +53,8 @@ from kvstream.jobs.job import (
     to_seconds,
 )
 from kvstream.jobs.notes import LogLine, Progress, lines_of, progress_of
-from kvstream.jobs.results import SKEW_MS, Reader, left_of
+from kvstream.jobs.results import RETRY, SKEW_MS, Reader, left_of
+from kvstream.jobs.retrying import Letter, move_back
 from kvstream.jobs.tries import Try, tries_of
 from kvstream.jobs.workers.stacks import TIMEOUT_S as STACK_S
 from kvstream.jobs.workers.stacks import JobStack, ask_stack
@@ -73,14 +73,12 @@ R = TypeVar("R")
 
 Asked = tuple[Reader, float | None] | None
 """What a wait needs next: records, and for how long to wait for them, or None: the status."""
-DONE, FAILED, CANCELLED, RETRY = b"done", b"failed", b"cancelled", b"retry"
+DONE, FAILED, CANCELLED = b"done", b"failed", b"cancelled"
 EXPIRED, SKIPPED = b"expired", b"skipped"
 LOOK_S = 5.0
 """Longest single wait for a result; then the handle checks whether the job still exists."""
 AWAY_S = 0.2
 """Pause between two tries while the server is away."""
-REDRIVE_S = 0.02
-"""Pause between two tries while another redrive of the dead letters runs."""
 _TRIES = 100
 _PAGE = 1000
 
@@ -474,7 +472,7 @@ class JobHandle(Public, Generic[R]):
         """Cancel the job; return False if it had ended before.
 
         A job that runs loses its lease: an async one is cancelled when its worker extends it next,
-        and a thread's result is refused.
+        and a thread's result is refused. In a transaction it is part of that.
         """
         done = self._cancel()
         self._jobs.after_commit()
@@ -489,13 +487,14 @@ class JobHandle(Public, Generic[R]):
         delayed = self._find_delayed()
         if delayed is not None and log.commit(lambda: self._cancel_delayed(*delayed)):
             return True
+        is_part = self._jobs.store.has_transaction()
         for _ in range(_TRIES):
             place = self._find_message()
             if place is None or self._end() is not None:
                 return False
             stream, entry_id = place
             try:
-                with self._jobs.store.brief_transaction():
+                with nullcontext() if is_part else self._jobs.store.brief_transaction():
                     entry = stream.get(entry_id)
                     if entry is None:
                         return False
@@ -547,27 +546,20 @@ class JobHandle(Public, Generic[R]):
     def retry(self) -> bool:
         """Move a failed job from the dead letters back to its queue; return whether it was there.
 
-        It is tried as often as a new one.
+        It is tried as often as a new one. In a transaction it is part of that.
         """
         records = self._records()
         if not records or records[-1].fields.get(b"status") != FAILED:
             return False
         last = records[-1].fields
-        failure = {name: last.get(name.encode(), b"") for name in ("error", "traceback")}
-        self._jobs.record(self.id, RETRY, self._ttl, failure)
-        moved = False
-        try:
-            moved = self._redrive(records[-1].id.ms)
-        finally:
-            if not moved:
-                self._jobs.record(self.id, FAILED, self._ttl, failure)
-        return moved
-
-    def _redrive(self, failed_ms: int) -> bool:
-        """Move the dead letter of the job back; return whether there was one."""
-        for start in (f"{failed_ms}-0", "-"):
+        failure: dict[str, str | bytes | int] = {
+            name: last.get(name.encode(), b"") for name in ("error", "traceback")
+        }
+        for start in (f"{records[-1].id.ms}-0", "-"):
             if (found := self._find_letter(start)) is not None:
-                return self._redrive_letter(*found)
+                queue, place = found
+                letter = Letter(place, self.id, failure, self._ttl)
+                return bool(move_back(self._jobs, queue, [letter]))
         return False
 
     def _dead_letter_queues(self) -> list[Queue]:
@@ -595,20 +587,6 @@ class JobHandle(Public, Generic[R]):
         records = self._records()
         start = f"{records[-1].id.ms}-0" if records else "-"
         return self._find_letter(start) is None and self._find_message() is not None
-
-    @staticmethod
-    def _redrive_letter(queue: Queue, letter: StreamID) -> bool:
-        """Move a dead letter back, once another redrive of its stream has ended."""
-        until, ended = monotonic() + LOOK_S, False
-        while True:
-            try:
-                return queue.redrive(letter).moved > 0
-            except RequestError:
-                if ended or monotonic() >= until:
-                    raise
-                other = queue.redrive_status()
-                ended = other is None or other.state != "running"  # maybe just now: once more
-            time.sleep(REDRIVE_S)
 
     @property
     def _ttl(self) -> float | None:

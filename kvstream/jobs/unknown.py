@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from kvstream.engine.queue_arguments import failure_of
 from kvstream.errors import KVStreamError, LeaseLost, describe
-from kvstream.jobs.handle import FAILED, RETRY
+from kvstream.jobs.handle import FAILED
 from kvstream.jobs.job_log import logger_of
+from kvstream.jobs.results import RETRY
 from kvstream.logs import Throttle
 
 if TYPE_CHECKING:

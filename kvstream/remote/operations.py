@@ -104,6 +104,7 @@ OPERATIONS: Mapping[Callable[..., Any], Operation] = {
     queue_info.queue_info: Operation(READ, plain("KVSTREAM.INFO", result=replies.queue_info_of)),
     redrive.cancel: Operation(WRITE, plain(REDRIVE, "CANCEL", result=bool)),
     redrive.dry_run: Operation(READ, partial(ours.redrive_start, dry_run=True)),
+    redrive.move: Operation(WRITE, ours.redrive_move),
     redrive.start: Operation(WRITE, ours.redrive_start, immediate=True),
     redrive.status: Operation(READ, plain(REDRIVE, "STATUS", result=replies.redrive_of)),
     retention.begin_with: Operation(SAME_STATE, ours.retention_begin),

@@ -234,3 +234,7 @@ def redrive_start(name: bytes, dry_run: bool = False, **asked: Unpack[redrive.As
     words += [] if rate is None else ["RATE", *rate]
     words += [*option("COUNT", asked.get("count")), *flag("DRYRUN", dry_run)]
     return say(name, REDRIVE, *words, result=replies.redrive_of)
+
+
+def redrive_move(name: bytes, ids: Sequence[StreamID]) -> Call:
+    return redrive_start(name, ids=ids)

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -13,6 +14,7 @@ from kvstream import Jobs
 from kvstream.errors import InvalidArgument, JobFailed, JobUnknown
 from kvstream.jobs import JobHandle
 from kvstream.jobs.job import new_id
+from kvstream.operations.queues import redrive
 from tests.jobs.conftest import Working
 from tests.patience import PATIENCE_S, until
 
@@ -188,3 +190,54 @@ def test_a_wait_goes_on_when_the_result_of_another_job_arrives(
     go.set()
     thread.join(PATIENCE_S)
     assert found == ["mine"]
+
+
+def test_a_retry_and_a_cancellation_are_part_of_a_transaction(jobs: Jobs, working: Start) -> None:
+    @jobs.task
+    def fail() -> None:
+        raise ValueError("no")
+
+    failed = fail.enqueue()
+    worker = working(jobs)
+    with pytest.raises(JobFailed):
+        failed.result(PATIENCE_S)
+    worker.stop()
+    queued, delayed = fail.enqueue(), fail.with_options(delay=60).enqueue()
+    handles = (failed, queued, delayed)
+
+    def change_all(error: Exception | None) -> None:
+        """Change each job in a transaction of its own: on a server it reads before it writes."""
+        for change in (failed.retry, queued.cancel, delayed.cancel):
+            with suppress(LookupError), jobs.store.transaction():
+                assert change()
+                if error is not None:
+                    raise error
+
+    change_all(LookupError())
+    assert [each.status for each in handles] == ["failed", "queued", "scheduled"]
+    change_all(None)
+    assert [each.status for each in handles] == ["queued", "cancelled", "cancelled"]
+    assert len(jobs.store.stream("jobs")) == 1
+    assert len(jobs.store.stream("jobs:dead")) == 0
+
+
+def test_a_retry_that_fails_changes_nothing(tested: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    @tested.task
+    def fail() -> None:
+        raise ValueError("no")
+
+    handle = fail.enqueue()
+    with pytest.raises(JobFailed):
+        handle.result()
+
+    def away(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(redrive, "move", away)
+    with pytest.raises(KeyboardInterrupt):
+        handle.retry()
+    assert [record.fields[b"status"] for record in tested.results.records(handle.id)] == [b"failed"]
+    assert handle.status == "failed"
+    monkeypatch.undo()
+    assert handle.retry()
+    assert handle.status == "queued"

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from kvstream.errors import InvalidArgument, RequestError
+from kvstream.errors import InvalidArgument
 from kvstream.jobs.dependents import LOST, Ends
-from kvstream.jobs.handle import LOOK_S, REDRIVE_S, RETRY, JobHandle
+from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.log import HISTORY, WORKFLOW, WorkflowLog
 from kvstream.jobs.job import AnyJobs
 from kvstream.jobs.listing.ended import ENDS
 from kvstream.jobs.listing.filters import DONE, FAILED, STATUSES, WAITING, JobFilter, JobInfo
 from kvstream.jobs.listing.pages import WAITS, Cursor, read_page
 from kvstream.jobs.notes import NOTES
+from kvstream.jobs.retrying import Letter, move_back
 from kvstream.types.clock import monotonic
-
-if TYPE_CHECKING:
-    from kvstream.queue import Queue
 
 PAGE = 100
 """Jobs that are read at once; those of a page are deleted, or moved back, in one commit."""
@@ -115,37 +113,15 @@ def retry_jobs(jobs: AnyJobs, infos: Sequence[JobInfo]) -> list[bool]:
         else:
             done[info.id] = bool(jobs.handle(info.id).retry())
     for key, of_stream in letters.items():
-        stream = queues[key].dead_stream()
-        there = [info for info in of_stream if stream.get(info.place) is not None]
-        _note_retries(jobs, there)
-        _redrive(queues[key], [info.place for info in there])
-        gone = {info.id for info in there if stream.get(info.place) is None}
-        done |= {info.id: info.id in gone for info in of_stream}
+        kept = [jobs.store.exists(jobs.results.own_key(info.id)) for info in of_stream]
+        moved = move_back(jobs, queues[key], [*map(_letter, of_stream, kept)])
+        done |= {info.id: info.place in moved for info in of_stream}
     return [done[info.id] for info in infos]
 
 
-def _note_retries(jobs: AnyJobs, infos: Sequence[JobInfo]) -> None:
-    """Write that failed jobs are tried again, for those who wait for their results."""
-    kept = [info for info in infos if jobs.store.exists(jobs.results.own_key(info.id))]
-    with jobs.store.brief_transaction():
-        for info in kept:
-            jobs.record(info.id, RETRY, None, {"error": info.error or "", "traceback": ""})
-
-
-def _redrive(queue: Queue, letters: Sequence[Any]) -> None:
-    """Move dead letters back, once another redrive of their stream has ended."""
-    until = monotonic() + LOOK_S
-    while letters:
-        try:
-            queue.redrive(*letters)
-        except RequestError:
-            if monotonic() >= until:
-                raise
-            time.sleep(REDRIVE_S)
-        else:
-            break
-    while (run := queue.redrive_status()) is not None and run.state == "running":
-        time.sleep(REDRIVE_S)
+def _letter(info: JobInfo, is_kept: bool) -> Letter:
+    failure: dict[str, str | bytes | int] = {"error": info.error or "", "traceback": ""}
+    return Letter(info.place, info.id, failure if is_kept else None)
 
 
 # --- delete ---------------------------------------------------------------------------------------

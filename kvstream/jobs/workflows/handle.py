@@ -11,11 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from kvstream.errors import InvalidArgument, JobUnknown, show
 from kvstream.jobs.arguments import codec_of
-from kvstream.jobs.handle import LOOK_S, RETRY, JobHandle
+from kvstream.jobs.handle import LOOK_S, JobHandle
 from kvstream.jobs.history import events
 from kvstream.jobs.history.events import CANCELLED, CHILD, DONE, FAILED, OPEN, STEP, Call, Event
 from kvstream.jobs.history.log import QUEUED, WAITING, State, WorkflowLog
 from kvstream.jobs.job import AnyJobs
+from kvstream.jobs.results import RETRY
 from kvstream.jobs.workflows.run import end_workflow
 from kvstream.types.ids import MIN_ID, StreamID, Ticket
 

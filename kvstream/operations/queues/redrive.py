@@ -159,6 +159,11 @@ def start(txn: Txn, name: bytes, **asked: Unpack[Asked]) -> Job:
     return job
 
 
+def move(txn: Txn, name: bytes, ids: Sequence[StreamID]) -> None:
+    """Redrive dead letters as ``start`` does, for a transaction that needs no result of it."""
+    start(txn, name, ids=ids)
+
+
 def status(txn: Txn, name: bytes) -> Job | None:
     """Return the redrive that runs, or the last one that ended; None if there was none."""
     stream = txn.stream(name)
