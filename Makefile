@@ -22,7 +22,7 @@ MUTANTS_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients fmt lint types test cover mutants crash programs bench demo demo-quick cluster-demo screenshots dist clean
+.PHONY: help setup clients fmt lint types test cover mutants crash programs bench docs demo demo-quick cluster-demo screenshots dist clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -72,6 +72,11 @@ $(CLASSES): $(VENV)/.demo
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "Installing what the benchmark needs ..."
 	@$(PIP) --group bench
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.quick pyproject.toml
+	@echo "Installing Sphinx, and what the reference imports: this downloads about 100 MB, once ..."
+	@$(PIP) --no-compile --group docs
 	@touch $@
 
 # Node.js comes from PyPI where the system has none; the clients from npm as it is set up here.
@@ -135,6 +140,10 @@ programs: $(VENV)/.dev ## Run programs of PyPI, npm and Debian, and their own te
 
 bench: $(VENV)/.bench ## Compare with redis-server, side by side (BENCH_ARGS="--quick --only add")
 	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+# Warnings are errors: broken links, pages in no list, types that the reference does not have.
+docs: $(VENV)/.docs ## Build the site of the documentation, in build/docs
+	$(BIN)/python -m sphinx -q -n -W --keep-going -b html -d build/docs-read -c docs . build/docs
 
 # The time of the commit is that of the files in the archives: one commit makes one archive.
 dist: $(VENV)/.ready ## Build and check the source archive and a wheel of this machine, in dist/

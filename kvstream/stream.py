@@ -209,12 +209,12 @@ class Stream(Public, Generic[S]):
     ) -> StreamID | Ticket | None:
         """Append one entry and return its ID, as XADD does; adding and trimming are one commit.
 
-        ``fields`` is a mapping, or (field, value) pairs if a field repeats. ``id`` is "*", an ID
-        above the last one (else IDTooSmall is raised), or "ms-*". ``maxlen`` or ``minid`` trims,
-        with ``approximate`` whole nodes only. ``idmp`` is (producer, idempotent ID); ``idmpauto``
-        is a producer whose idempotent IDs are computed from the fields. A repeated one adds
-        nothing and returns the ID of the first, for 100 seconds and the last 100 of each producer:
-        see ``configure``. With ``nomkstream`` the result is None if there is no stream.
+        ``fields`` is a mapping, or (field, value) pairs if a field repeats. ``id`` is ``"*"``, an
+        ID above the last one (else IDTooSmall is raised), or ``"ms-*"``. ``maxlen`` or ``minid``
+        trims, with ``approximate`` whole nodes only. ``idmp`` is (producer, idempotent ID);
+        ``idmpauto`` is a producer whose idempotent IDs are computed from the fields. A repeated one
+        adds nothing and returns the ID of the first, for 100 seconds and the last 100 of each
+        producer: see ``configure``. With ``nomkstream`` the result is None if there is no stream.
 
         With ``delay`` (seconds or a timedelta) or ``at`` (a datetime or Unix seconds) the entry is
         appended then, and its ticket is returned. ``ttl`` deletes it so long after. ``unique`` is
