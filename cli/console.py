@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from kvstream.console.serving import ConsoleThread
 
 PORT = 9122
+LOGINS = ("token", "acl")
+"""How one logs in: see ``kvstream.console.serving.Served``."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MISSING = f"the console needs starlette, jinja2 and uvicorn: {install_command('console')}"
 BESIDE = "A port of 127.0.0.1 for the web console; 0: any free port. A login URL is printed."
@@ -39,6 +41,13 @@ BESIDE = "A port of 127.0.0.1 for the web console; 0: any free port. A login URL
     metavar="N",
     help="The port to listen on; 0 takes a free one.",
 )
+@click.option(
+    "--auth",
+    type=click.Choice(LOGINS),
+    default=LOGINS[0],
+    help="Who is let in: who opens the URL with a token, or users of the server (ACL) with their "
+    "names and passwords.",
+)
 @click.option("--open", "opens", is_flag=True, help="Open the browser.")
 @click.option("--read-only", is_flag=True, help="Refuse every action that changes something.")
 @click.option(
@@ -50,24 +59,32 @@ BESIDE = "A port of 127.0.0.1 for the web console; 0: any free port. A login URL
 )
 @click.pass_obj
 def console(
-    session: Session, /, host: str, port: int, opens: bool, read_only: bool, redact: tuple[str, ...]
+    session: Session,
+    /,
+    host: str,
+    port: int,
+    auth: str,
+    opens: bool,
+    read_only: bool,
+    redact: tuple[str, ...],
 ) -> None:
     """Show what failed, the queues, jobs, streams and groups of a store in the browser.
 
     It listens on 127.0.0.1 and prints a URL with a token, which logs one browser in; then it prints
     another one. For a machine elsewhere make a tunnel: ssh -L 9122:127.0.0.1:9122 HOST. Programs
     that share the directory work meanwhile. With --read-only a directory is opened read-only for
-    each page. To have the console inside an application, with users of your own, mount
-    kvstream.console.app there: see docs/console.md.
+    each page. With --auth acl users of the server at --url log in, and each sees and does what the
+    server allows; then --host may be another address. To have the console inside an application,
+    with users of your own, mount kvstream.console.app there: see docs/console.md.
     """
-    if host not in _LOOPBACK:
-        raise click.UsageError(
-            f"--host {host} would let others in with one token, unencrypted: listen on 127.0.0.1 "
-            "and make a tunnel (ssh -L 9122:127.0.0.1:9122 HOST), or mount kvstream.console.app in "
-            "a program that knows its users"
-        )
+    check_address("--host", host, auth)
     serving = _serving()
-    place, options = _place_of(session)
+    if auth == "acl":
+        if isinstance(session, DirectorySession):
+            raise click.UsageError("--auth acl is for the users of a server: give --url")
+        place, options = session.url, {"db": session.db}
+    else:
+        place, options = _place_of(session)
     serving.serve(
         place,
         host=host,
@@ -76,17 +93,40 @@ def console(
         options={**options, "redact": redact},
         announce=_announce,
         opens=opens,
+        login=auth,
     )
 
 
-def console_beside(port: int | None) -> ConsoleThread | None:
+def check_address(option: str, host: str, auth: str) -> None:
+    """Refuse an address of a network for a login by token; warn of one without TLS."""
+    if host in _LOOPBACK:
+        return
+    if auth == "acl":
+        click.echo(
+            f"{option} {host}: passwords go to this address unencrypted, unless a proxy with TLS "
+            "is in front of it",
+            err=True,
+        )
+        return
+    raise click.UsageError(
+        f"{option} {host} would let others in with one token, unencrypted: listen on 127.0.0.1 "
+        "and make a tunnel (ssh -L 9122:127.0.0.1:9122 HOST), let users of the server log in "
+        "(--auth acl), or mount kvstream.console.app in a program that knows its users"
+    )
+
+
+def console_beside(
+    port: int | None, host: str = _LOOPBACK[0], auth: str = LOGINS[0]
+) -> ConsoleThread | None:
     """Return a console for ``--console-port``, which listens and is to be started; None: no port.
 
     Raises ClientMissing without the extra, and RequestError if the port is taken.
     """
     if port is None:
         return None
-    made: ConsoleThread = _serving().ConsoleThread(port, lambda url: _announce(url, "console: "))
+    made: ConsoleThread = _serving().ConsoleThread(
+        lambda url: _announce(url, "console: "), port, host, auth
+    )
     return made
 
 

@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from kvstream import __version__
-from kvstream.cli.console import BESIDE, console_beside
+from kvstream.cli.console import BESIDE, LOGINS, check_address, console_beside
 from kvstream.cli.parameters import Duration, PathOnly, Type, example
 from kvstream.cli.session import Session, wait_for_store
 from kvstream.cli.tables import duration as duration_text
@@ -485,6 +485,18 @@ def _option(name: str, *more: str, also: Sequence[str] = (), **settings: Any) ->
     metavar="PORT",
     help=BESIDE,
 )
+@_option(
+    "--console-host",
+    default="127.0.0.1",
+    metavar="ADDRESS",
+    help="The address of that port; another one needs --console-auth acl.",
+)
+@_option(
+    "--console-auth",
+    type=click.Choice(LOGINS),
+    help="Who is let in: who opens the login URL, or users of this server (ACL) with their names "
+    "and passwords. By default acl with --requirepass or --aclfile, else token.",
+)
 @click.pass_context
 def serve(
     ctx: click.Context,
@@ -502,6 +514,8 @@ def serve(
     archive_keep: float,
     take_over: bool,
     console_port: int | None,
+    console_host: str,
+    console_auth: str | None,
     **settings: Any,
 ) -> None:
     """Serve the store to Redis clients until SIGTERM or Ctrl-C.
@@ -521,7 +535,8 @@ def serve(
     level = Durability(durability)
     _require_archive(ctx)
     options = ServerOptions(**settings, config_file=config)
-    console = _console_beside(console_port, options)
+    auth = console_auth or ("acl" if options.requirepass or options.aclfile else "token")
+    console = _console_beside(console_port, console_host, auth, options)
     store = StoreOptions(
         durability=level,
         databases=databases,
@@ -571,14 +586,19 @@ def _report_start(
         console.start(own if unixsocket is None else server_address.url_of_socket(unixsocket))
 
 
-def _console_beside(port: int | None, options: ServerOptions) -> ConsoleThread | None:
+def _console_beside(
+    port: int | None, host: str, auth: str, options: ServerOptions
+) -> ConsoleThread | None:
     """Return the console of ``--console-port``, which is a client of this server."""
-    if port is not None and options.tls_port and not (options.port or options.unixsocket):
+    if port is None:
+        return None
+    check_address("--console-host", host, auth)
+    if options.tls_port and not (options.port or options.unixsocket):
         raise click.UsageError(
             "the console of --console-port reaches the server without TLS: give --unixsocket or "
             "--port, too"
         )
-    return console_beside(port)
+    return console_beside(port, host, auth)
 
 
 def _require_archive(ctx: click.Context) -> None:

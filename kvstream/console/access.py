@@ -1,19 +1,16 @@
-"""Who may see and do what: users, roles, sessions of a browser, and tokens against forgery.
+"""Who may see and do what: users, roles, and tokens against forgery.
 
-A mounted console asks the ``auth`` of its program. ``kvstream console`` has sessions of its own: a
-login URL with a token that works once, and a cookie.
+A mounted console asks the ``auth`` of its program; ``kvstream console`` has ``sessions``.
 """
 
 from __future__ import annotations
 
 import hmac
 import inspect
-import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import wraps
-from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl
 
@@ -21,15 +18,13 @@ from starlette.exceptions import HTTPException
 
 from kvstream.console.guard import BODY_MAX
 from kvstream.errors import InvalidArgument, show
-from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-SESSION_S = 12 * 3600.0
-SESSIONS_MAX = 1000
-"""Sessions that are kept; the oldest goes first."""
+SECURE_COOKIE = "__Host-"
+"""Browsers take a cookie with this prefix by TLS alone, and from no other host of the domain."""
 FORM_TOKEN = "csrf"
 """The field of a form that has the token against forgery."""
 
@@ -66,40 +61,9 @@ class User:
 Auth: TypeAlias = Callable[["Request"], "User | Awaitable[User | None] | None"]
 
 
-class Sessions:
-    """The browsers that have logged in by a URL. It is the ``auth`` of ``kvstream console``."""
-
-    def __init__(self, user: User, cookie: str, announce: Callable[[str], object]) -> None:
-        """``announce`` is called with the path of each new login."""
-        self.cookie = cookie
-        self._user, self._announce = user, announce
-        self._lock = Lock()
-        self._sessions: dict[str, float] = {}
-        self._token = ""
-
-    def offer(self) -> str:
-        """Make a new login, which works once; return its path."""
-        self._token = secrets.token_urlsafe(32)
-        path = f"login?token={self._token}"
-        self._announce(path)
-        return path
-
-    def log_in(self, token: str) -> str | None:
-        """Return the ID of a new session; None if the token is wrong or was used."""
-        with self._lock:
-            if not self._token or not hmac.compare_digest(token.encode(), self._token.encode()):
-                return None
-            self._token = ""
-            session = secrets.token_urlsafe(32)
-            self._sessions[session] = monotonic() + SESSION_S
-            while len(self._sessions) > SESSIONS_MAX:
-                del self._sessions[next(iter(self._sessions))]
-        self.offer()
-        return session
-
-    def __call__(self, request: Request) -> User | None:
-        until = self._sessions.get(request.cookies.get(self.cookie, ""))
-        return self._user if until is not None and monotonic() < until else None
+def cookie_in(request: Request, name: str) -> str:
+    """Return a cookie of the console; empty if there is none."""
+    return request.cookies.get(SECURE_COOKIE + name) or request.cookies.get(name, "")
 
 
 def form_token(secret: str) -> str:
@@ -116,7 +80,7 @@ async def user_of(auth: Auth, request: Request) -> User | None:
     raise InvalidArgument(f"auth returns a kvstream.console.User or None, not {show(user)}")
 
 
-async def _form_of(request: Request) -> dict[str, str]:
+async def form_of(request: Request) -> dict[str, str]:
     """Return the fields of a form, whose length a server may not have said (HTTP/2)."""
     body = bytearray()
     async for part in request.stream():
@@ -124,6 +88,13 @@ async def _form_of(request: Request) -> dict[str, str]:
         if len(body) > BODY_MAX:
             raise HTTPException(413, "the form is too long")
     return dict(parse_qsl(body.decode("ascii", "replace"), True))
+
+
+def check_form(form: Mapping[str, str], secret: str) -> None:
+    """Refuse a form without the token that fits the secret of its browser."""
+    given = form.get(FORM_TOKEN, "")
+    if not secret or not hmac.compare_digest(given.encode(), form_token(secret).encode()):
+        raise HTTPException(403, "the form is too old: go back, reload, try again")
 
 
 Page: TypeAlias = Callable[..., Any]
@@ -150,15 +121,10 @@ def requires(role: Role) -> Callable[[Page], Endpoint]:
                 raise HTTPException(403, f"this needs the role {role.name.lower()}")
             form = None
             if request.method == "POST":
-                if console.read_only:
+                if console.read_only and role > Role.VIEWER:
                     raise HTTPException(403, "this console is read-only")
-                form = await _form_of(request)
-                given = form.get(FORM_TOKEN, "")
-                secret = console.secret_of(request)
-                if not secret or not hmac.compare_digest(
-                    given.encode(), form_token(secret).encode()
-                ):
-                    raise HTTPException(403, "the form is too old: go back, reload, try again")
+                form = await form_of(request)
+                check_form(form, console.secret_of(request))
             if inspect.iscoroutinefunction(page):
                 reply: Response = await page(console, request, user)
                 return reply

@@ -66,7 +66,7 @@ def names_in(listing: Listing, first: str | None = None) -> list[str]:
 
 def stored_of(view: Any) -> StoredJobs:
     """Return the jobs of the application that the address names, by default the first."""
-    name = view.asked("name") or view.console.applications.names(view)[0]
+    name = view.asked("name") or view.shown.applications.names(view)[0]
     return StoredJobs(view.store, name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
 from starlette.staticfiles import StaticFiles
 
-from kvstream.console.access import Auth, Page, Sessions, User, form_token
+from kvstream.console.access import SECURE_COOKIE, Auth, Page, User, cookie_in, form_token
 from kvstream.console.applications import Applications
 from kvstream.console.events import Hub
 from kvstream.console.guard import Guard
@@ -23,7 +23,8 @@ from kvstream.console.places import ReadOnlyDirectory, place_of
 from kvstream.console.redaction import Redaction
 from kvstream.console.rendering import FOLDER, templates
 from kvstream.console.routes import ROUTES
-from kvstream.console.view import View
+from kvstream.console.sessions import Account, PasswordLogin, Sessions, TokenLogin
+from kvstream.console.view import Shown, View
 from kvstream.errors import (
     AccessDenied,
     Corruption,
@@ -40,6 +41,7 @@ from kvstream.errors import (
     WrongType,
 )
 from kvstream.jobs import Jobs
+from kvstream.remote.replies import is_key_refusal
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -104,6 +106,7 @@ class Console:
         self.routes = ROUTES
         self._root_path = root_path.rstrip("/")
         self.templates = templates()
+        self.has_login = isinstance(auth, Sessions)
         self.cookie = auth.cookie if isinstance(auth, Sessions) else COOKIE
         inner = Starlette(
             routes=ROUTES,
@@ -138,7 +141,11 @@ class Console:
 
     def secret_of(self, request: Request) -> str:
         """Return the secret of a browser; empty if it has none yet."""
-        return request.cookies.get(self.cookie, "")
+        return cookie_in(request, self.cookie)
+
+    def shown_to(self, user: User) -> Shown:
+        """Return what a user sees: the place of the console, or a server as this user."""
+        return user if isinstance(user, Account) else self
 
     async def run(
         self, page: Page, request: Request, user: User, form: dict[str, str] | None = None
@@ -147,22 +154,25 @@ class Console:
 
         The threads are the console's own: when its store is away, those of the program stay free.
         """
-        if self._threads is None:
-            self._threads = CapacityLimiter(THREADS)
         if not self.read_only:
             self.recorder.start()
-        return await to_thread.run_sync(
-            self.answer, page, request, user, form, limiter=self._threads
-        )
+        reply: Response = await self.in_thread(self.answer, page, request, user, form)
+        return reply
+
+    async def in_thread(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Run a call that may wait for a store."""
+        if self._threads is None:
+            self._threads = CapacityLimiter(THREADS)
+        return await to_thread.run_sync(call, *args, limiter=self._threads)
 
     def answer(
         self, page: Page, request: Request, user: User, form: dict[str, str] | None
     ) -> Response:
         """Run a page or an action with the store; an error of the store has a page, too."""
-        secret = self.secret_of(request) or secrets.token_urlsafe(32)
+        secret, shown = self.secret_of(request) or secrets.token_urlsafe(32), self.shown_to(user)
         try:
-            with self.place.reading() as store:
-                view = View(self, request, user, store, form)
+            with shown.place.reading() as store:
+                view = View(self, request, user, store, form, shown)
                 view.token = form_token(secret)
                 try:
                     reply: Response = page(view)
@@ -171,19 +181,25 @@ class Console:
                     values = {"title": _TITLES.get(status, "An error"), "error": str(error)}
                     reply = view.page("error.html", status, values)
         except KVStreamError as error:
+            if isinstance(error, AccessDenied) and isinstance(self.auth, PasswordLogin):
+                self.auth.end_all_of(user)
             reply = self._bare(request, _status_of(error), str(error))
         if secret != self.secret_of(request):
             self.set_cookie(request, reply, secret)
         return reply
 
     def set_cookie(self, request: Request, reply: Response, value: str) -> None:
+        """Give a browser its secret; behind a proxy with TLS the header Origin says so."""
+        root = request.scope.get("root_path", "")
+        by_tls = request.url.scheme == "https"
+        by_tls = by_tls or request.headers.get("origin", "").startswith("https://")
         reply.set_cookie(
-            self.cookie,
+            (SECURE_COOKIE if by_tls and not root else "") + self.cookie,
             value,
-            path=request.scope.get("root_path", "") or "/",
+            path=root or "/",
             httponly=True,
             samesite="strict",
-            secure=request.url.scheme == "https",
+            secure=by_tls,
         )
 
     def _bare(self, request: Request, status: int, text: str) -> Response:
@@ -191,7 +207,7 @@ class Console:
             "root": request.scope.get("root_path", ""),
             "title": _TITLES.get(status, "An error"),
             "text": text,
-            "offers_login": status == 401 and isinstance(self.auth, Sessions),
+            "login": _login_of(self.auth) if status == 401 else "",
         }
         return HTMLResponse(self.templates.get_template("bare.html").render(values), status)
 
@@ -205,7 +221,15 @@ class Console:
         return self._bare(request, 500, "The page failed; the log of the program says why.")
 
 
+def _login_of(auth: Auth) -> str:
+    """Return how one logs in: by a URL, a form, or elsewhere."""
+    kinds = {TokenLogin: "url", PasswordLogin: "form"}
+    return next((way for kind, way in kinds.items() if isinstance(auth, kind)), "")
+
+
 def _status_of(error: KVStreamError) -> int:
+    if is_key_refusal(error):
+        return 403
     return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
 
 

@@ -43,6 +43,8 @@ class Place(NamedTuple):
     path: str
     query: str
     role: int
+    account: int
+    """The user of the server whose rights the page has; 0 for a page that all of a role share."""
 
 
 @dataclass(slots=True, eq=False)
@@ -104,6 +106,7 @@ class Hub:
             scope["path"],
             scope["query_string"].decode(),
             int(user.role),
+            0 if self._console.shown_to(user) is self._console else id(user),
         )
         topic = self._topics.setdefault(place, Topic(request, user, page))
         topic.viewers += 1

@@ -10,7 +10,7 @@ from kvstream.console.pages.entries import entries, entry
 from kvstream.console.pages.group import group
 from kvstream.console.pages.jobs import job, jobs, workers
 from kvstream.console.pages.live import events
-from kvstream.console.pages.login import health, icon, log_in
+from kvstream.console.pages.login import health, icon, log_in, log_in_by_password, log_out
 from kvstream.console.pages.overview import overview
 from kvstream.console.pages.queues import queue, queues
 from kvstream.console.pages.schedules import schedules
@@ -49,7 +49,9 @@ ROUTES = [
     Route("/schedules", schedules),
     Route("/search", search),
     Route("/events", events),
-    Route("/login", log_in),
+    Route("/login", log_in, methods=["GET"]),
+    Route("/login", log_in_by_password, methods=["POST"]),
+    Route("/logout", log_out, methods=["POST"]),
     Route("/healthz", health),
     Route("/favicon.ico", icon),
     *ACTIONS,

@@ -11,8 +11,9 @@ from typing import Any
 
 import uvicorn
 
-from kvstream.console.access import Role, Sessions, User
+from kvstream.console.access import Role, User
 from kvstream.console.asgi import Console
+from kvstream.console.sessions import PasswordLogin, TokenLogin
 from kvstream.errors import RequestError
 from kvstream.types.urls import netloc_of
 
@@ -48,25 +49,37 @@ class ConsoleServer(uvicorn.Server):
 
 
 class Served:
-    """A console on an address of this machine, to which a URL with a token logs in."""
+    """A console on an address, and how one logs in there.
 
-    def __init__(self, host: str, port: int, announce: Callable[[str], object]) -> None:
-        """Listen; RequestError if the port is taken. ``announce`` is called with each login URL."""
+    ``login`` is "token": a URL with a token, which works once, logs one browser in; or "acl": a
+    user of the server gives name and password. Only this may be on an address of a network.
+    """
+
+    def __init__(
+        self, host: str, port: int, announce: Callable[[str], object], login: str = "token"
+    ) -> None:
+        """Listen; RequestError if the port is taken. ``announce`` is called with each URL."""
         self.listening = _listen(host, port)
         self._host, self._port = host, self.listening.getsockname()[1]
-        self._announce = announce
+        self._announce, self._login = announce, login
 
     def make(
         self, place: Any, read_only: bool, options: Mapping[str, Any], **settings: Any
     ) -> tuple[ConsoleServer, str]:
-        """Return the server of a place, and the first login URL."""
+        """Return the server of a place, and the first URL to open."""
         root = f"http://{netloc_of(self._host, self._port)}/"
-        user = User("local", Role.VIEWER if read_only else Role.ADMIN)
         cookie = f"kvstream-console-{self._port}"
-        sessions = Sessions(user, cookie, lambda path: self._announce(root + path))
+        if self._login == "acl":
+            by_password = PasswordLogin(place, cookie, db=options.get("db"))
+            # Another name that leads here gets no further than the form: proxies have names.
+            console = Console(place, by_password, read_only=read_only, **options)
+            self._announce(root)
+            return ConsoleServer(console, **settings), root
+        user = User("local", Role.VIEWER if read_only else Role.ADMIN)
+        by_token = TokenLogin(user, cookie, lambda path: self._announce(root + path))
         hosts = hosts_of(self._host, self._port)
-        console = Console(place, sessions, read_only=read_only, hosts=hosts, **options)
-        return ConsoleServer(console, **settings), root + sessions.offer()
+        console = Console(place, by_token, read_only=read_only, hosts=hosts, **options)
+        return ConsoleServer(console, **settings), root + by_token.offer()
 
 
 def serve(
@@ -78,9 +91,10 @@ def serve(
     options: Mapping[str, Any],
     announce: Callable[[str], object],
     opens: bool = False,
+    login: str = "token",
 ) -> None:
     """Serve a place until SIGTERM or Ctrl-C; ``announce`` is called with each login URL."""
-    served = Served(host, port, announce)
+    served = Served(host, port, announce, login)
     with served.listening as listening:
         server, url = served.make(place, read_only, options)
         if opens:
@@ -95,13 +109,15 @@ class ConsoleThread:
 
     It listens at once, so that a port that is taken is known before the other work begins. ::
 
-        console = ConsoleThread(9122, print)
+        console = ConsoleThread(print, 9122)
         console.start("redis://127.0.0.1:6379")
         console.stop()
     """
 
-    def __init__(self, port: int, announce: Callable[[str], object]) -> None:
-        self._served = Served(HOST, port, announce)
+    def __init__(
+        self, announce: Callable[[str], object], port: int, host: str = HOST, login: str = "token"
+    ) -> None:
+        self._served = Served(host, port, announce, login)
         self._server: ConsoleServer | None = None
         self._thread: Thread | None = None
 

@@ -12,6 +12,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from kvstream.console.access import Role, User
 from kvstream.console.names import name_of, segment_of
 from kvstream.console.values import raw_of
+from kvstream.errors import RequestError
+from kvstream.types.clock import SystemClock
 from kvstream.types.formatting import printable
 
 if TYPE_CHECKING:
@@ -29,13 +31,23 @@ ROWS = 50
 """Rows of a table on one page."""
 
 
-class AnyConsole(Protocol):
+class Shown(Protocol):
+    """A place, and what is kept of it for all who see it: that of the console, or of one user."""
+
+    @property
+    def applications(self) -> Applications: ...
+    @property
+    def histories(self) -> Histories: ...
+    @property
+    def listings(self) -> Listings: ...
+    @property
+    def place(self) -> AnyPlace: ...
+
+
+class AnyConsole(Shown, Protocol):
     """The console, as its pages see it."""
 
-    applications: Applications
-    histories: Histories
-    listings: Listings
-    place: AnyPlace
+    has_login: bool
     read_only: bool
     redaction: Redaction
     templates: Environment
@@ -51,12 +63,14 @@ class View:
         user: User,
         store: Store,
         form: dict[str, str] | None,
+        shown: Shown | None = None,
     ) -> None:
         self.console, self.request, self.user, self.store = console, request, user, store
         self.form = form
+        self.shown: Shown = shown or console
         self.token = ""
         """What a form of this page must have against forgery."""
-        self.now_ms = store.now_ms()
+        self.now_ms = _now_ms(store)
 
     # --- the request ----------------------------------------------------------------------------
 
@@ -82,8 +96,13 @@ class View:
         return not self.console.read_only and self.user.may(Role[role.upper()])
 
     @property
+    def has_login(self) -> bool:
+        """Whether the user has logged in here, and so may log out."""
+        return self.console.has_login
+
+    @property
     def listing(self) -> Listing:
-        return self.console.listings.get(self.store)
+        return self.shown.listings.get(self.store)
 
     # --- URLs -----------------------------------------------------------------------------------
 
@@ -169,6 +188,14 @@ class View:
     def to(self, url: str) -> Response:
         """Send the browser to a URL of this console."""
         return RedirectResponse(url, 303)
+
+
+def _now_ms(store: Store) -> int:
+    """Return the time of the store; that of this machine for a user without the right to ask."""
+    try:
+        return store.now_ms()
+    except RequestError:
+        return SystemClock().now_ms()
 
 
 def _query(value: Any) -> str | bytes:

@@ -69,9 +69,15 @@ from kvstream.remote.connection import (
 from kvstream.remote.given_back import GivenBack
 from kvstream.remote.operations import OPERATIONS, call_of, needs_of
 from kvstream.remote.replica_acks import ReplicaAcks
-from kvstream.remote.replies import group_info_of, sections_of, stream_info_of, unix_ms
+from kvstream.remote.replies import (
+    group_info_of,
+    is_key_refusal,
+    sections_of,
+    stream_info_of,
+    unix_ms,
+)
 from kvstream.storage.contexts import contextmanager
-from kvstream.types.clock import Clock, SystemClock
+from kvstream.types.clock import Clock, SystemClock, monotonic
 from kvstream.types.options import DATABASES_MAX, StoreOptions
 from kvstream.types.records import Entry, KeyInfo
 
@@ -80,6 +86,8 @@ T = TypeVar("T")
 
 _JOB_PAUSE_S = 0.1
 """Seconds between two questions about a background job of the server."""
+REFUSED_S = 600.0
+"""How long a key that was refused is not asked again."""
 
 
 class _Local(threading.local):
@@ -114,6 +122,7 @@ class RemoteEngine:
         self._has: dict[str, bool] = {}
         """Whether the server has a command, once that was asked."""
         self._closed = False
+        self._refused = RefusedKeys()
         self.given_back = GivenBack(self.run, self.call)
         self.clock: Clock = ServerClock(first)
         self.local_clock: Clock = SystemClock()
@@ -385,10 +394,13 @@ class RemoteEngine:
         return self.connection(db).key_pages(*options)
 
     def key_infos(self, db: int, pattern: bytes | None, usage: bool) -> Iterator[KeyInfo]:
-        """Yield the keys with type, counters and expiry, in two or three round trips a page."""
+        """Yield the keys with type, counters and expiry, in two or three round trips a page.
+
+        Keys which the server refuses to this user are left out, though SCAN names them.
+        """
         connection = self.connection(db)
         for page in self._key_pages(db, pattern):
-            infos = list(_key_infos(connection, page))
+            infos = list(_key_infos(connection, page, self._refused))
             yield from _with_usage(connection, infos) if usage else infos
 
     def page_size(self, last: Sequence[Entry], most: int) -> int:
@@ -710,19 +722,49 @@ class Transaction:
                 self._connection.give_back(self._link)
 
 
-def _key_infos(connection: Connection, page: Sequence[bytes]) -> Iterator[KeyInfo]:
-    """Yield the keys that exist, in two round trips."""
-    about = connection.ask_all((word, key) for word in ("TYPE", "PTTL") for key in page)
-    kinds, ttls = about[: len(page)], raise_first_error(about)[len(page) :]
-    streams = [key for key, kind in zip(page, kinds, strict=True) if kind == b"stream"]
+class RefusedKeys:
+    """Keys that a server has refused to its user: they are not asked again for some minutes.
+
+    Each refusal is a line in the ACL LOG of the server, which keeps few of them.
+    """
+
+    def __init__(self) -> None:
+        self._keys: set[bytes] = set()
+        self._since = monotonic()
+
+    def others(self, page: Iterable[bytes]) -> list[bytes]:
+        """Return the keys that may be asked."""
+        if monotonic() - self._since >= REFUSED_S:
+            self._keys, self._since = set(), monotonic()
+        return [key for key in page if key not in self._keys]
+
+    def are_in(self, key: bytes, reply: object) -> bool:
+        """Return whether a reply is the refusal of a key, and remember it."""
+        is_refusal = isinstance(reply, RequestError) and is_key_refusal(reply)
+        if is_refusal:
+            self._keys.add(key)
+        return is_refusal
+
+
+def _key_infos(
+    connection: Connection, page: Iterable[bytes], refused: RefusedKeys
+) -> Iterator[KeyInfo]:
+    """Yield the keys that exist and are not refused, in two round trips."""
+    asked = refused.others(page)
+    about = connection.ask_all((word, key) for word in ("TYPE", "PTTL") for key in asked)
+    replied = zip(asked, about, strict=False)
+    kinds = {key: kind for key, kind in replied if not refused.are_in(key, kind)}
+    ttls = dict(zip(asked, about[len(asked) :], strict=True))
+    raise_first_error([each for key in kinds for each in (kinds[key], ttls[key])])
+    streams = [key for key, kind in kinds.items() if kind == b"stream"]
     replies = connection.ask_all([("XINFO", "STREAM", key) for key in streams])
     infos = dict(zip(streams, replies, strict=True))
-    for key, kind, ttl in zip(page, kinds, ttls, strict=True):
-        expires = None if ttl < 0 else ttl / 1000
+    for key, kind in kinds.items():
+        expires = None if ttls[key] < 0 else ttls[key] / 1000
         info = infos.get(key)
         if info is None and kind != b"none":
             yield KeyInfo(key, kind.decode(), None, None, None, expires)
-        elif not isinstance(info, NoSuchKey | WrongType | None):  # deleted meanwhile
+        elif not isinstance(info, NoSuchKey | WrongType | None) and not refused.are_in(key, info):
             raise_first_error([info])
             stream = stream_info_of(info)
             last = stream.last_generated_id

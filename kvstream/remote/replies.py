@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from kvstream.errors import ServerTooOld
+from kvstream.errors import KVStreamError, ServerTooOld
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.policy import GroupPolicy, Retention
 from kvstream.operations.queues import info as queue_info
@@ -298,3 +298,8 @@ def sections_of(text: bytes) -> dict[str, dict[str, Any]]:
         elif colon:
             fields[name] = int(value) if _NUMBER.fullmatch(value) else value
     return {name: fields for name, fields in sections.items() if fields}
+
+
+def is_key_refusal(error: KVStreamError) -> bool:
+    """Return whether a server refuses a key to its user (NOPERM), and not the command."""
+    return "permissions to access" in str(error)  # Redis, Valkey and kvstream

@@ -81,6 +81,16 @@ def server_url(place: AnyPath) -> str | None:
     return scheme and f"{scheme}://" + _text_of(place).partition("://")[2]
 
 
+def with_login(url: str, user: str, password: str) -> str:
+    """Return the URL of a server, or of Sentinels, with another user and password for it."""
+    scheme, _, rest = url.partition("://")
+    address = re.sub(r"^[^/?#]*@", "", rest)
+    before, _, query = address.partition("?")
+    kept = [each for each in parse_qsl(query, True) if each[0] not in ("username", "password")]
+    login = f"{quote(user, safe='')}:{quote(password, safe='')}@"
+    return f"{scheme}://{login}{before}" + (f"?{urlencode(kept)}" if kept else "")
+
+
 def show_place(place: AnyPath) -> str:
     """Return a path as it is, or a URL as ``show_url`` does."""
     text = _text_of(place)

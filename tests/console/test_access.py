@@ -7,9 +7,9 @@ import pytest
 import kvstream.console
 from kvstream import InvalidArgument, Store
 from kvstream.console import Console, Role, User, app
-from kvstream.console.access import Sessions
 from kvstream.console.guard import POLICY
 from kvstream.console.routes import ROUTES
+from kvstream.console.sessions import TokenLogin
 from tests.console.browser import Browser
 from tests.console.conftest import Open
 
@@ -31,10 +31,10 @@ def test_every_route_says_who_may_use_it() -> None:
         assert hasattr(route.endpoint, "role"), route.path
         methods = route.methods or set()
         assert methods <= {"GET", "HEAD"} or methods == {"POST"}, route.path
-        if methods == {"POST"}:
-            assert route.endpoint.role >= Role.OPERATOR, route.path
-        elif route.endpoint.role is None:
+        if route.endpoint.role is None:
             assert route.path in ("/login", "/healthz", "/favicon.ico")
+        elif methods == {"POST"} and route.path != "/logout":
+            assert route.endpoint.role >= Role.OPERATOR, route.path
 
 
 def paths_of(method: str) -> list[str]:
@@ -61,6 +61,8 @@ def test_who_is_not_known_sees_nothing(full: Store) -> None:
             assert "orders" not in reply.text
             assert "emails" not in reply.text
     browser.get("/login", 404)
+    assert browser.ask("POST", "/logout").status_code == 401
+    assert browser.ask("POST", "/login").status_code == 404
 
 
 def test_the_reply_of_auth_must_be_a_user(full: Store) -> None:
@@ -89,11 +91,12 @@ def test_other_names_of_the_host_are_refused(full: Store) -> None:
 
 def test_a_login_works_once(full: Store) -> None:
     offered: list[str] = []
-    sessions = Sessions(User("local", "admin"), "c", offered.append)
+    sessions = TokenLogin(User("local", "admin"), "c", offered.append)
     sessions.offer()
     console = Console(full, sessions)
     ann, bob = Browser(console), Browser(console)
     assert "prints a login URL" in ann.get("/", 401).text
+    assert ann.ask("POST", "/login", data={"name": "local"}).status_code == 404
     ann.get("/login?token=wrong", 401)
     reply = ann.get("/" + offered[0])
     cookie = reply.headers["set-cookie"]
@@ -103,7 +106,9 @@ def test_a_login_works_once(full: Store) -> None:
     bob.get("/" + offered[0], 401)
     bob.get("/", 401)
     bob.get("/" + offered[1])
-    bob.get("/")
+    (form,) = [each for each in bob.page("/").forms if each[""] == "/logout"]
+    bob.ask("POST", "/logout", data={"csrf": form["csrf"]})
+    bob.get("/", 401)
     assert len(offered) == 3
 
 

@@ -1,5 +1,6 @@
 """``kvstream console`` as a process: its login URL, and its end."""
 
+import re
 import signal
 import socket
 import subprocess
@@ -35,7 +36,7 @@ def running(*words: str, **options: Any) -> Iterator[tuple[str, Any]]:
         lines = []
         for line in process.stdout or ():
             lines.append(line)
-            if "open http://127.0.0.1:" in line:
+            if "open http://" in line:
                 break
         assert "open http" in "".join(lines[-1:]), (lines, process.poll())
         yield lines[-1].rpartition("open ")[2].strip(), process
@@ -72,6 +73,7 @@ def test_the_command_prints_a_login_url(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--host", "0.0.0.0"), "make a tunnel"),
+        (("--host", "0.0.0.0", "--auth", "acl"), "--auth acl is for the users of a server"),
         (("--port", "70000"), "not in the range"),
     ],
 )
@@ -102,6 +104,24 @@ def test_a_server_has_a_console_beside_it(tmp_path: Path) -> None:
             browser.get(root)
     with Store.open(tmp_path / "s") as store:
         assert store.check() == []
+
+
+def test_users_of_a_server_log_in_to_the_console_beside_it(tmp_path: Path) -> None:
+    words = ("--store", str(tmp_path / "s"), "serve", "--port", "0", "--console-port", "0")
+    more = ("--requirepass", "s3cret", "--console-host", "0.0.0.0")
+    with running(*words, *more) as (url, process), httpx.Client(timeout=PATIENCE_S) as browser:
+        root = url.replace("0.0.0.0", "127.0.0.1")
+        assert browser.get(root).status_code == 401
+        token = re.search(r'name="csrf" value="(\w+)"', browser.get(root + "login").text)
+        assert token is not None
+        form = {"csrf": token[1], "name": "default", "password": "s3cret"}
+        own = {"origin": root.rstrip("/")}
+        reply = browser.post(root + "login", data=form, headers=own, follow_redirects=True)
+        assert "default, admin" in reply.text
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert "passwords go to this address unencrypted" in errors
 
 
 APP = """
@@ -135,15 +155,20 @@ def test_a_console_beside_a_server_says_what_it_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = Program(tmp_path / "s")
+    words = ("serve", "--port", "0", "--console-port", "0")
+    result = program(*words, "--console-host", "0.0.0.0", code=2)
+    assert "--console-host 0.0.0.0 would let others in" in " ".join(result.stderr.split())
+    result = program("serve", "--port", "0", "--tls-port", "1", *words[3:], code=2)
+    assert "give --unixsocket or --port" in " ".join(result.stderr.split())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         result = program("serve", "--port", "0", "--console-port", port, code=1)
         assert f"cannot listen on 127.0.0.1:{port} for the console" in result.stderr
     monkeypatch.delitem(sys.modules, "kvstream.console.serving", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    serve = ("--store", str(tmp_path / "s"), "serve", "--port", "0")
-    for words in (serve, ("work", "app:jobs")):
-        result = CliRunner().invoke(main, [*words, "--console-port", "0"])
+    serve = ["--store", str(tmp_path / "s"), "serve", "--port", "0"]
+    for command in (serve, ["work", "app:jobs"]):
+        result = CliRunner().invoke(main, [*command, "--console-port", "0"])
         assert result.exit_code == 5, result.output
         assert "pip install 'kvstream-db[console]'" in result.stderr
     assert not (tmp_path / "s").exists()

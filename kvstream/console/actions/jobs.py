@@ -58,7 +58,7 @@ def _plan(
     def run(_: View) -> None:
         for each in ids:
             change(jobs.existing(each))
-        view.console.applications.forget()
+        view.shown.applications.forget()
 
     shown = [view.raw(each) for each in ids[:2]]
     end = f" ... ({len(ids)} IDs)" if len(ids) > 2 else ""

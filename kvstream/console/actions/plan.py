@@ -81,7 +81,7 @@ def run(view: View, plan: Plan) -> Response:
         with view.store.transaction():
             plan.run(view)
             _audit(view, plan)
-    view.console.listings.forget()
+    view.shown.listings.forget()
     return view.to(plan.back)
 
 

@@ -50,15 +50,16 @@ JOBS = (
 Points = Sequence["int | None"]
 
 
-class _Console(Protocol):
-    histories: Histories
+class _Shown(Protocol):
+    @property
+    def histories(self) -> Histories: ...
 
 
 class AnyView(Protocol):
     """The request for a page, as plots see it."""
 
     @property
-    def console(self) -> _Console: ...
+    def shown(self) -> _Shown: ...
 
     store: Store
     now_ms: int
@@ -107,7 +108,7 @@ def plots_of(view: AnyView, figures: Sequence[Figure], fields: Iterable[bytes] |
     ``fields`` are those of the series; None: all streams.
     """
     span = next((each for each in SPANS if each.title == view.asked("past")), SPANS[0])
-    samples = view.console.histories.get(view.store, span, view.now_ms)
+    samples = view.shown.histories.get(view.store, span, view.now_ms)
     end_ms = view.now_ms - view.now_ms % span.step_ms
     wanted = None if fields is None else list(fields)
     rows = [points_of(samples, wanted, each.name, span, end_ms) for each in figures]

@@ -20,7 +20,8 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from kvstream.errors import IDTooSmall, NoSuchKey
+from kvstream.errors import IDTooSmall, NoSuchKey, RequestError
+from kvstream.remote.replies import is_key_refusal
 
 if TYPE_CHECKING:
     from kvstream.store import Store
@@ -120,6 +121,10 @@ def _between(store: Store, span: Span, first_ms: int, last_ms: int) -> list[Samp
     try:
         found = store.stream(span.key).range(first_ms, last_ms, span.rows + 1)
     except NoSuchKey:
+        return []
+    except RequestError as error:
+        if not is_key_refusal(error):  # to a user of a server
+            raise
         return []
     return [_decode(each) for each in found]
 

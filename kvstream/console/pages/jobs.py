@@ -29,7 +29,7 @@ STEPS, LINES = 200, 100
 
 @requires(Role.VIEWER)
 def jobs(view: View) -> Response:
-    applications = view.console.applications
+    applications = view.shown.applications
     stored = stored_of(view)
     status, task, text = (view.asked(name) for name in ("status", "task", "text"))
     page = stored.find(
@@ -125,6 +125,6 @@ def workers(view: View) -> Response:
     return view.page(
         "workers.html",
         name=stored.name,
-        names=view.console.applications.names(view),
+        names=view.shown.applications.names(view),
         workers=stored.workers()[:ROWS],
     )
