@@ -6,6 +6,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from kvstream.console.shared_calls import SharedCall
 from kvstream.jobs.listing.filters import ENDED, STATUSES
 from kvstream.jobs.stored import StoredJobs
 from kvstream.types.clock import monotonic
@@ -32,6 +33,7 @@ class Applications:
         self.own = name
         self._lock = Lock()
         self._counts: dict[str, tuple[float, JobCounts]] = {}
+        self._counting: dict[str, SharedCall[JobCounts]] = {}
 
     def names(self, view: Any) -> list[str]:
         """Return the names of the applications in the store, by the streams of ended jobs."""
@@ -39,19 +41,21 @@ class Applications:
 
     def counts(self, jobs: StoredJobs) -> JobCounts:
         """Return the number of jobs of each status."""
-        with self._lock:
-            taken, counts = self._counts.get(jobs.name, (0.0, None))
-            if counts is None or monotonic() - taken >= KEPT_S:
-                counts = jobs.count()
-                if len(self._counts) >= COUNTS_MAX:
-                    self._counts.clear()
-                self._counts[jobs.name] = monotonic(), counts
+        taken, counts = self._counts.get(jobs.name, (0.0, None))
+        if counts is not None and monotonic() - taken < KEPT_S:
             return counts
+        with self._lock:
+            if len(self._counting) >= COUNTS_MAX:
+                self._counting.clear()
+                self._counts.clear()
+            counting = self._counting.setdefault(jobs.name, SharedCall())
+        counts = counting.run(jobs.count)
+        self._counts[jobs.name] = monotonic(), counts
+        return counts
 
     def forget(self) -> None:
         """Count anew: something was changed."""
-        with self._lock:
-            self._counts.clear()
+        self._counts.clear()
 
 
 def names_in(listing: Listing, first: str | None = None) -> list[str]:

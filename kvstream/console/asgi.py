@@ -23,6 +23,7 @@ from kvstream.console.places import ReadOnlyDirectory, place_of
 from kvstream.console.redaction import Redaction
 from kvstream.console.rendering import FOLDER, templates
 from kvstream.console.routes import ROUTES
+from kvstream.console.server_info import ServerInfo
 from kvstream.console.sessions import Account, PasswordLogin, Sessions, TokenLogin
 from kvstream.console.view import Shown, View
 from kvstream.errors import (
@@ -99,6 +100,7 @@ class Console:
         self.redaction = Redaction(redact, hide_values)
         self._threads: CapacityLimiter | None = None
         self.listings = Listings()
+        self.server_info = ServerInfo()
         self.applications = Applications(place.name if isinstance(place, Jobs) else None)
         self.hub = Hub(self)
         self.histories = Histories()
@@ -177,7 +179,7 @@ class Console:
                 try:
                     reply: Response = page(view)
                 except KVStreamError as error:
-                    status = _status_of(error)
+                    status, view.has_failed = _status_of(error), True
                     values = {"title": _TITLES.get(status, "An error"), "error": str(error)}
                     reply = view.page("error.html", status, values)
         except KVStreamError as error:

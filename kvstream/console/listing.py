@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import islice
-from threading import Lock
 from typing import TYPE_CHECKING
 
+from kvstream.console.shared_calls import SharedCall
 from kvstream.meta.policy import DEAD_SUFFIX
+from kvstream.migration.items import OWN_PREFIXES
 from kvstream.types.clock import monotonic
 from kvstream.types.records import KeyInfo
 
@@ -52,6 +53,11 @@ class Listing:
         """The streams of dead letters, the longest first."""
         found = [each for each in self.streams if is_dead(each.key) and each.length]
         return sorted(found, key=lambda each: -(each.length or 0))
+
+    @property
+    def migrations(self) -> list[bytes]:
+        """The keys that migrations into this database keep while they go on."""
+        return [each for each in self.keys if each.startswith(OWN_PREFIXES)]
 
     @property
     def queues(self) -> list[bytes]:
@@ -95,20 +101,34 @@ class Listings:
     """Reads a listing when the one before is too old."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._reading: SharedCall[Listing] = SharedCall()
         self._last: Listing | None = None
+        self._changes = 0
 
-    def get(self, store: Store, fresh: bool = False) -> Listing:
-        """Return the listing of a store; with ``fresh`` one that has just been read."""
-        with self._lock:
-            last = self._last
-            if last is None or fresh or monotonic() - last.taken >= KEPT_S:
-                found = list(islice(store.key_infos(), KEYS_MAX + 1))
-                keys = {each.key: each for each in found[:KEYS_MAX]}
-                last = self._last = Listing(keys, monotonic(), len(found) <= KEYS_MAX)
+    def get(self, store: Store) -> Listing:
+        """Return the listing of a store.
+
+        While another viewer reads it, one that is too old is better than to wait.
+        """
+        last = self._last
+        if last is not None and (monotonic() - last.taken < KEPT_S or self._reading.is_running):
             return last
+        while True:
+            changes = self._changes
+            found = self._reading.run(lambda: self._read(store))
+            if changes == self._changes:
+                return found
+
+    def _read(self, store: Store) -> Listing:
+        changes = self._changes
+        found = list(islice(store.key_infos(), KEYS_MAX + 1))
+        keys = {each.key: each for each in found[:KEYS_MAX]}
+        made = Listing(keys, monotonic(), len(found) <= KEYS_MAX)
+        if changes == self._changes:
+            self._last = made
+        return made
 
     def forget(self) -> None:
         """Read the next listing anew: something was changed."""
-        with self._lock:
-            self._last = None
+        self._changes += 1
+        self._last = None

@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from kvstream import opening
+from kvstream.console.shared_calls import SharedCall
 from kvstream.errors import ClientMissing, InvalidArgument, StoreLocked, show
 from kvstream.jobs import Jobs
 from kvstream.store import Store
@@ -68,6 +69,7 @@ class OpenedPlace:
     def __init__(self, place: AnyPath, **options: Any) -> None:
         self._place, self._options = place, options
         self._lock = Lock()
+        self._opening: SharedCall[Store] = SharedCall()
         self._store: Store | None = None
 
     @property
@@ -76,10 +78,13 @@ class OpenedPlace:
 
     @contextmanager
     def reading(self) -> Iterator[Store]:
+        yield self._store or self._opening.run(self._keep_open)
+
+    def _keep_open(self) -> Store:
+        found = self._store or self._open()
         with self._lock:
-            if self._store is None:
-                self._store = self._open()
-        yield self._store
+            self._store = found
+        return found
 
     def _open(self) -> Store:
         if server_url(self._place) is not None:

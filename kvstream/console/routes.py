@@ -13,8 +13,10 @@ from kvstream.console.pages.live import events
 from kvstream.console.pages.login import health, icon, log_in, log_in_by_password, log_out
 from kvstream.console.pages.overview import overview
 from kvstream.console.pages.queues import queue, queues
+from kvstream.console.pages.replication import archive, migrations, replicas
 from kvstream.console.pages.schedules import schedules
 from kvstream.console.pages.search import search
+from kvstream.console.pages.server import clients, config, server, slow_log
 from kvstream.console.pages.streams import stream, streams
 
 
@@ -47,6 +49,13 @@ ROUTES = [
     Route("/streams/{stream:kvname}/entries/{id}", entry),
     Route("/streams/{stream:kvname}/groups/{group:kvname}", group),
     Route("/schedules", schedules),
+    Route("/server", server),
+    Route("/server/clients", clients),
+    Route("/server/slowlog", slow_log),
+    Route("/server/config", config),
+    Route("/replicas", replicas),
+    Route("/archive", archive),
+    Route("/migrations", migrations),
     Route("/search", search),
     Route("/events", events),
     Route("/login", log_in, methods=["GET"]),

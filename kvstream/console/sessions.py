@@ -18,6 +18,7 @@ from kvstream.console.applications import Applications
 from kvstream.console.history.recorder import Histories
 from kvstream.console.listing import Listings
 from kvstream.console.places import OpenedPlace
+from kvstream.console.server_info import ServerInfo
 from kvstream.errors import AccessDenied, InvalidArgument, KVStreamError, RequestError
 from kvstream.remote.replies import is_key_refusal
 from kvstream.types.clock import monotonic
@@ -170,6 +171,7 @@ class Account(User):
     histories: Histories = field(kw_only=True, default_factory=Histories)
     listings: Listings = field(kw_only=True, default_factory=Listings)
     applications: Applications = field(kw_only=True, default_factory=lambda: Applications(None))
+    server_info: ServerInfo = field(kw_only=True, default_factory=ServerInfo)
 
 
 class PasswordLogin(Sessions):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlencode
 
@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from kvstream.console.access import Role, User
 from kvstream.console.names import name_of, segment_of
+from kvstream.console.server_info import Sections, has_archive, has_replicas
 from kvstream.console.values import raw_of
 from kvstream.errors import RequestError
 from kvstream.types.clock import SystemClock
@@ -25,10 +26,35 @@ if TYPE_CHECKING:
     from kvstream.console.listing import Listing, Listings
     from kvstream.console.places import AnyPlace
     from kvstream.console.redaction import Redaction
+    from kvstream.console.server_info import ServerInfo
     from kvstream.store import Store
 
 ROWS = 50
 """Rows of a table on one page."""
+
+
+MENU = [
+    ("", "Overview"),
+    ("queues", "Queues"),
+    ("dead", "Dead letters"),
+    ("jobs", "Jobs"),
+    ("streams", "Streams"),
+    ("schedules", "Schedules"),
+    ("server", "Server"),
+]
+_MORE: list[tuple[tuple[str, str], Callable[[Sections, Listing | None], bool]]] = [
+    (("replicas", "Replicas"), lambda sections, _: has_replicas(sections)),
+    (("archive", "Archive"), lambda sections, _: has_archive(sections)),
+    (("migrations", "Migrations"), lambda _, listing: bool(listing and listing.migrations)),
+]
+"""Pages of what not every place has."""
+SERVER_TABS = [
+    ("", Role.VIEWER, "Figures"),
+    ("clients", Role.OPERATOR, "Clients"),
+    ("slowlog", Role.VIEWER, "Slow log"),
+    ("config", Role.ADMIN, "Settings"),
+]
+"""The pages of a server, with the roles of ``pages.server``."""
 
 
 class Shown(Protocol):
@@ -42,6 +68,8 @@ class Shown(Protocol):
     def listings(self) -> Listings: ...
     @property
     def place(self) -> AnyPlace: ...
+    @property
+    def server_info(self) -> ServerInfo: ...
 
 
 class AnyConsole(Shown, Protocol):
@@ -68,6 +96,8 @@ class View:
         self.console, self.request, self.user, self.store = console, request, user, store
         self.form = form
         self.shown: Shown = shown or console
+        self.has_failed = False
+        """Whether the page is that of an error, which asks the store for nothing."""
         self.token = ""
         """What a form of this page must have against forgery."""
         self.now_ms = _now_ms(store)
@@ -103,6 +133,23 @@ class View:
     @property
     def listing(self) -> Listing:
         return self.shown.listings.get(self.store)
+
+    @property
+    def info(self) -> Sections:
+        """The sections of INFO, or the figures of a directory."""
+        return self.shown.server_info.get(self.store)
+
+    @property
+    def menu(self) -> list[tuple[str, str]]:
+        """The pages of the menu: those of what this place does not have are left out."""
+        sections = self.shown.server_info.last if self.has_failed else self.info
+        listing = None if self.has_failed else self.listing
+        return [*MENU, *(page for page, exists in _MORE if exists(sections, listing))]
+
+    @property
+    def server_tabs(self) -> list[tuple[str, str]]:
+        """The pages of a server which the user may see."""
+        return [(path, title) for path, role, title in SERVER_TABS if self.user.may(role)]
 
     # --- URLs -----------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kvstream.console.access import Role, requires
@@ -12,7 +11,8 @@ from kvstream.console.figures import QueueRow, queue_rows, troubled_first
 from kvstream.console.history import plots
 from kvstream.console.history.plots import plots_of
 from kvstream.console.listing import Listing
-from kvstream.errors import KVStreamError, NoSuchKey, WrongType
+from kvstream.console.server_info import Sections
+from kvstream.errors import NoSuchKey, WrongType
 from kvstream.types.records import GroupInfo
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def overview(view: View) -> Response:
         queues=queues[:SHOWN],
         more_queues=max(0, len(listing.queues) - SHOWN),
         lags=_lags(store, listing, {name for each in queues for name in each.streams}),
-        facts=_facts(store),
+        facts=_facts(view.info),
         plots=plots_of(view, plots.QUEUE, None),
         streams=len(listing.streams),
         is_whole=listing.whole,
@@ -89,18 +89,11 @@ def _lags(
     return sorted(rows, key=lambda row: -(row[1].lag or 0))[:SHOWN]
 
 
-def _facts(store: Store) -> dict[str, Any]:
-    """Return what is known of the place: version, uptime, rate and disk."""
-    stats: dict[str, Any] = {}
-    with suppress(KVStreamError):  # not every user of a server may ask
-        stats = store.stats()
-    parts = [part for part in stats.values() if isinstance(part, dict)]
-    flat = {name: value for part in parts for name, value in part.items()}
+def _facts(sections: Sections) -> dict[str, Any]:
+    """Return what is known of the place: the rate of commands, and the disk."""
+    flat = {name: value for part in sections.values() for name, value in part.items()}
     rate = flat.get("instantaneous_ops_per_sec")
     return {
-        "version": flat.get("kvstream_version") or flat.get("redis_version"),
-        "uptime_s": flat.get("uptime_in_seconds"),
         "rate": None if rate is None else int(float(rate)),
-        "size": stats.get("size_on_disk") or flat.get("aof_current_size"),
-        "clients": flat.get("connected_clients"),
+        "size": flat.get("size_on_disk") or flat.get("aof_current_size"),
     }
