@@ -55,7 +55,10 @@ prometheus-client adds metrics of its own: `process_cpu_seconds_total`,
 ALERTS = {
     "Writes are refused": 'kvstream_store_state{state="sound"} == 0',
     "Entries are not acknowledged": "kvstream_group_oldest_pending_age_seconds > 600",
-    "A group falls behind": "deriv(kvstream_group_lag[15m]) > 0 and kvstream_group_lag > 10000",
+    "A group falls behind": (
+        "deriv((kvstream_group_lag + kvstream_group_nacked)[15m:]) > 0 "
+        "and kvstream_group_lag + kvstream_group_nacked > 10000"
+    ),
     "A job runs for too long": "sum by (db, queue, task) (kvstream_jobs_late) > 0",
     "Jobs hang beyond their timeout": "kvstream_jobs_hanging > 0",
     "A worker is lost": 'kvstream_workers{state="lost"} > 0',

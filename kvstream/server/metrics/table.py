@@ -391,11 +391,17 @@ _STREAMS = (
 _GROUPS = (
     _of_group(
         "lag",
-        "Entries not yet delivered to a group; none if it is unknown by Redis's rules.",
+        "Entries not yet delivered to a group; none if it is unknown by Redis's rules, 0 where "
+        "keys take turns: `kvstream_group_nacked` counts these.",
         "lag",
     ),
     _of_group("pending", "Entries delivered to a group and not acknowledged.", "pending"),
-    _of_group("nacked", "Pending entries without a consumer, returned by XNACK.", "nacked"),
+    _of_group(
+        "nacked",
+        "Pending entries without a consumer: given back, or not delivered since they wait for "
+        "a turn or for their key.",
+        "nacked",
+    ),
     _of_group(
         "waiting",
         "Of these, entries that wait for a time or for another entry of their key.",
