@@ -92,6 +92,19 @@ def _wait_s(timeout: float | timedelta | None) -> float | None:
     return None if timeout is None else to_seconds(timeout, "timeout")
 
 
+def is_late(jobs: AnyJobs, job_id: str, expires_ms: int, entry_id: StreamID) -> bool:
+    """Return whether a job has waited for longer than it may.
+
+    One that has failed for good and was moved back after its time is not late: somebody wants it.
+    """
+    if not 0 < expires_ms <= jobs.now_ms():
+        return False
+    if entry_id.ms < expires_ms:
+        return True
+    records = JobHandle(jobs, job_id)._records()
+    return all(each.fields.get(b"status") != FAILED for each in records)
+
+
 def state_of(pending: PendingEntry | None) -> str:
     """Return the state of a job in its stream, by its pending entry.
 
@@ -396,8 +409,8 @@ class JobHandle(Public, Generic[R]):
     def _is_late(self, stream: Stream, entry_id: StreamID) -> bool:
         """Return whether a job has waited for longer than it may."""
         entry = stream.get(entry_id)
-        expires_ms = None if entry is None else expires_ms_of(entry.fields)
-        return 0 < (expires_ms or 0) <= self._jobs.now_ms()
+        expires_ms = 0 if entry is None else expires_ms_of(entry.fields) or 0
+        return is_late(self._jobs, self.id, expires_ms, entry_id)
 
     @property
     def waits_for(self) -> str | None:

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstream.errors import RequestError
+from kvstream.jobs.history.events import FAILED
 from kvstream.jobs.history.log import WorkflowLog
+from kvstream.jobs.job import expires_ms_of
 from kvstream.jobs.results import RETRY
 from kvstream.operations.queues import redrive
 from kvstream.types.clock import monotonic
@@ -48,16 +50,21 @@ def move_back(jobs: AnyJobs, queue: Queue, letters: Sequence[Letter]) -> set[Str
 
     def move() -> set[StreamID] | None:
         stream = queue.dead_stream()
-        there = [each for each in letters if stream.get(each.place) is not None]
+        found = [(each, stream.get(each.place)) for each in letters]
+        there = [(each, letter) for each, letter in found if letter is not None]
         if not there:
             return set()
         if _is_busy(queue):
             return None
-        for each in there:
+        for each, letter in there:
             if each.failure is not None:
                 jobs.record(each.job_id, RETRY, each.ttl_s, each.failure)
-        store.run(redrive.move, stream.key, [each.place for each in there])
-        return {each.place for each in there}
+            elif expires_ms_of(letter.fields):  # a worker runs one that has failed all the same
+                for status in (FAILED.encode(), RETRY):
+                    jobs.record(each.job_id, status, each.ttl_s, {"error": "", "traceback": ""})
+        places = [each.place for each, _ in there]
+        store.run(redrive.move, stream.key, places)
+        return set(places)
 
     while (moved := WorkflowLog(jobs, "").commit(move)) is None:
         if store.has_transaction() or monotonic() >= until:

@@ -134,6 +134,40 @@ def test_a_job_that_has_waited_too_long_is_not_run(testing_jobs: Start) -> None:
     assert testing.dead() == []
 
 
+@pytest.mark.parametrize("how", ["handle", "jobs", "jobs, once its outcome is gone", "redrive"])
+def test_a_failed_job_that_is_retried_after_its_time_runs(testing_jobs: Start, how: str) -> None:
+    jobs = Jobs("nowhere")
+    fails, ran = [True], list[int]()
+
+    @jobs.task(expires=60, retries=1, backoff=1)
+    def work() -> None:
+        ran.append(1)
+        if fails:
+            raise ValueError("not yet")
+
+    testing = testing_jobs(jobs)
+    handle = work.enqueue()
+    testing.turn(10)
+    assert (handle.status, len(ran)) == ("failed", 2)
+    testing.turn(3000)
+    if "gone" in how:
+        testing.turn(3600)
+        assert handle.status == "unknown"
+    with testing.held():
+        if how == "handle":
+            assert handle.retry()
+        elif how == "redrive":
+            assert jobs.queues()[0].redrive().moved == 1
+        else:
+            assert jobs.retry(failed_with="not yet").done == [handle.id]
+        assert handle.status in ("queued", "retrying")
+    testing.run()
+    assert len(ran) == 3
+    fails.clear()
+    testing.turn(1)
+    assert (handle.status, len(ran)) == ("done", 4)
+
+
 def test_a_job_that_no_worker_takes_shows_that_it_has_expired(testing_jobs: Start) -> None:
     jobs = Jobs("nowhere")
     note, ran = noting(jobs, expires=60)
@@ -413,6 +447,78 @@ def test_rules_of_an_enqueue_are_refused_for_a_schedule(
 
 
 # --- listing ------------------------------------------------------------------------------------
+
+
+def test_jobs_are_counted_and_cancelled_whatever_rule_keeps_them(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    ran: list[str] = []
+    rules: dict[str, dict[str, Any]] = {
+        "debounced": {"debounce": 5},
+        "throttled": {"throttle": (1, 60)},
+        "single": {"unique": "one"},
+        "turns": {"max_per_key": 1, "fair": True},
+        "later": {"expires": 30},
+    }
+    tasks = {
+        name: jobs.task(name=name, **each)(lambda n: ran.append(n)) for name, each in rules.items()
+    }
+    testing = testing_jobs(jobs)
+    with testing.held():
+        handles = {
+            name: [task.with_options(key="k").enqueue(f"{name} 0")] for name, task in tasks.items()
+        }
+        for name in ("throttled", "turns"):
+            handles[name].append(tasks[name].with_options(key="k").enqueue(f"{name} 1"))
+        other = tasks["turns"].with_options(key="other").enqueue("other")
+        handles["later"].append(tasks["later"].with_options(key="k", delay=100).enqueue("delayed"))
+        for name, of_task in handles.items():
+            ids = {each.id for each in of_task}
+            assert set(jobs.cancel(task=name, key="k", dry_run=True).done) == ids
+            assert jobs.count(task=name, key="k").total == len(ids)
+        assert jobs.count().by_status == {"queued": 6, "scheduled": 3}
+        assert jobs.count(key="k").by_status == {"queued": 5, "scheduled": 3}
+        assert jobs.cancel(task="turns", key="k", most=1).done == [handles["turns"][1].id]
+        assert len(jobs.cancel(key="k").done) == 7
+        found = [each.status for of_task in handles.values() for each in of_task]
+        assert found == ["cancelled"] * 8
+        again = {
+            name: task.with_options(key="k").enqueue(f"{name} again")
+            for name, task in tasks.items()
+        }
+        assert again["throttled"].status == "scheduled", "the window counts what was cancelled"
+    testing.turn(5)
+    expected = {"other", *(f"{name} again" for name in tasks if name != "throttled")}
+    assert (set(ran), len(ran)) == (expected, 5)
+    testing.turn(120)
+    assert ran[-1] == "throttled again"
+    assert jobs.count().by_status == {"done": 6, "cancelled": 8}
+    assert other.status == "done"
+    assert len(jobs.delete(status="cancelled", key="k").done) == 8
+    assert jobs.count().by_status == {"done": 6}
+
+
+def test_a_failed_job_is_retried_into_its_turn(testing_jobs: Start) -> None:
+    jobs = Jobs("nowhere")
+    fails, ran = [True], list[str]()
+
+    @jobs.task(max_per_key=1, fair=True)
+    def work(n: str) -> None:
+        ran.append(n)
+        if fails:
+            raise ValueError(n)
+
+    testing = testing_jobs(jobs)
+    keyed = [work.with_options(key=key).enqueue(f"{key}{n}") for key in "ab" for n in range(3)]
+    assert {each.status for each in keyed} == {"failed"}
+    ran.clear()
+    fails.clear()
+    with testing.held():
+        assert jobs.retry(key="a", dry_run=True).done == [each.id for each in keyed[2::-1]]
+        assert len(jobs.retry(task="work").done) == 6
+        assert jobs.count().by_status == {"queued": 6}
+    testing.run()
+    assert [name[0] for name in ran] in (list("ababab"), list("bababa"))
+    assert [name for name in ran if name[0] == "a"] == ["a0", "a1", "a2"]
 
 
 def test_jobs_that_were_not_run_are_listed(testing_jobs: Start) -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from kvstream.jobs.dependents import tell_of_end
-from kvstream.jobs.handle import EXPIRED, FAILED, SKIPPED
+from kvstream.jobs.handle import EXPIRED, FAILED, SKIPPED, is_late
 from kvstream.jobs.history.child import tell_parent
 from kvstream.jobs.job import AnyJobs, Job, Refused, to_seconds
 
@@ -29,7 +29,8 @@ class PutOff(Refused):
 
 def refuse_late(jobs: AnyJobs, job: Job) -> None:
     """Raise NotRun for a job that has waited for too long."""
-    if job.expires_ms and jobs.now_ms() >= job.expires_ms:
+    assert job.message is not None
+    if is_late(jobs, job.id, job.expires_ms, job.message.id):
         raise NotRun(EXPIRED, "it has waited for longer than it may (expires)")
 
 
