@@ -66,7 +66,7 @@ class Store(Public, Generic[S]):
     _internal = frozenset(
         {
             *("brief_transaction", "discard_load", "engine", "engine_type", "every", "name_of"),
-            "has_transaction",
+            *("has_transaction", "key_page"),
             *("now_ms", "own_engine", "rows", "run", "unfinished_loads", "url", "watches_reads"),
         }
     )
@@ -324,6 +324,10 @@ class Store(Public, Generic[S]):
         """Yield the keys, read in pages; a key that exists throughout comes exactly once."""
         keys = self._engine.keys(self.db, None if pattern is None else name_bytes(pattern))
         return (self._decoder.name(key, "the key") for key in keys)
+
+    def key_page(self, cursor: int, count: int) -> tuple[int, list[bytes]]:
+        """Return the next cursor, 0 at the end, and up to ``count`` keys by the order of SCAN."""
+        return self._engine.run(keyspace.scan, self.db, cursor, count)
 
     def key_infos(
         self, pattern: Name | None = None, *, usage: bool = False

@@ -444,6 +444,14 @@ def dbsize(db: int) -> Call:
     return Call(db, (), (("DBSIZE",),), lambda reply: reply[0])
 
 
+def scan(db: int, cursor: int, count: int) -> Call:
+    def page(reply: list[Any]) -> tuple[int, list[bytes]]:
+        following, keys = reply[0]
+        return int(following), keys
+
+    return Call(db, (), (("SCAN", cursor, "COUNT", count),), page)
+
+
 def flushdb(db: int) -> Call:
     commands = (("DBSIZE",), ("FLUSHDB",))
     return Call(db, (), commands, lambda reply: reply[0])

@@ -129,6 +129,7 @@ OPERATIONS: Mapping[Callable[..., Any], Operation] = {
     keyspace.kind: Operation(READ, plain("TYPE", result=bytes.decode)),
     keyspace.persist: Operation(WRITE, plain("PERSIST", result=bool)),
     keyspace.rename: Operation(WRITE, of_redis.rename),
+    keyspace.scan: Operation(READ, of_redis.scan),
     keyspace.size: Operation(READ, of_redis.dbsize),
     strings.add: Operation(WRITE, plain("INCRBY")),
     strings.get: Operation(READ, plain("GET")),

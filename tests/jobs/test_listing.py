@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kvstream import InvalidArgument, JobHandle, Jobs
+from kvstream import InvalidArgument, JobHandle, Jobs, Store
 from kvstream.jobs import JobInfo, current_job, step, wait_for
-from kvstream.jobs.listing import counts, pages
+from kvstream.jobs.listing import counts, pages, sources
 from kvstream.stream import Stream
 from tests.jobs.conftest import Working
 from tests.patience import PATIENCE_S, until
@@ -187,6 +187,7 @@ def test_jobs_that_wait_are_looked_for_among_so_many_keys(
                 jobs.store.stream(f"other:{n}:{each}").add({"a": "b"})
             waiting.append(task.with_options(depends_on=first).enqueue(n).id)
         monkeypatch.setattr(pages, "LOOK_MAX", 2)
+        monkeypatch.setattr(sources, "KEYS_PAGE", 20)
         page = jobs.find(status="waiting")
         assert (page.jobs, page.looked) == ([], 0)
         assert found(jobs, status="waiting") == waiting
@@ -194,6 +195,36 @@ def test_jobs_that_wait_are_looked_for_among_so_many_keys(
         monkeypatch.undo()
         assert jobs.count(status="waiting") == (3, {"waiting": 3}, frozenset())
         assert jobs.store.check() == []
+
+
+def test_pages_of_jobs_that_wait_look_at_each_key_once_and_lose_none(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "KEYS_PAGE", 20)
+    task = jobs.task(name="run")(lambda n: None)
+    first = task.enqueue(0)
+    waiting = [task.with_options(depends_on=first).enqueue(n) for n in range(25)]
+    for each in range(60):
+        jobs.store.stream(f"other:{each}").add({"a": "b"})
+    waiting += [task.with_options(depends_on=first).enqueue(n) for n in range(5)]
+    scanned, keys = list[int](), jobs.store.size()
+
+    def counted(store: Store, *call: int, page: Any = Store.key_page) -> Any:
+        found = page(store, *call)
+        scanned.append(len(found[1]))
+        return found
+
+    monkeypatch.setattr(Store, "key_page", counted)
+    ids, after, pages_read = list[str](), None, 0
+    while pages_read == 0 or after is not None:
+        page = jobs.find(status="waiting", count=7, after=after)
+        ids += [job.id for job in page.jobs]
+        after, pages_read = page.after, pages_read + 1
+        if pages_read == 2:
+            assert waiting[3].cancel()  # a page behind it does not move
+    assert ids == [each.id for each in waiting]
+    assert pages_read == 5
+    assert sum(scanned) < 2.5 * keys
 
 
 def test_a_page_of_many_ended_jobs_reads_few_entries(

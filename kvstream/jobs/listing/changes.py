@@ -18,7 +18,7 @@ from kvstream.jobs.history.log import HISTORY, WORKFLOW, WorkflowLog
 from kvstream.jobs.job import AnyJobs
 from kvstream.jobs.listing.ended import ENDS
 from kvstream.jobs.listing.filters import DONE, FAILED, STATUSES, WAITING, JobFilter, JobInfo
-from kvstream.jobs.listing.pages import WAITS, Cursor, read_page
+from kvstream.jobs.listing.pages import read_page
 from kvstream.jobs.notes import NOTES
 from kvstream.jobs.retrying import Letter, move_back
 from kvstream.types.clock import monotonic
@@ -55,7 +55,7 @@ def change(
     ``most`` bounds their number. ``rate``: at most so many in so many seconds.
     """
     after: str | None = None
-    begun, asked, is_again = monotonic(), 0, False
+    begun, asked = monotonic(), 0
     while most is None or asked < most:
         size = PAGE if most is None else min(PAGE, most - asked)
         size = size if rate is None else max(1, min(size, rate[0]))
@@ -69,12 +69,7 @@ def change(
                 [info.id for info, is_done in pairs if is_done],
                 [info.id for info, is_done in pairs if not is_done],
             )
-            is_again |= act is not None and any(
-                is_done and info.status == WAITING for info, is_done in pairs
-            )
         after = page.after
-        if after is None and is_again:  # their place is a number, and keys have gone
-            after, is_again = str(Cursor(WAITS, "0", "")), False
         if after is None:
             return
 

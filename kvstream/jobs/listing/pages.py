@@ -18,6 +18,7 @@ from kvstream.errors import InvalidArgument, InvalidID, show
 from kvstream.jobs.job import AnyJobs
 from kvstream.jobs.listing.filters import SCHEDULED, WAITING, JobFilter, JobInfo
 from kvstream.jobs.listing.sources import (
+    KEYS_OF_ENTRY,
     Source,
     delayed_jobs,
     queue_streams,
@@ -29,15 +30,13 @@ from kvstream.types.ids import MIN_ID, StreamID, Ticket
 
 LOOK_MAX = 10_000
 """Entries that one page looks at: some tens of milliseconds."""
-KEYS_OF_ENTRY = 10
-"""Keys that may be looked at in place of one entry."""
 SLICE_MIN, SLICE_MAX = 8, 1000
 """Entries that are read at once from one stream."""
-_ENTRIES, _DELAYED, WAITS = "1", "2", "3"
+_ENTRIES, _DELAYED, _WAITS = "1", "2", "3"
 _READ: dict[str, Callable[[str], object]] = {
     _ENTRIES: StreamID.parse,
     _DELAYED: Ticket.parse,
-    WAITS: int,
+    _WAITS: int,
 }
 """What reads the place in a cursor, by the part of the list."""
 
@@ -88,25 +87,31 @@ def _check(cursor: Cursor) -> None:
         _READ[cursor.part](cursor.place)
 
 
-Step = tuple[Cursor, JobInfo | None]
-"""A cursor behind an entry, and the job in the entry."""
+Step = tuple[Cursor, JobInfo | None, int]
+"""A cursor behind an entry, the job in the entry, and a number of keys that were looked at."""
 
 
 def read_page(jobs: AnyJobs, wanted: JobFilter, count: int, after: str | None) -> JobPage:
     """Return the next page of a list."""
     found: list[JobInfo] = []
     looked, keys, last = 0, 0, None
-    for cursor, info in _steps(jobs, wanted, count, Cursor.of(after)):
-        if len(found) == count or looked + keys // KEYS_OF_ENTRY >= LOOK_MAX:
+
+    def room() -> int:
+        return count - len(found)
+
+    for cursor, info, of_keys in _steps(jobs, wanted, count, Cursor.of(after), room):
+        if not room() or looked + keys // KEYS_OF_ENTRY >= LOOK_MAX:
             return JobPage(found, str(last), looked)
-        looked, keys = looked + (cursor.part != WAITS), keys + (cursor.part == WAITS)
+        looked, keys = looked + (cursor.part != _WAITS), keys + of_keys
         last = cursor
         if info is not None and wanted.admits(info):
             found.append(info)
     return JobPage(found, None, looked)
 
 
-def _steps(jobs: AnyJobs, wanted: JobFilter, count: int, start: Cursor) -> Iterator[Step]:
+def _steps(
+    jobs: AnyJobs, wanted: JobFilter, count: int, start: Cursor, room: Callable[[], int]
+) -> Iterator[Step]:
     """Yield the entries of all parts, from a cursor on."""
     if start.part == _ENTRIES:
         yield from _entries(sources_of(jobs, wanted), wanted, count, start)
@@ -114,12 +119,11 @@ def _steps(jobs: AnyJobs, wanted: JobFilter, count: int, start: Cursor) -> Itera
     if start.part == _DELAYED:
         if SCHEDULED in wanted.statuses:
             yield from _delayed(jobs, wanted, count, start)
-        start = Cursor(WAITS, "0", "")
+        start = Cursor(_WAITS, "0", "")
     if WAITING in wanted.statuses:
-        skipped = int(start.place or 0)
-        for at, info in enumerate(waiting_jobs(jobs, skipped), skipped + 1):
+        for at, info, of_keys in waiting_jobs(jobs, int(start.place or 0), room):
             is_timely = info is not None and wanted.admits_time(info)
-            yield Cursor(WAITS, str(at), ""), info if is_timely else None
+            yield Cursor(_WAITS, str(at), ""), info if is_timely else None, of_keys
 
 
 # --- entries --------------------------------------------------------------------------------------
@@ -132,7 +136,7 @@ def _entries(
     size = min(SLICE_MAX, max(SLICE_MIN, 2 * count // max(1, len(sources))))
     parts = [_descending(source, wanted, size, start) for source in sources]
     for place, key, info in merge(*parts, key=lambda step: step[:2], reverse=True):
-        yield Cursor(_ENTRIES, str(place), key), info
+        yield Cursor(_ENTRIES, str(place), key), info, 0
 
 
 def _descending(
@@ -170,7 +174,7 @@ def _delayed(jobs: AnyJobs, wanted: JobFilter, count: int, start: Cursor) -> Ite
     parts = [of(stream) for stream in queue_streams(jobs, wanted.task)]
     for ticket, key, info in merge(*parts, key=lambda step: step[:2]):
         is_timely = info is not None and wanted.admits_time(info)
-        yield Cursor(_DELAYED, str(ticket), key), info if is_timely else None
+        yield Cursor(_DELAYED, str(ticket), key), info if is_timely else None, 0
 
 
 def all_jobs(jobs: AnyJobs, wanted: JobFilter, page: int = SLICE_MAX) -> Iterator[JobInfo]:

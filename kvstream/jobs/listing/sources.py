@@ -8,10 +8,9 @@ again, since jobs that are done are deleted; all above waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvstream.errors import InvalidArgument, NoGroup, NoSuchKey, WrongType
@@ -41,6 +40,10 @@ if TYPE_CHECKING:
 _PENDING_MAX = 100_000
 """Pending entries that are read for one slice: deleted entries may be pending too."""
 
+KEYS_PAGE = 1000
+"""Keys that are looked at together."""
+KEYS_OF_ENTRY = 10
+"""Keys that may be looked at in place of one entry."""
 _ENDS_LOOKED_AT = 1000
 """Ends of each task and outcome among which one job is looked for."""
 
@@ -242,24 +245,41 @@ def delayed_jobs(
         start = Ticket(last.at_ms, last.number + 1)
 
 
-def waiting_jobs(jobs: AnyJobs, skipped: int) -> Iterator[JobInfo | None]:
+def waiting_jobs(
+    jobs: AnyJobs, cursor: int, room: Callable[[], int]
+) -> Iterator[tuple[int, JobInfo | None, int]]:
     """Yield the workflows that wait for something, and the jobs that wait for others.
 
-    There is no index of them: all keys of the store are looked at, but for as many as are skipped
-    at the begin. None stands for another key.
+    There is no index of them: the keys of the store are looked at in the order of their creation,
+    from a cursor of SCAN on. Each step has the cursor behind its page of keys, a job or None, and
+    in the last step of the page how many keys it had; one that is read counts for more. A page has
+    at most as many jobs as there is ``room`` for, so the step that fills it is the last with a job.
     """
     kinds = {
         f"{jobs.name}:{part}:".encode("utf-8", "surrogateescape"): read
         for part, read in ((WORKFLOW, _waiting_workflow), (AFTER, dependent_of))
     }
     prefixes = tuple(kinds)
-    for key in islice(jobs.store.scan_keys(), skipped, None):
-        info = None
-        if key.startswith(prefixes):
+
+    def scan(count: int) -> tuple[int, int, list[bytes]]:
+        following, keys = jobs.store.key_page(cursor, count)
+        return following, len(keys), [key for key in keys if key.startswith(prefixes)]
+
+    while left := room():
+        following, number, named = scan(KEYS_PAGE)
+        if len(named) > left:
+            following, number, named = scan(left)
+        for key in named:
             prefix = next(each for each in prefixes if key.startswith(each))
+            info = None
             with suppress(WrongType, ValueError, TypeError):  # a key of another program
                 info = kinds[prefix](jobs, key.decode("utf-8", "replace")[len(prefix.decode()) :])
-        yield info
+            yield following, info, 0
+        if not following:
+            return
+        yield following, None, number + KEYS_OF_ENTRY * len(named)
+        cursor = following
+    yield cursor, None, 0
 
 
 def _waiting_workflow(jobs: AnyJobs, workflow_id: str) -> JobInfo | None:
