@@ -175,6 +175,33 @@ def test_a_filter_without_an_index_looks_at_slices_and_says_so(
         assert jobs.store.check() == []
 
 
+def test_jobs_in_work_are_found_before_a_long_backlog_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Jobs(tmp_path / "store", shared=False) as jobs:
+        task = jobs.task(name="run", fair=True, max_per_key=2)(lambda n: None)
+        handles = [
+            handle
+            for key in ("a", "b")
+            for handle in task.enqueue_many([(n,) for n in range(100)], key=key)
+        ]
+        (queue,) = jobs.queues()
+        got = queue.get(3)
+        assert len(got) == 3
+        monkeypatch.setattr(pages, "LOOK_MAX", 20)
+        page = jobs.find(status="running")
+        expected = [job for job in handles[::-1] if job.status == "running"]
+        assert [job.id for job in page.jobs] == [job.id for job in expected]
+        assert (len(page.jobs), page.after) == (3, None)
+        assert jobs.find(status="running", count=2, after=None).jobs == page.jobs[:2]
+        assert found(jobs, status="running") == [job.id for job in expected]
+        assert jobs.count(status="running", task="run").total == 3
+        queue.stream_for(None).delete(got[0].id)
+        assert len(jobs.find(status=["running", "done"]).jobs) == 2
+        got[1].ack()
+        assert [jobs.count(status="running", key=key).total for key in "ab"] == [1, 0]
+
+
 def test_jobs_that_wait_are_looked_for_among_so_many_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

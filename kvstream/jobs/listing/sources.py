@@ -25,6 +25,7 @@ from kvstream.jobs.listing.filters import (
     FAILED,
     IN_QUEUE,
     QUEUED,
+    RUNNING,
     SCHEDULED,
     WAITING,
     JobFilter,
@@ -44,6 +45,8 @@ KEYS_PAGE = 1000
 """Keys that are looked at together."""
 KEYS_OF_ENTRY = 10
 """Keys that may be looked at in place of one entry."""
+_LEASED_MAX = 10_000
+"""Entries in work that are listed by the workers that have them."""
 _ENDS_LOOKED_AT = 1000
 """Ends of each task and outcome among which one job is looked for."""
 
@@ -190,14 +193,21 @@ class QueueSource:
     def __init__(self, jobs: AnyJobs, stream: Stream, wanted: JobFilter) -> None:
         self.key, self._stream = text_key(stream), stream
         self._group = stream.group(jobs.group)
-        self._statuses, self._wanted = wanted.statuses, wanted
+        self._statuses, self._wanted = wanted.statuses.intersection(IN_QUEUE), wanted
         self._group_name = jobs.group.encode()
         self._top: StreamID | None = None
         """The last ID that may have a job that is asked for."""
+        self._leased: list[PendingEntry] | None = None
+        """The entries that workers have, the newest first, if only jobs in work are asked for."""
 
     def read(self, last: StreamID, count: int) -> list[Row]:
         if self._top is None:
             self._top = self._find_top()
+            self._leased = self._find_leased() if self._statuses == {RUNNING} else None
+        if self._leased is not None:
+            rows = [row for row in self._leased if row.id <= last][:count]
+            found = [(row, self._stream.get(row.id)) for row in rows]
+            return [(row.id, entry and self._info(entry, row)) for row, entry in found]
         entries = _slice(self._stream, min(last, self._top), count)
         pending = self._pending(entries)
         return [(entry.id, self._info(entry, pending.get(entry.id))) for entry in entries]
@@ -211,6 +221,20 @@ class QueueSource:
                 if group.name == self._group_name:
                     return group.last_delivered_id
         return StreamID(0, 0)
+
+    def _find_leased(self) -> list[PendingEntry] | None:
+        """Return the entries that workers have, the newest first; None if there are very many.
+
+        If keys take turns, all that waits is pending, and those in work may be far behind the end.
+        """
+        leased: list[PendingEntry] = []
+        with suppress(NoGroup, NoSuchKey, WrongType):
+            for consumer in self._group.consumers():
+                if consumer.pending:
+                    leased += self._group.pending_range(count=_LEASED_MAX, consumer=consumer.name)
+                if len(leased) >= _LEASED_MAX:
+                    return None
+        return sorted(leased, key=lambda row: row.id, reverse=True)
 
     def _pending(self, entries: Sequence[Entry[bytes]]) -> dict[StreamID, PendingEntry]:
         if not entries:
