@@ -6,6 +6,7 @@ the figures of their queues. What these do not tell is counted in slices, up to 
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -30,6 +31,8 @@ from kvstream.types.ids import MAX_ID, MIN_ID
 
 COUNTED_MAX = 10_000
 """Jobs of one status that are counted one by one."""
+_TOGETHER = frozenset({QUEUED, RETRYING})
+"""Statuses that are counted in one walk, since the same entries have them."""
 
 
 class JobCounts(NamedTuple):
@@ -44,20 +47,18 @@ class JobCounts(NamedTuple):
 
 def count_jobs(jobs: AnyJobs, wanted: JobFilter) -> JobCounts:
     """Count the jobs of a filter."""
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     at_least: set[str] = set()
-    for status in STATUSES:
-        if status not in wanted.statuses:
-            continue
-        number = _from_index(jobs, status, wanted)
-        if number is None:
-            page = read_page(jobs, wanted._replace(statuses=frozenset([status])), COUNTED_MAX, None)
-            number = len(page.jobs)
-            if page.after is not None:
-                at_least.add(status)
-        if number:
-            found[status] = number
-    return JobCounts(sum(found.values()), found, frozenset(at_least))
+    numbers = {each: _from_index(jobs, each, wanted) for each in wanted.statuses}
+    found.update({status: number for status, number in numbers.items() if number})
+    unknown = frozenset(status for status, number in numbers.items() if number is None)
+    for statuses in (unknown & _TOGETHER, *({each} for each in unknown - _TOGETHER)):
+        if statuses:
+            page = read_page(jobs, wanted._replace(statuses=frozenset(statuses)), COUNTED_MAX, None)
+            found.update(info.status for info in page.jobs)
+            at_least |= statuses if page.after is not None else set()
+    by_status = {status: found[status] for status in STATUSES if found[status]}
+    return JobCounts(found.total(), by_status, frozenset(at_least))
 
 
 def _from_index(jobs: AnyJobs, status: str, wanted: JobFilter) -> int | None:

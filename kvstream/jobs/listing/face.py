@@ -69,7 +69,7 @@ class Listing:
         """Count the jobs that meet all criteria, which are those of ``find``.
 
         Status, time and, of ended jobs, task are counted by lengths and figures that the store
-        keeps. Others are counted one by one, and of each status up to 20,000 entries:
+        keeps. Others are counted one by one, as far as one page of ``find`` looks for them:
         ``at_least`` has the statuses of which there may be more. ::
 
             jobs.count(status="failed").total
