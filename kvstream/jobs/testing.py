@@ -34,7 +34,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_TIMERS = 500
+TIMERS = 500
 _RUNS_MAX = 100_000
 
 
@@ -95,7 +95,7 @@ class Testing:
         ``enqueue`` calls this by itself, except in a job that runs and in a transaction: the end of
         the transaction's block calls it.
         """
-        if self._running or self.jobs.store.engine.is_open_here():
+        if self._running or self.jobs.store.has_transaction():
             return 0
         self._running = True
         done = 0
@@ -141,16 +141,18 @@ class Testing:
     def _fire(self) -> None:
         """Fire the timers that are due."""
         engine = self.jobs.store.engine
-        while engine.run(timer_thread.run_due, _TIMERS):
+        while engine.run(timer_thread.run_due, TIMERS):
             pass
 
     def _next_ms(self) -> int | None:
         """Return when the next timer is due; None if there is none."""
         streams = [stream for queue in self.jobs.queues() for stream in queue.streams()]
-        run = self.jobs.store.run
-        times = [at for stream in streams if (at := run(_first_timer, stream.key))]
+        times = [at for stream in streams if (at := self._first_due(stream.key))]
         later = [at for at in times if at > self.clock.ms]
         return min(later, default=None)
+
+    def _first_due(self, key: bytes) -> int:
+        return self.jobs.store.run(first_timer, key)
 
     def _run(self, job: Job) -> None:
         assert job.task is not None
@@ -162,7 +164,7 @@ class Testing:
             finish(self.jobs, [job])
 
 
-def _first_timer(txn: Any, name: bytes) -> int:
+def first_timer(txn: Any, name: bytes) -> int:
     """Return when the first timer of a stream is due, 0 if it has none."""
     stream = txn.stream(name)
     return 0 if stream is None else int(stream.due_at)

@@ -1,9 +1,10 @@
 """Random workflows with kills, signals and cancels at random moments, against what they must do.
 
-The test mode runs them by its clock; a kill ends the worker at one of its commits. With
-KVSTREAM_CRASH_ROUNDS there are so many times more of them.
+The test mode runs them by its clock, on each kind of place; a kill ends the worker at one of its
+commits. With KVSTREAM_CRASH_ROUNDS there are so many times more of them.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -20,6 +21,7 @@ from kvstream.jobs import (
     wait_for,
 )
 from tests.crash.rounds import rounds
+from tests.jobs.placed_testing import PlacedTesting
 from tests.jobs.test_workflow_replays import LEASE_S, Mortal
 
 OPS = ("step", "book", "pause", "wait", "child", "children", "flaky", "now")
@@ -27,7 +29,9 @@ PROGRAMS = st.lists(st.sampled_from(OPS), max_size=6)
 
 
 class Flows(RuleBasedStateMachine):
-    """Workflows that run a program of calls each."""
+    """Workflows that run a program of calls each, in a directory."""
+
+    place = "directory"
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,8 +40,13 @@ class Flows(RuleBasedStateMachine):
         self.handles: dict[str, tuple[Any, list[str]]] = {}
         self.cancelled: set[str] = set()
         self._define()
+        self._enter()
+
+    def _enter(self) -> None:
         self.testing = self.jobs.test().__enter__()
-        self.mortal = Mortal(self.testing)
+        mortal = Mortal(self.testing)
+        self._check: Callable[[], Sequence[object]] = self.jobs.store.check
+        self._run_and_die: Callable[[int, bool], bool] = lambda commits, _: mortal.run(commits)
 
     def _define(self) -> None:
         jobs, did = self.jobs, self.did
@@ -94,9 +103,10 @@ class Flows(RuleBasedStateMachine):
             handle = self.flow.with_options(id=name).enqueue(name, program)
         self.handles[name] = handle, program
 
-    @rule(commits=st.integers(0, 12))
-    def run_and_die(self, commits: int) -> None:
-        self.mortal.run(commits)
+    @rule(commits=st.integers(0, 12), writes_last=st.booleans())
+    def run_and_die(self, commits: int, writes_last: bool) -> None:
+        """Run until the worker dies; ``writes_last``: after a write, of which it gets no reply."""
+        self._run_and_die(commits, writes_last)
 
     @rule(seconds=st.sampled_from([0, 1, 3, LEASE_S]))
     def turn(self, seconds: int) -> None:
@@ -148,7 +158,24 @@ class Flows(RuleBasedStateMachine):
         self.testing.turn(10 * LEASE_S)
         stream = self.jobs.store.stream("jobs")
         assert (len(stream), stream.delayed_count()) == (0, 0)
-        assert self.jobs.store.check() == []
+        assert self._check() == []
+
+
+class SharedFlows(Flows):
+    """Workflows in a shared directory that this process owns."""
+
+    place = "shared"
+
+    def _enter(self) -> None:
+        testing = PlacedTesting(self.jobs, self.place)
+        self.testing = testing.__enter__()
+        self._check, self._run_and_die = testing.check, testing.run_and_die
+
+
+class ServedFlows(SharedFlows):
+    """Workflows on a server."""
+
+    place = "server"
 
 
 def expected(program: list[str]) -> list[Any]:
@@ -159,10 +186,16 @@ def expected(program: list[str]) -> list[Any]:
     return found
 
 
-TestFlows = Flows.TestCase
-TestFlows.settings = settings(
-    max_examples=12 * rounds(1),
-    stateful_step_count=15,
-    deadline=None,
-    suppress_health_check=[*HealthCheck],
-)
+def _settings(max_examples: int) -> settings:
+    return settings(
+        max_examples=max_examples * rounds(1),
+        stateful_step_count=15,
+        deadline=None,
+        suppress_health_check=[*HealthCheck],
+    )
+
+
+TestFlows, TestSharedFlows = Flows.TestCase, SharedFlows.TestCase
+TestServedFlows = ServedFlows.TestCase
+TestFlows.settings = _settings(12)
+TestSharedFlows.settings = TestServedFlows.settings = _settings(4)

@@ -45,11 +45,12 @@ class Served:
         tls: bool = False,
         thresholds: Any = DEFAULT,
         limits: Any = LIMITS,
+        clock: Any = None,
         **options: Any,
     ) -> None:
         self._tls, self._limits = tls, limits
         self.tls_port = 0
-        self.engine = Engine(directory, StoreOptions(), thresholds=thresholds)
+        self.engine = Engine(directory, StoreOptions(), clock=clock, thresholds=thresholds)
         self._options = ServerOptions(port=0, **options)
         self.stopped = threading.Event()
         self._started = threading.Event()
