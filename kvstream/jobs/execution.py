@@ -335,9 +335,17 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
 
 
 def _finish_several(jobs: AnyJobs, ending: Sequence[Job], begun: float) -> None:
-    """End the jobs that can end together: those without a parent, and the workflows."""
-    alike = [job for job in ending if job.parent is None and job.generation is None]
-    if len(alike) > 1:
+    """End the jobs that can end together: those without a parent, children, and the workflows.
+
+    Children only in the process that owns the store: elsewhere those of one parent conflict.
+    """
+    plain = [job for job in ending if job.generation is None]
+    children = [job for job in plain if job.parent is not None]
+    if jobs.store.own_engine is None:
+        children = []
+    for alike in ([job for job in plain if job.parent is None], children):
+        if len(alike) < 2:
+            continue
         with suppress(Exception):
             _retry(jobs, begun, partial(jobs.finish, alike))
             for job in alike:

@@ -1,4 +1,4 @@
-"""Workflows that begin and end in one commit, and one among them that cannot."""
+"""Workflows and jobs that begin and end in one commit, and one among them that cannot."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvstream import Jobs
-from kvstream.jobs import now
+from kvstream.jobs import gather, now
 from kvstream.jobs.execution import finish, job_of, run_sync
 from kvstream.jobs.testing import Testing
 from kvstream.jobs.together import begin_together
@@ -86,6 +86,31 @@ def test_jobs_that_others_wait_for_end_in_one_transaction(
     testing.run()
     assert {each.status for each in (*first, last)} == {"done"}
     assert not [*jobs.store.scan_keys("jobs:dependents:*")]
+
+
+@pytest.mark.parametrize("loses_a_lease", [False, True])
+def test_children_end_in_one_transaction(testing: Testing, loses_a_lease: bool) -> None:
+    jobs = testing.jobs
+    assert isinstance(jobs, Jobs)
+    part = jobs.task(name="part", queue="parts")(lambda n: n)
+
+    @jobs.workflow
+    def flow(n: int) -> list[int]:
+        return list(gather(part.start(n + k) for k in range(2)))
+
+    with testing.held():
+        handles = [flow.enqueue(10 * n) for n in range(3)]
+        flows = [job_of(jobs, message) for message in jobs.queue_of(flow).get(3)]
+        assert run_all(testing, flows) == []
+        found: list[Any] = [job_of(jobs, message) for message in jobs.queue_of(part).get(6)]
+        returned = run_all(testing, found)
+        if loses_a_lease:
+            found[0].message.nack(0)
+        counted = transactions_of(jobs)
+        finish(jobs, returned)
+        assert loses_a_lease or counted == [1]
+    testing.run()
+    assert [handle.result() for handle in handles] == [[0, 1], [10, 11], [20, 21]]
 
 
 def test_no_code_of_the_user_runs_within_their_commits(testing: Testing) -> None:
