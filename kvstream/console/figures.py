@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from kvstream.console.listing import Listing
     from kvstream.meta.policy import GroupPolicy
     from kvstream.store import Store
+    from kvstream.stream import Stream
+    from kvstream.types.records import GroupInfo
 
 
 class QueueRow(NamedTuple):
@@ -54,8 +56,16 @@ class QueueRow(NamedTuple):
         return (self.ready or 0) + self.leased + self.waiting + self.held + self.delayed
 
 
+GROUPS_READ, CONSUMERS_READ = 1000, 2000
+"""Of streams with more groups, and groups with more consumers, none is listed: a server has no
+command for a part of them, and all are one reply."""
 OLD_MS = 300_000
 """A queue whose oldest message is older is shown among the first."""
+
+
+def groups_of(stream: Stream, count: int | None) -> list[GroupInfo] | None:
+    """Return the groups of a stream that has ``count``; None if they are too many."""
+    return stream.groups() if (count or 0) <= GROUPS_READ else None
 
 
 def info_of(store: Store, name: bytes) -> QueueInfo | None:

@@ -7,6 +7,8 @@ from kvstream.console.actions.table import ROUTES as ACTIONS
 from kvstream.console.names import name_of, segment_of
 from kvstream.console.pages.dead import dead, dead_stream
 from kvstream.console.pages.entries import entries, entry
+from kvstream.console.pages.exports import export_entries, export_jobs
+from kvstream.console.pages.find import find_entries
 from kvstream.console.pages.group import group
 from kvstream.console.pages.jobs import job, jobs, workers
 from kvstream.console.pages.live import events
@@ -57,6 +59,9 @@ ROUTES = [
     Route("/archive", archive),
     Route("/migrations", migrations),
     Route("/search", search),
+    Route("/find/{stream:kvname}", find_entries),
+    Route("/export/{stream:kvname}", export_entries, methods=["POST"]),
+    Route("/export-jobs", export_jobs, methods=["POST"]),
     Route("/events", events),
     Route("/login", log_in, methods=["GET"]),
     Route("/login", log_in_by_password, methods=["POST"]),

@@ -186,7 +186,7 @@ class View:
     @property
     def live(self) -> str | None:
         """The URL of the messages that renew this page; None for a page that does not change."""
-        if self.request.method != "GET" or self.section in ("do", "search"):
+        if self.request.method != "GET" or self.section in ("do", "search", "find"):
             return None
         query = self.request.scope["query_string"].decode("ascii", "replace")
         return self.url("events", page=self.path + (f"?{query}" if query else ""))

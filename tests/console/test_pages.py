@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from kvstream import ManualClock, Queue, Store
-from kvstream.console import User, app, listing
+from kvstream.console import User, app, figures, listing
 from kvstream.console.names import name_of, segment_of
+from kvstream.console.pages import group
 from kvstream.console.routes import ROUTES
 from kvstream.engine.engine import Engine
 from tests.console.browser import Browser, route_of
@@ -65,6 +66,7 @@ def test_every_link_leads_to_a_page_and_none_writes(
     kinds = {route_of(path.removeprefix(root_path)) for path in pages}
     wanted = {route.path for route in ROUTES if "GET" in (route.methods or ())}
     wanted -= {"/login", "/healthz", "/favicon.ico", "/search", "/events", "/jobs/{id}"}
+    wanted -= {"/find/{stream:kvname}"}  # a form leads to it
     wanted -= OF_SERVERS
     assert {each for each in wanted if not each.startswith("/do/")} <= kinds
     assert len([each for each in kinds if each.startswith("/do/")]) >= 5
@@ -164,6 +166,22 @@ def test_pending_entries_are_shown_by_age_and_owner(opened: Open) -> None:
     assert len([each for each in own.links if "/entries/" in each]) == 10
 
 
+def test_of_very_many_groups_and_consumers_none_is_read(
+    opened: Open, full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server has no command for a part of them: all would be one reply."""
+    monkeypatch.setattr(figures, "GROUPS_READ", 0)
+    monkeypatch.setattr(group, "CONSUMERS_READ", 1)
+    browser = opened()
+    text = browser.page("/streams/orders").text
+    assert "1 group, too many to list here. To see them: kvstream group ls orders" in text
+    text = browser.page("/streams/orders/groups/billing").text
+    assert "2 consumers, too many to list here." in text
+    assert "billing" not in browser.page("/").text
+    entry = full.stream("orders").range(count=1)[0].id
+    assert "billing" not in browser.page(f"/streams/orders/entries/{entry}").text
+
+
 def test_the_search_leads_to_a_stream(opened: Open) -> None:
     browser = opened()
     assert browser.get("/search?q=orders", 303).headers["location"] == "/streams/orders"
@@ -195,6 +213,7 @@ def test_the_cost_of_a_page_does_not_grow(full: Store, monkeypatch: pytest.Monke
     ]
     paths += ["/streams/wide/entries", "/streams/large/entries", "/streams/orders", "/schedules"]
     paths += ["/streams/orders/groups/billing", "/search?q=many"]
+    paths += ["/find/orders?where=sku", "/find/wide?where=f1*", "/find/large?where=a"]
     paths += ["/server", "/replicas", "/archive", "/migrations"]
     paths += [
         f"/streams/{name}/entries/{full.stream(name).revrange(count=1)[0].id}"

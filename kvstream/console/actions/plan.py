@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -75,27 +75,32 @@ def run(view: View, plan: Plan) -> Response:
     if not plan.count:
         raise InvalidArgument("there is nothing to do any more")
     if plan.is_alone:
-        _audit(view, plan)
+        _audit_plan(view, plan)
         plan.run(view)
     else:
         with view.store.transaction():
             plan.run(view)
-            _audit(view, plan)
+            _audit_plan(view, plan)
     view.shown.listings.forget()
     return view.to(plan.back)
 
 
-def _audit(view: View, plan: Plan) -> None:
-    """Add the entry of an action: who, from where, what, how many."""
-    client = view.request.client
+def _audit_plan(view: View, plan: Plan) -> None:
+    """Add the entry of an action."""
     given = {name: view.given(name) for name, _ in plan.inputs}
+    audit(view, plan.action, plan.target, plan.count, {**plan.facts, **given})
+
+
+def audit(view: View, what: str, target: bytes, count: int, facts: Mapping[str, Any]) -> None:
+    """Add an entry to the audit: who, from where, what, how many."""
+    client = view.request.client
     entry: dict[str, str | bytes] = {
         "who": view.user.name,
         "from": "" if client is None else client.host,
-        "what": plan.action,
-        "target": plan.target,
-        "count": str(plan.count),
-        "facts": json.dumps({**plan.facts, **given}, default=str)[:2000],
+        "what": what,
+        "target": target,
+        "count": str(count),
+        "facts": json.dumps(facts, default=str)[:2000],
     }
     view.store.stream(AUDIT).add(entry, maxlen=AUDIT_MAX, approximate=True)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.console.access import Role, requires
 from kvstream.console.actions.plan import AUDIT
+from kvstream.console.figures import groups_of
 from kvstream.console.reading import read_slice
 from kvstream.console.view import ROWS
 from kvstream.errors import NoGroup, NoSuchKey
@@ -46,7 +47,7 @@ def entries(view: View) -> Response:
         "entries.html",
         name=name,
         info=info,
-        rows=[_shown(each) for each in found],
+        rows=[shown_of(each) for each in found],
         columns=columns,
         at=at,
         older=None if older is None else f"({older}",
@@ -67,7 +68,7 @@ def columns_of(found: list[Entry]) -> list[bytes] | None:
     return list(names)
 
 
-def _shown(entry: Entry) -> dict[str, Any]:
+def shown_of(entry: Entry) -> dict[str, Any]:
     """Return an entry as a list shows it: some fields and bytes, and what is left out."""
     pairs, size = [], 0
     for name, value in entry.pairs[:FIELDS_MAX]:
@@ -87,7 +88,7 @@ def entry(view: View) -> Response:
     if found is None:
         raise NoSuchKey(f"the stream has no entry {eid}: it was deleted, trimmed or is done")
     before, after = stream.revrange(f"({eid}", "-", 1), stream.range(f"({eid}", "+", 1)
-    groups = stream.groups()
+    groups = groups_of(stream, stream.info().groups) or []
     return view.page(
         "entry.html",
         name=name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvstream.console.access import Role, requires
-from kvstream.console.figures import info_of
+from kvstream.console.figures import CONSUMERS_READ, info_of
 from kvstream.console.names import name_of
 from kvstream.console.view import ROWS
 
@@ -37,7 +37,8 @@ def group(view: View) -> Response:
     figures = (
         next((each for each in queue.groups if each.name == group_name), None) if queue else None
     )
-    consumers = sorted(found.consumers(), key=lambda each: (-each.pending, each.idle))
+    consumers = found.consumers() if info.consumers <= CONSUMERS_READ else []
+    consumers.sort(key=lambda each: (-each.pending, each.idle))
     chosen, after = view.asked("consumer"), view.asked("after")
     consumer = name_of(chosen) if chosen else None
     is_filtered = bool(chosen or after)
@@ -52,7 +53,7 @@ def group(view: View) -> Response:
         figures=figures,
         policy=figures.policy if figures else None,
         consumers=consumers[:CONSUMERS],
-        consumers_count=len(consumers),
+        consumers_count=info.consumers,
         ages=ages_of(sample),
         sampled=len(sample),
         rows=shown[:ROWS],

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-STILL = ("/do/", "/events", "/search", "/login", "/logout", "/healthz", "/favicon.ico", "/static")
+STILL = (
+    "/do/",
+    "/events",
+    "/search",
+    "/find/",
+    "/export",
+    "/login",
+    "/logout",
+    "/healthz",
+    "/favicon.ico",
+    "/static",
+)
 """Pages that do not change while they are open begin so."""
 
 

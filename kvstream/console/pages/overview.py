@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.console.access import Role, requires
 from kvstream.console.failures import Failure, grouped, newest
-from kvstream.console.figures import QueueRow, queue_rows, troubled_first
+from kvstream.console.figures import QueueRow, groups_of, queue_rows, troubled_first
 from kvstream.console.history import plots
 from kvstream.console.history.plots import plots_of
 from kvstream.console.listing import Listing
@@ -82,7 +82,7 @@ def _lags(
     rows: list[tuple[bytes, GroupInfo]] = []
     for each in plain[:LAG_CALLS]:
         try:
-            groups = store.stream(each.key).groups()
+            groups = groups_of(store.stream(each.key), each.groups) or []
         except (NoSuchKey, WrongType):
             continue
         rows += [(each.key, group) for group in groups if group.lag or group.pending]

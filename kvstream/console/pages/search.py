@@ -1,4 +1,4 @@
-"""The search: an exact name or ID leads to its page, else names that begin so are listed."""
+"""The search: a name, or the ID of a job or an entry, leads to its page; else names are listed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kvstream.console.applications import stored_of
 from kvstream.errors import RequestError
 from kvstream.jobs.workflows.handle import is_workflow
 from kvstream.remote.replies import is_key_refusal
+from kvstream.types.ids import StreamID
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 FOUND = 50
 _JOB = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 """The IDs that jobs are given."""
+_ENTRY = re.compile(r"\d{1,20}-\d{1,20}")
+STREAMS = 40
+"""Streams in which an entry is looked for by its ID."""
 _SPECIAL = re.compile(rb"[*?\[\]\\]")
 
 
@@ -32,6 +36,8 @@ def search(view: View) -> Response:
     if _JOB.fullmatch(text):
         return view.go("jobs", text)
     name = text.encode("utf-8", "surrogateescape")
+    if _ENTRY.fullmatch(text):
+        return _entry(view, text)
     if _has(lambda: view.store.type(name) == "stream"):
         return view.go("streams", name)
     if _has(lambda: is_workflow(stored_of(view), text)):
@@ -40,7 +46,28 @@ def search(view: View) -> Response:
     if not view.listing.whole and not found:
         pattern = _SPECIAL.sub(rb"\\\g<0>", name) + b"*"
         found = [each.key for each in islice(view.store.key_infos(pattern), FOUND)]
-    return view.page("search.html", asked=text, found=found[:FOUND], count=len(found))
+    return view.page(
+        "search.html", asked=text, found=found[:FOUND], count=len(found), entry="", left=0
+    )
+
+
+def _entry(view: View, text: str) -> Response:
+    """Look for an entry by its ID, in the streams that may have it; one leads to its page."""
+    eid = StreamID.parse(text)
+    able = [each for each in view.listing.streams if each.length and (each.last_id or eid) >= eid]
+    able.sort(key=lambda each: -(each.length or 0))
+    asked = [each.key for each in able[:STREAMS]]
+    found = [each for each in asked if _has(lambda: view.store.stream(each).get(eid) is not None)]  # noqa: B023
+    if len(found) == 1:
+        return view.go("streams", found[0], "entries", text)
+    return view.page(
+        "search.html",
+        asked=text,
+        found=found,
+        count=len(found),
+        entry=text,
+        left=len(able) - len(asked),
+    )
 
 
 def _has(look: Callable[[], bool]) -> bool:

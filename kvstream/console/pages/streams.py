@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstream.console.access import Role, requires
-from kvstream.console.figures import info_of
+from kvstream.console.figures import groups_of, info_of
 from kvstream.console.history import plots
 from kvstream.console.history.plots import plots_of
 from kvstream.console.history.samples import STREAM
@@ -85,8 +85,10 @@ def _row(store: Store, key: KeyInfo) -> StreamRow:
     if not key.groups:
         return StreamRow(key, None, None)
     try:
-        groups = store.stream(key.key).groups()
+        groups = groups_of(store.stream(key.key), key.groups)
     except (NoSuchKey, WrongType):
+        return StreamRow(key, None, None)
+    if groups is None:
         return StreamRow(key, None, None)
     lags = [each.lag for each in groups if each.lag is not None]
     return StreamRow(key, max(lags, default=None), sum(each.pending for each in groups))
@@ -97,8 +99,8 @@ def stream(view: View) -> Response:
     name = view.part("stream")
     found = view.store.stream(name)
     info = found.info()
-    groups = found.groups()
-    queue = info_of(view.store, name)
+    groups = groups_of(found, info.groups)
+    queue = info_of(view.store, name) if groups is not None else None
     figures = {each.name: each for each in queue.groups} if queue else {}
     span = view.asked("span", "1h")
     span_s = SPANS.get(span, SPANS["1h"])
@@ -106,8 +108,8 @@ def stream(view: View) -> Response:
         "stream.html",
         name=name,
         info=info,
-        groups=[(each, figures.get(each.name)) for each in groups[:GROUPS]],
-        groups_count=len(groups),
+        groups=[(each, figures.get(each.name)) for each in (groups or ())[:GROUPS]],
+        groups_count=info.groups,
         queue=queue,
         ttl=view.store.ttl(name),
         plots=plots_of(view, plots.STREAM, [STREAM + name]),
