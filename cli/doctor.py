@@ -24,7 +24,6 @@ from typing import NamedTuple
 import click
 
 from kvstream.cli.exit_codes import ExitCode
-from kvstream.cli.maintenance import compiled_state
 from kvstream.cli.output import Output, output_only_options
 from kvstream.cli.parameters import PathOnly, example
 from kvstream.cli.tables import Column, number, size
@@ -103,6 +102,8 @@ def _python(_: Path) -> Iterator[Finding]:
 
 
 def _compiled_parts(_: Path) -> Iterator[Finding]:
+    from kvstream.layout import compiled_state  # not for a help text
+
     state = compiled_state()
     advice = (
         "install a C compiler and python3-dev, then kvstream again: requests cost twice as much"

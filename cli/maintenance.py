@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-import kvstream
 from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.output import Output, output_only_options, output_options, polled_progress
 from kvstream.cli.parameters import PathOnly, example
@@ -332,6 +331,7 @@ def _show_families(out: Output, families: dict[str, dict[str, Any]]) -> None:
 @output_only_options
 def version(out: Output) -> None:
     """Show the versions of kvstream and its dependencies."""
+    from kvstream.layout import compiled_state
     from kvstream.storage.directory import LAYOUT_VERSION  # with RocksDB: not for a help text
 
     try:
@@ -348,18 +348,6 @@ def version(out: Output) -> None:
         },
         {},
     )
-
-
-def compiled_state() -> str:
-    """Return whether compiled code runs: yes, no, or which modules of it are missing."""
-    from kvstream.layout import import_compiled
-
-    package = Path(kvstream.__file__).parent
-    names = [f"kvstream.{path.parent.name}.{path.stem}" for path in package.glob("*/_*.pyx")]
-    missing = sorted(name for name in names if import_compiled(name) is None)
-    if not missing:
-        return "yes"
-    return "no" if len(missing) == len(names) else f"not {', '.join(missing)}"
 
 
 # --- bench ----------------------------------------------------------------------------------------

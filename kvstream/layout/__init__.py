@@ -6,8 +6,10 @@ beside its use does the work. The same tests run on both. Without a C compiler, 
 KVSTREAM_PURE=1 in the environment, the Python functions do all the work.
 """
 
+import functools
 import os
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 PURE_VARIABLE = "KVSTREAM_PURE"
@@ -23,9 +25,20 @@ def import_compiled(name: str) -> Any:
         return None
 
 
+@functools.cache
+def compiled_state() -> str:
+    """Return whether compiled code runs: yes, no, or which modules of it are missing."""
+    package = Path(__file__).parents[1]
+    names = [f"kvstream.{path.parent.name}.{path.stem}" for path in package.glob("*/_*.pyx")]
+    missing = sorted(name for name in names if import_compiled(name) is None)
+    if not missing:
+        return "yes"
+    return "no" if len(missing) == len(names) else f"not {', '.join(missing)}"
+
+
 if TYPE_CHECKING:
     from kvstream.layout import _compiled as twins
 else:
     twins = import_compiled("kvstream.layout._compiled")
 
-__all__ = ["PURE_VARIABLE", "import_compiled", "twins"]
+__all__ = ["PURE_VARIABLE", "compiled_state", "import_compiled", "twins"]

@@ -20,6 +20,7 @@ from kvstream.commands.args import Argv, text
 from kvstream.commands.command import Family, flags
 from kvstream.commands.replies import Reply, Verbatim
 from kvstream.errors import ArchiveTaken
+from kvstream.layout import compiled_state
 from kvstream.layout.keys import database_of
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
@@ -113,10 +114,11 @@ def run_id() -> str:
 def info(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the state of the server, all of it or by sections.
 
-    `redis_version` is 8.10.0, since clients choose by it what they send; `kvstream_version` is
-    beside it. `used_memory` is the memory of the whole process. `rdb_changes_since_last_save`
-    counts commands that may write, not keys. Each INFO counts `expires` and `avg_ttl` over 10,000
-    more keys, until all are counted.
+    `redis_version` is 8.10.0, since clients choose by it what they send; beside it are
+    `kvstream_version` and `kvstream_compiled`: yes, no, or which compiled modules are missing.
+    `used_memory` is the memory of the whole process. `rdb_changes_since_last_save` counts commands
+    that may write, not keys. Each INFO counts `expires` and `avg_ttl` over 10,000 more keys, until
+    all are counted.
 
     System calls are not counted. Fields of missing features (forks, eviction) are 0; those of the
     allocator and of copy-on-write are left out. In section Replication offsets count rows, not
@@ -144,6 +146,7 @@ def _server(server: Executor, txn: Txn) -> Fields:
     return (
         ("redis_version", REDIS_VERSION.decode()),
         ("kvstream_version", VERSION),
+        ("kvstream_compiled", compiled_state()),
         ("redis_git_sha1", "00000000"),
         ("redis_git_dirty", 0),
         ("redis_build_id", VERSION),

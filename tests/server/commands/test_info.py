@@ -5,6 +5,7 @@ import time
 
 import redis
 
+from kvstream.layout import twins
 from tests.patience import until
 from tests.server.asking import Asker
 from tests.server.conftest import Served
@@ -36,6 +37,7 @@ def test_the_fields_for_exporters_exist(client: redis.Redis) -> None:
     reply = client.info()
     assert [name for name in EXPORTED.split() if name not in reply] == []
     assert reply["redis_version"] == "8.10.0"
+    assert reply["kvstream_compiled"] == ("no" if twins is None else "yes")
     assert reply["role"] == "master"
 
 
