@@ -77,8 +77,9 @@ def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
         progress, lines, tries = handle.progress, handle.log(), [] if steps else handle.tries
         if progress is not None:
             values["progress"] = f"{progress.fraction:.0%} {progress.text}".rstrip()
+        if values["status"] not in _ENDED:
+            values["waits_for"] = handle.waits_for  # a queued one waits for a worker of its version
         if values["status"] == "waiting":
-            values["waits_for"] = handle.waits_for
             waited = stored.depends_on(job_id, _DEPENDS_ON_MAX)
         if values["status"] == "done" and listed is None:
             values["result"] = handle.result(0)

@@ -57,7 +57,7 @@ from kvstream.jobs.workflows.calls import (
     wait_for,
 )
 from kvstream.jobs.workflows.canvas import batch, chain, chord, each, group
-from kvstream.jobs.workflows.handle import Counts, Step, Update, WorkflowHandle
+from kvstream.jobs.workflows.handle import Counts, Step, Update, Updates, WorkflowHandle
 from kvstream.jobs.workflows.workflow import Workflow
 
 __all__ = [
@@ -92,6 +92,7 @@ __all__ = [
     "Task",
     "Try",
     "Update",
+    "Updates",
     "Worker",
     "WorkerRecord",
     "Workflow",

@@ -89,3 +89,19 @@ def test_jobs_show_has_what_a_job_waits_for_and_why_it_was_cancelled(tmp_path: P
     error = f"the job {first.id}, which it depends on, was cancelled"
     assert (shown["status"], shown["error"]) == ("cancelled", error)
     assert {row["status"] for row in program.json("jobs", "ls")} == {"cancelled", "scheduled"}
+
+
+def test_jobs_show_says_that_no_worker_has_the_version_of_a_workflow(tmp_path: Path) -> None:
+    with Jobs(tmp_path / "store", shared=False) as jobs:
+
+        @jobs.workflow(version=2)
+        def later() -> None: ...
+
+        handle = later.enqueue()
+        later._accepted = {"1"}  # a worker of the version before
+        worker = Working(jobs)
+        until(lambda: handle.waits_for is not None)
+        worker.stop()
+    shown = Program(tmp_path / "store").one("jobs", "show", handle.id)
+    assert shown["status"] == "queued"
+    assert shown["waits_for"] == "version 2 of later is not known to this worker, which has 1"

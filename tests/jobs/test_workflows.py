@@ -634,7 +634,7 @@ def test_async_workflows_await_the_same_calls(world: World) -> None:
     assert world.did == [1, 2]
 
     async def listen() -> list[Any]:
-        return [each.value async for each in handle.aupdates()]
+        return [each.value async for each in handle.updates()]
 
     assert asyncio.run(listen()) == [[2, 3]]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from kvstream.errors import InvalidArgument, JobUnknown, show
 from kvstream.jobs.arguments import codec_of
@@ -18,6 +19,7 @@ from kvstream.jobs.history.log import QUEUED, WAITING, State, WorkflowLog
 from kvstream.jobs.job import AnyJobs
 from kvstream.jobs.results import RETRY
 from kvstream.jobs.workflows.run import end_workflow
+from kvstream.surface import Public
 from kvstream.types.ids import MIN_ID, StreamID, Ticket
 
 R = TypeVar("R")
@@ -65,6 +67,41 @@ class Counts(NamedTuple):
     cancelled: int
     open: int
     """Those that have not ended, or of a batch not begun."""
+
+
+_ReadUpdates = Callable[[StreamID], tuple[StreamID, list[Update], bool]]
+
+
+class Updates(Public):
+    """What a workflow publishes, for ``for`` and ``async for``; each update comes once."""
+
+    def __init__(self, read: _ReadUpdates) -> None:
+        self._read, self._after, self._more = read, MIN_ID, True
+        self._found: deque[Update] = deque()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Update:
+        while not self._found:
+            if not self._more:
+                raise StopIteration
+            self._take(self._read(self._after))
+        return self._found.popleft()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Update:
+        while not self._found:
+            if not self._more:
+                raise StopAsyncIteration
+            self._take(await asyncio.to_thread(self._read, self._after))
+        return self._found.popleft()
+
+    def _take(self, read: tuple[StreamID, list[Update], bool]) -> None:
+        self._after, found, self._more = read
+        self._found.extend(found)
 
 
 class WorkflowHandle(JobHandle[R]):
@@ -185,20 +222,19 @@ class WorkflowHandle(JobHandle[R]):
         found = self._workflow_log.history().published
         return {name: event.value("value") for name, event in found.items()}
 
-    def updates(self) -> Iterator[Update]:
-        """Yield what the workflow publishes, from its begin to its end; JobUnknown without one."""
-        after, more = MIN_ID, True
-        while more:
-            after, found, more = self._read_updates(after)
-            yield from found
+    def updates(self) -> Updates:
+        """Yield what the workflow publishes, from its begin to its end; JobUnknown without one.
 
-    async def aupdates(self) -> AsyncIterator[Update]:
-        """Yield what the workflow publishes as ``updates`` does, without blocking the loop."""
-        after, more = MIN_ID, True
-        while more:
-            after, found, more = await asyncio.to_thread(self._read_updates, after)
-            for update in found:
-                yield update
+        In asyncio use ``async for``, which blocks no event loop. ::
+
+            async for update in handle.updates():
+                print(update.name, update.value)
+        """
+        return Updates(self._read_updates)
+
+    def aupdates(self) -> AsyncIterator[Update]:
+        """Yield what the workflow publishes as ``async for`` does with ``updates``."""
+        return self.updates()
 
     def _read_updates(self, after: StreamID) -> tuple[StreamID, list[Update], bool]:
         """Wait for events; return the ID of the last, the updates, and whether more may come."""
