@@ -42,7 +42,6 @@ from kvstream.errors import (
     WrongType,
 )
 from kvstream.jobs import Jobs
-from kvstream.remote.replies import is_key_refusal
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -230,7 +229,7 @@ def _login_of(auth: Auth) -> str:
 
 
 def _status_of(error: KVStreamError) -> int:
-    if is_key_refusal(error):
+    if "permissions to " in str(error):  # NOPERM, for a key or a command
         return 403
     return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
 

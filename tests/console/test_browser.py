@@ -26,6 +26,7 @@ PATIENCE_MS = PATIENCE_S * 1000
 PATHS = ["/", "/queues", "/queues/emails", "/dead", "/dead/emails:dead", "/jobs", "/workers"]
 PATHS += ["/streams", "/streams/orders", "/streams/orders/entries", "/schedules"]
 PATHS += ["/streams/orders/groups/billing", "/do/pause?queue=emails"]
+PATHS += ["/server", "/find/orders?where=sku"]
 
 
 @contextmanager

@@ -92,6 +92,7 @@ def test_keys_that_are_refused_are_not_shown(log_in: Log, admin: Any) -> None:
             refused = browser.page(path, 403)
             assert "permissions to access" in refused.text
             assert "1234" not in refused.text
+    assert "permissions to run" in eve.page("/server/slowlog", 403).text
     # each refusal is a line of the server's log: the next pages ask for no refused key
     admin.execute_command("ACL", "LOG", "RESET")
     for browser in (eve, nobody):

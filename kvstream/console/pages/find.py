@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from kvstream.console.access import Role, requires
 from kvstream.console.finding import conditions_of, find
 from kvstream.console.pages.entries import columns_of, shown_of
 from kvstream.console.view import ROWS
+from kvstream.types.formatting import printable
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -30,5 +32,6 @@ def find_entries(view: View) -> Response:
         columns=columns_of(found.entries),
         where=where,
         at=at,
+        command=shlex.join(["kvstream", "find", printable(name), *shlex.split(where), "--reverse"]),
         next=f"({found.last}" if found.has_more and found.last else None,
     )
