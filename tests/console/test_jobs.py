@@ -132,9 +132,9 @@ def test_failed_jobs_are_retried_and_others_cancelled(browser: Browser, worked: 
     assert worked.count(status="cancelled").total == 2
     browser.get("/do/cancel-jobs", 400)
     audit = [each.fields for each in worked.store.stream(AUDIT).range()]
-    assert [(each[b"what"], each[b"count"]) for each in audit] == [
-        (b"retry-jobs", b"3"),
-        (b"cancel-jobs", b"2"),
+    assert [(each[b"what"], each[b"count"], each[b"state"]) for each in audit] == [
+        *((b"retry-jobs", b"3", b"begun"), (b"retry-jobs", b"3", b"done")),
+        *((b"cancel-jobs", b"2", b"begun"), (b"cancel-jobs", b"2", b"done")),
     ]
 
 

@@ -1,17 +1,19 @@
-"""Actions on pending entries of a group: acknowledge, give back, claim."""
+"""Actions on a group: acknowledge, give back and claim pending entries; seek."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from kvstream.console.actions.plan import Plan, ids_of, name_in, words
+from kvstream.console.actions.plan import Input, Plan, ids_of, name_in, words
 from kvstream.errors import InvalidArgument
 from kvstream.types.formatting import plural, printable
+from kvstream.types.ids import MIN_ID, StreamID, range_start
 
 if TYPE_CHECKING:
     from kvstream.console.view import View
     from kvstream.group import Group
-    from kvstream.types.ids import StreamID
+    from kvstream.stream import Stream
 
 PENDING = 500
 """Pending entries that are read by one call."""
@@ -80,4 +82,40 @@ def nack(view: View) -> Plan:
 def claim(view: View) -> Plan:
     """Plan to give entries to a consumer."""
     text = "This assigns {} to the consumer that you name."
-    return _plan(view, "claim", "Claim", text, inputs=(("consumer", "Consumer"),))
+    return _plan(view, "claim", "Claim", text, inputs=(Input("consumer", "Consumer"),))
+
+
+def seek(view: View) -> Plan:
+    """Plan to move the last delivered ID of a group: to an ID, a time, the begin or the end."""
+    stream, name = name_in(view, "stream"), name_in(view, "group")
+    found = view.store.stream(stream)
+    group, asked = found.group(name), view.asked("to").strip()
+    before, target = group.info().last_delivered_id, _place(view, found, asked)
+    if target > before:
+        count = found.count(f"({before}", target)
+        text = f"{plural(count, 'entry')} between them will not be delivered."
+    else:
+        count = found.count(f"({target}", before)
+        text = f"{plural(count, 'entry')} between them will be delivered again."
+    return Plan(
+        action="seek",
+        title=f"Move {printable(name)} to another entry",
+        text=f"The last delivered ID goes from {before} to {target}. {text} Pending entries stay.",
+        target=stream,
+        command=words("group setid", stream, name, target),
+        run=lambda _: group.set_id(target),
+        back=view.url("streams", stream, "groups", name),
+        count=int(target != before),
+        keep={"to": target},
+        facts={"group": printable(name), "before": str(before), "to": str(target), "count": count},
+    )
+
+
+def _place(view: View, stream: Stream, asked: str) -> StreamID:
+    """Return the last delivered ID that is asked for; a time is that of the next delivery."""
+    if asked == "$":
+        return stream.info().last_generated_id
+    start = range_start(asked or "-", lambda: view.now_ms)
+    if start == MIN_ID or re.fullmatch(r"\d+-\d+", asked):
+        return start
+    return start.previous()

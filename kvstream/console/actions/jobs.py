@@ -1,4 +1,4 @@
-"""Actions on jobs and their workers: retry, cancel; drain, stop."""
+"""Actions on jobs and their workers: retry, cancel, delete; drain, stop."""
 
 from __future__ import annotations
 
@@ -7,42 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.console.actions.plan import Plan, name_in, words
 from kvstream.console.applications import OPEN, stored_of
+from kvstream.console.values import whole
 from kvstream.errors import InvalidArgument, NoSuchKey
-from kvstream.types.formatting import plural
+from kvstream.jobs.listing.filters import ENDED
+from kvstream.types.formatting import plural, time_of
 
 if TYPE_CHECKING:
     from kvstream.console.view import View
     from kvstream.jobs import JobHandle
+    from kvstream.jobs.stored import StoredJobs
 
-CHANGED_MAX = 100
-"""Jobs that one action changes."""
-
-
-def _ids(view: View, statuses: frozenset[str]) -> tuple[list[str], str]:
-    """Return the IDs of the jobs that are chosen or meet the filter, and what is left out."""
-    chosen = list(dict.fromkeys(view.request.query_params.getlist("id")))
-    if chosen:
-        if len(chosen) > CHANGED_MAX:
-            raise InvalidArgument(f"choose at most {CHANGED_MAX} jobs")
-        jobs = stored_of(view)
-        found = [each for each in chosen if jobs.status(jobs.handle(each)) in statuses]
-        others = len(chosen) - len(found)
-        return found, f" Left out for their status: {plural(others, 'job')}." if others else ""
-    if not view.asked("all"):
-        raise InvalidArgument("choose jobs, or all of a filter")
-    asked = view.asked("status")
-    if asked and asked not in statuses:
-        raise InvalidArgument(f"this is not for jobs with the status {asked}")
-    page = stored_of(view).find(
-        count=CHANGED_MAX,
-        status=[asked] if asked else sorted(statuses),
-        task=view.asked("task") or None,
-        tag=view.asked("tag") or None,
-        since=view.asked("since") or None,
-        failed_with=view.asked("text") or None,
-    )
-    more = f" There are more: these are the first {CHANGED_MAX}." if page.after else ""
-    return [each.id for each in page.jobs], more
+CHOSEN_MAX, CHANGED_MAX = 100, 500
+"""Jobs that one action changes: chosen ones, and those of a filter."""
 
 
 def _plan(
@@ -50,30 +26,88 @@ def _plan(
     action: str,
     text: str,
     statuses: frozenset[str],
-    change: Callable[[JobHandle[Any]], bool],
+    change: Callable[[JobHandle[Any]], bool] | None,
+    **more: Any,
 ) -> Plan:
-    jobs = stored_of(view)
-    ids, rest = _ids(view, statuses)
+    """Plan to change the jobs that are chosen, or those of the filter."""
+    jobs, name = stored_of(view), view.asked("name")
+    chosen = list(dict.fromkeys(view.request.query_params.getlist("id")))
+    criteria = {} if chosen else _criteria(view, statuses)
+    if chosen and change is not None:
+        ids, rest = _chosen(jobs, chosen, statuses)
+    elif criteria:
+        page = jobs.find(count=CHANGED_MAX, **criteria)
+        ids = [each.id for each in page.jobs]
+        rest = f" There are more: these are the first {CHANGED_MAX}." if page.after else ""
+    else:
+        raise InvalidArgument("choose jobs, or all of a filter")
 
-    def run(_: View) -> None:
-        for each in ids:
-            change(jobs.existing(each))
+    def run(_: View) -> int:
         view.shown.applications.forget()
+        if chosen:
+            return sum(bool(change(jobs.existing(each))) for each in ids) if change else 0
+        pages = jobs.changes(action, most=CHANGED_MAX, **criteria)
+        return sum(len(page.done) for page in pages)
 
-    shown = [view.raw(each) for each in ids[:2]]
-    end = f" ... ({len(ids)} IDs)" if len(ids) > 2 else ""
     return Plan(
         action=f"{action}-jobs",
         title=f"{action.capitalize()} {plural(len(ids), 'job')}",
         text=text.format(plural(len(ids), "job")) + rest,
         target=view.raw(jobs.name),
-        command=words("jobs", action, "--name", view.raw(jobs.name), *shown) + end,
+        command=_command(view, action, jobs.name, ids if chosen else None, criteria),
         run=run,
-        back=view.url("jobs", name=jobs.name, status=view.asked("status")),
+        back=view.url("jobs", name=name, status=view.asked("status")),
         count=len(ids),
         is_alone=True,
+        keep={} if chosen else {"upto": view.asked("upto") or view.now_ms},
         facts={"ids": ids[:20]},
+        **more,
     )
+
+
+def _criteria(view: View, statuses: frozenset[str]) -> dict[str, Any]:
+    """Return the filter of the address; what arrives after its preview does not meet it."""
+    if not view.asked("all"):
+        return {}
+    asked = view.asked("status")
+    if asked and asked not in statuses:
+        raise InvalidArgument(f"this is not for jobs with the status {asked}")
+    upto = whole(view.asked("upto")) or view.now_ms
+    return {
+        "status": [asked] if asked else sorted(statuses),
+        "task": view.asked("task") or None,
+        "tag": view.asked("tag") or None,
+        "since": view.asked("since") or None,
+        "failed_with": view.asked("text") or None,
+        # delayed jobs have no time at which they came into their queue
+        "until": None if asked == "scheduled" else time_of(upto),
+    }
+
+
+def _chosen(jobs: StoredJobs, chosen: list[str], statuses: frozenset[str]) -> tuple[list[str], str]:
+    """Return the chosen jobs that can be changed, and what is said of the others."""
+    if len(chosen) > CHOSEN_MAX:
+        raise InvalidArgument(f"choose at most {CHOSEN_MAX} jobs")
+    found = [each for each in chosen if jobs.status(jobs.handle(each)) in statuses]
+    others = len(chosen) - len(found)
+    return found, f" Left out for their status: {plural(others, 'job')}." if others else ""
+
+
+def _command(
+    view: View, action: str, name: str, ids: list[str] | None, criteria: dict[str, Any]
+) -> str:
+    """Return the command that does the same."""
+    begin = words("jobs", action, "--name", view.raw(name))
+    if ids is not None:
+        shown = [view.word(view.raw(each)) for each in ids[:2]]
+        return " ".join([begin, *shown]) + (f" ... ({len(ids)} IDs)" if len(ids) > 2 else "")
+    options = [
+        f"--{option.replace('_', '-')} {view.word(view.raw(str(value)))}"
+        for option, value in criteria.items()
+        if value is not None and option != "status"
+    ]
+    listed = criteria["status"] if action != "retry" else []
+    return " ".join([begin, *(f"--status {each}" for each in listed), *options])
 
 
 def retry(view: View) -> Plan:
@@ -86,6 +120,13 @@ def cancel(view: View) -> Plan:
     """Plan to cancel jobs that have not ended."""
     text = "This cancels {}. One that runs loses its lease, and its result is refused."
     return _plan(view, "cancel", text, OPEN, lambda handle: handle.cancel())
+
+
+def delete(view: View) -> Plan:
+    """Plan to delete ended jobs, with all that is kept of them."""
+    text = "This deletes {} for good, with results, notes and dead letters."
+    typed = view.raw(stored_of(view).name)
+    return _plan(view, "delete", text, frozenset(ENDED), None, typed=typed)
 
 
 def _plan_end(view: View, action: str, text: str, states: frozenset[str]) -> Plan:

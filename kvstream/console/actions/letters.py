@@ -60,6 +60,7 @@ def redrive(view: View) -> Plan:
         back=view.url("dead", stream),
         count=count,
         is_alone=True,
+        goes_on=True,
         facts={"ids": "all" if chosen is None else [str(each) for each in chosen[:20]]},
     )
 

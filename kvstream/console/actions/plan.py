@@ -1,9 +1,10 @@
 """An action, planned: what it will do, and to how much.
 
 GET shows the plan, POST makes it again and runs it: the preview and the action have one rule, and
-both read the same query. Each action leaves an entry in the stream ``kvstream:audit``, in the same
-commit. Some that a server cannot run in a transaction (a redrive, the end of a job) leave it just
-before.
+both read the same query. What arrives after the preview is left out: ``keep`` adds the time of the
+preview to the query of the form. Each action leaves an entry in the stream ``kvstream:audit``, in
+the same commit. Some take many commits (a redrive, a purge, changes of jobs): they leave one with
+the state "begun" before, and one with what was really done, or the error, after it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from kvstream.errors import InvalidArgument, NoSuchKey
+from kvstream.errors import InvalidArgument, KVStreamError, NoSuchKey
 from kvstream.types.formatting import printable
 from kvstream.types.ids import StreamID
 
@@ -33,6 +35,17 @@ IDS_MAX = 200
 """Messages that one action names."""
 
 
+class Input(NamedTuple):
+    """A field of the form of an action."""
+
+    name: str
+    title: str
+    value: str = ""
+    is_required: bool = True
+    is_long: bool = False
+    """It has several lines."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What an action will do."""
@@ -46,16 +59,22 @@ class Plan:
     command: str
     """The same on the command line."""
     run: Callable[[View], object]
+    """Do it; an action of many commits returns how many messages have changed."""
     back: str
     """The page to which the browser goes afterwards."""
     count: int = 1
     """Messages that change; with 0 there is no button."""
     typed: bytes | None = None
     """A name that must be typed, for what cannot be undone."""
-    inputs: Sequence[tuple[str, str]] = ()
-    """Fields of the form: name and title."""
+    inputs: Sequence[Input] = ()
+    has_values: bool = False
+    """The inputs are values of a message, which the audit does not repeat."""
     is_alone: bool = False
-    """It cannot be a part of a transaction on a server."""
+    """It takes many commits, or cannot be a part of a transaction on a server."""
+    goes_on: bool = False
+    """When it returns it has only begun, so the audit does not say that it is done."""
+    keep: Mapping[str, Any] = field(default_factory=dict)
+    """What the form adds to the query of the preview."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the audit says beside who, what and how many."""
 
@@ -75,8 +94,7 @@ def run(view: View, plan: Plan) -> Response:
     if not plan.count:
         raise InvalidArgument("there is nothing to do any more")
     if plan.is_alone:
-        _audit_plan(view, plan)
-        plan.run(view)
+        _run_alone(view, plan)
     else:
         with view.store.transaction():
             plan.run(view)
@@ -85,13 +103,29 @@ def run(view: View, plan: Plan) -> Response:
     return view.to(plan.back)
 
 
-def _audit_plan(view: View, plan: Plan) -> None:
+def _run_alone(view: View, plan: Plan) -> None:
+    """Run an action of many commits between two entries of the audit."""
+    _audit_plan(view, plan, state="begun")
+    try:
+        changed = plan.run(view)
+    except Exception as error:
+        with suppress(KVStreamError):  # the store is away: the entry before says "begun"
+            _audit_plan(view, plan, state="failed", error=str(error)[:500])
+        raise
+    if not plan.goes_on:
+        count = changed if type(changed) is int else plan.count
+        _audit_plan(view, replace(plan, count=count), state="done")
+
+
+def _audit_plan(view: View, plan: Plan, **more: str) -> None:
     """Add the entry of an action."""
-    given = {name: view.given(name) for name, _ in plan.inputs}
-    audit(view, plan.action, plan.target, plan.count, {**plan.facts, **given})
+    given = {} if plan.has_values else {each.name: view.given(each.name) for each in plan.inputs}
+    audit(view, plan.action, plan.target, plan.count, {**plan.facts, **given}, **more)
 
 
-def audit(view: View, what: str, target: bytes, count: int, facts: Mapping[str, Any]) -> None:
+def audit(
+    view: View, what: str, target: bytes, count: int, facts: Mapping[str, Any], **more: str
+) -> None:
     """Add an entry to the audit: who, from where, what, how many."""
     client = view.request.client
     entry: dict[str, str | bytes] = {
@@ -101,6 +135,7 @@ def audit(view: View, what: str, target: bytes, count: int, facts: Mapping[str, 
         "target": target,
         "count": str(count),
         "facts": json.dumps(facts, default=str)[:2000],
+        **more,
     }
     view.store.stream(AUDIT).add(entry, maxlen=AUDIT_MAX, approximate=True)
 

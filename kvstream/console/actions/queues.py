@@ -1,19 +1,27 @@
-"""Actions on queues and schedules: pause, resume, run now, delete."""
+"""Actions on queues and schedules: pause, resume, purge; run now, delete."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from kvstream.console.actions.plan import Plan, name_in, words
-from kvstream.console.figures import QueueRow, rows_of
+from kvstream.console.figures import QueueRow, queue_rows, rows_of
 from kvstream.errors import NoSuchKey
+from kvstream.queue import Queue
 from kvstream.types.formatting import plural, printable
 
 if TYPE_CHECKING:
     from kvstream.console.view import View
 
 
-def _row(view: View) -> QueueRow:
+CALLS = 45
+"""Streams that are asked whether they are paused."""
+SHOWN = 20
+"""Queues that a preview names."""
+
+
+def row_of(view: View) -> QueueRow:
+    """Return the queue, and the group, that the address names."""
     queue, group = name_in(view, "queue"), view.name("group")
     rows = rows_of(view.store, queue, view.listing.priorities(queue))
     for row in rows:
@@ -24,7 +32,7 @@ def _row(view: View) -> QueueRow:
 
 def pause(view: View) -> Plan:
     """Plan to deliver nothing of a queue."""
-    row = _row(view)
+    row = row_of(view)
 
     def run(_: View) -> None:
         for name in row.streams:
@@ -46,7 +54,7 @@ def pause(view: View) -> Plan:
 
 def resume(view: View) -> Plan:
     """Plan to deliver the messages of a queue again."""
-    row = _row(view)
+    row = row_of(view)
 
     def run(_: View) -> None:
         for name in row.streams:
@@ -62,6 +70,72 @@ def resume(view: View) -> Plan:
         back=view.url("queues", row.name),
         count=int(row.policy.paused),
         facts={"group": printable(row.group)},
+    )
+
+
+def pause_all(view: View) -> Plan:
+    """Plan to deliver nothing of any queue."""
+    return _plan_all(view, "pause", "Workers get no more messages of", is_paused=False)
+
+
+def resume_all(view: View) -> Plan:
+    """Plan to deliver the messages of all queues again."""
+    return _plan_all(view, "resume", "Workers get messages again of", is_paused=True)
+
+
+def _plan_all(view: View, verb: str, text: str, is_paused: bool) -> Plan:
+    found, following = queue_rows(view.store, view.listing, view.listing.queues, CALLS)
+    rows = [each for each in found if each.policy.paused is is_paused]
+    names = [printable(each.name) for each in rows]
+
+    def run(_: View) -> None:
+        for row in rows:
+            for name in row.streams:
+                group = view.store.stream(name).group(row.group)
+                if is_paused:
+                    group.resume()
+                else:
+                    group.pause()
+
+    more = " There are more queues: these are among the first." if following else ""
+    others = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return Plan(
+        action=f"{verb}-all",
+        title=f"{verb.capitalize()} all queues",
+        text=f"{text} {plural(len(rows), 'queue')}: {', '.join(names[:SHOWN])}{others}.{more}",
+        target=b"*",
+        command="; ".join(words("queue", verb, each.name) for each in rows[:3])
+        + ("; ..." if len(rows) > 3 else ""),
+        run=run,
+        back=view.url("queues"),
+        count=len(rows),
+        facts={"queues": names[:50]},
+    )
+
+
+def purge(view: View) -> Plan:
+    """Plan to delete all messages of a queue, with those of all its priorities."""
+    row = row_of(view)
+    count = (row.ready or 0) + row.waiting + row.held + row.delayed
+
+    def run(_: View) -> int:
+        queues = (Queue(view.store, name, group=row.group) for name in row.streams)
+        return sum(each.purge() for each in queues)
+
+    return Plan(
+        action="purge",
+        title=f"Delete all messages of {printable(row.name)}",
+        text=f"This deletes {plural(count, 'message')} for good, delayed ones too; other groups of "
+        f"the stream lose them as well. {plural(row.leased, 'message')} in work can be finished. "
+        "Dead letters, rules and schedules stay.",
+        target=row.name,
+        command=words("queue purge", row.name),
+        run=run,
+        back=view.url("queues", row.name),
+        count=count,
+        typed=row.name,
+        is_alone=True,
+        facts={"group": printable(row.group), "streams": [printable(each) for each in row.streams]},
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 from kvstream.console.access import Role, requires
-from kvstream.console.actions import groups, jobs, letters, queues, streams
+from kvstream.console.actions import groups, jobs, letters, put, queues, rules, streams
 from kvstream.console.actions.plan import Planner, run, show
 
 if TYPE_CHECKING:
@@ -21,15 +21,22 @@ ACTIONS: dict[str, tuple[Role, Planner]] = {
     "delete-letters": (Role.ADMIN, letters.delete_letters),
     "retry-jobs": (Role.OPERATOR, jobs.retry),
     "cancel-jobs": (Role.OPERATOR, jobs.cancel),
+    "delete-jobs": (Role.ADMIN, jobs.delete),
     "drain-worker": (Role.OPERATOR, jobs.drain_worker),
     "stop-worker": (Role.OPERATOR, jobs.stop_worker),
     "pause": (Role.OPERATOR, queues.pause),
     "resume": (Role.OPERATOR, queues.resume),
+    "pause-all": (Role.OPERATOR, queues.pause_all),
+    "resume-all": (Role.OPERATOR, queues.resume_all),
+    "policy": (Role.ADMIN, rules.policy),
+    "purge": (Role.ADMIN, queues.purge),
     "run-schedule": (Role.OPERATOR, queues.run_schedule),
     "delete-schedule": (Role.ADMIN, queues.delete_schedule),
     "ack": (Role.OPERATOR, groups.ack),
     "nack": (Role.OPERATOR, groups.nack),
     "claim": (Role.OPERATOR, groups.claim),
+    "seek": (Role.OPERATOR, groups.seek),
+    "put": (Role.OPERATOR, put.put),
     "trim": (Role.ADMIN, streams.trim),
     "delete-entries": (Role.ADMIN, streams.delete_entries),
     "delete-stream": (Role.ADMIN, streams.delete_stream),

@@ -51,6 +51,7 @@ def jobs(view: View) -> Response:
         plots=plots_of(view, plots.JOBS, [JOBS + view.raw(stored.name)]),
         statuses=STATUSES,
         can_cancel=status in OPEN,
+        can_delete=status in ENDED,
         status=status,
         task=task,
         text=text,

@@ -1,0 +1,132 @@
+"""Put a message again with other values: a dead letter to where it comes from, an entry anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvstream.console.actions.plan import Input, Plan, name_in, words
+from kvstream.console.values import raw_of
+from kvstream.errors import NoSuchKey
+from kvstream.operations.delivery.dead import origin, strip
+from kvstream.types.formatting import plural, printable, size
+from kvstream.types.ids import StreamID
+
+if TYPE_CHECKING:
+    from kvstream.console.view import View
+
+FIELDS_MAX = 40
+"""Fields that the form has; the others stay as they are."""
+VALUE_MAX, FORM_MAX = 8000, 24_000
+"""Bytes of a value, and of all values, that are edited: a form is at most 64,000 bytes, in which
+a character may take nine."""
+NEW = 2
+"""Fields that may be added."""
+
+
+class _Field(NamedTuple):
+    name: bytes
+    value: bytes
+    text: str | None
+    """The value as it is edited; None for one that stays as it is."""
+
+
+def put(view: View) -> Plan:
+    """Plan to put a message again, with the values of the form."""
+    stream, eid = name_in(view, "stream"), StreamID.parse(view.asked("id"))
+    entry = view.store.stream(stream).get(eid)
+    if entry is None:
+        raise NoSuchKey(f"the stream has no entry {eid}: it was deleted, trimmed or moved")
+    block = origin(entry.flat)
+    target = block.get(b"dead:stream", stream)
+    fields = _fields(view, list(strip(entry.flat)))
+    kept = sum(each.text is None for each in fields)
+
+    def run(_: View) -> None:
+        view.store.stream(target).add(_pairs(view, fields))
+        if block:
+            view.store.stream(stream).delete(eid)
+
+    moves = "and removes the dead letter" if block else "and leaves this entry as it is"
+    stays = f" {plural(kept, 'value')} cannot be edited here, and are copied." if kept else ""
+    shown = [(each.name + b"=" + each.value[:40]) for each in fields[:6] if each.text is not None]
+    return Plan(
+        action="put",
+        title="Put again" if block else "Put as a new message",
+        text=f"This adds a new message with these values to {printable(target)} {moves}.{stays}",
+        target=target,
+        command=words("queue put", target, *shown) + (" ..." if len(shown) < len(fields) else ""),
+        run=run,
+        back=view.url("dead" if block else "streams", stream),
+        inputs=[
+            *(_input(at, each) for at, each in enumerate(fields) if each.text is not None),
+            *(
+                Input(f"{kind}{at}", title, is_required=False)
+                for at in range(NEW)
+                for kind, title in (("name", "Another field"), ("value", "Its value"))
+            ),
+        ],
+        has_values=True,
+        facts={
+            "from": printable(stream),
+            "id": str(eid),
+            "changed": [printable(each) for each in _changed(view, fields)[:20]],
+        },
+    )
+
+
+def _input(at: int, field: _Field) -> Input:
+    return Input(
+        f"v{at}",
+        f"{printable(field.name[:60])} ({size(len(field.value))})",
+        value=field.text or "",
+        is_required=False,
+        is_long=len(field.value) > 60 or b"\n" in field.value,
+    )
+
+
+def _fields(view: View, flat: list[bytes]) -> list[_Field]:
+    """Return the fields of a message; long, binary and hidden values are not edited."""
+    fields, left = list[_Field](), FORM_MAX
+    for name, value in zip(flat[::2], flat[1::2], strict=True):
+        text = _text(value) if view.value(name, value) == value else None
+        if text is not None and (len(value) > min(VALUE_MAX, left) or len(fields) >= FIELDS_MAX):
+            text = None
+        left -= 0 if text is None else len(value)
+        fields.append(_Field(name, value, text))
+    return fields
+
+
+def _text(value: bytes) -> str | None:
+    """Return a value as text that a form brings back as it is; None for another one."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if all(each.isprintable() or each in "\n\t" for each in text) else None
+
+
+def _pairs(view: View, fields: list[_Field]) -> list[tuple[bytes, bytes]]:
+    """Return the fields with the values of the form, and those that were added."""
+    pairs = [(each.name, _given(view, at, each)) for at, each in enumerate(fields)]
+    for at in range(NEW):
+        name = view.given(f"name{at}")
+        if name:
+            pairs.append((raw_of(name), raw_of(_unix(view.given(f"value{at}")))))
+    return pairs
+
+
+def _given(view: View, at: int, field: _Field) -> bytes:
+    if field.text is None:
+        return field.value
+    return raw_of(_unix(view.given(f"v{at}", field.text)))
+
+
+def _unix(text: str) -> str:
+    """Return a text with the line ends that it had: forms send carriage returns."""
+    return text.replace("\r\n", "\n")
+
+
+def _changed(view: View, fields: list[_Field]) -> list[bytes]:
+    pairs = _pairs(view, fields)
+    same = [(each.name, each.value) for each in fields]
+    return [name for at, (name, value) in enumerate(pairs) if same[at : at + 1] != [(name, value)]]

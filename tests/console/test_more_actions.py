@@ -1,0 +1,208 @@
+"""Actions with forms: seek, put again, rules, purge, pause all; and jobs by a filter."""
+
+import json
+from typing import Any
+
+import pytest
+
+from kvstream import Jobs, Queue, Store
+from kvstream.console import User, app
+from kvstream.console.actions.plan import AUDIT
+from kvstream.jobs.testing import Testing
+from kvstream.types.ids import StreamID
+from tests.console.browser import Browser
+from tests.console.conftest import Open
+from tests.console.test_actions import audit_of, do
+
+
+@pytest.fixture
+def browser(opened: Open) -> Browser:
+    return opened()
+
+
+def last_audit(store: Store) -> dict[str, Any]:
+    (entry,) = store.stream(AUDIT).revrange(count=1)
+    fields = {name.decode(): value.decode() for name, value in entry.fields.items()}
+    return {**fields, "facts": json.loads(fields["facts"])}
+
+
+def test_a_group_goes_on_at_another_place(browser: Browser, full: Store) -> None:
+    stream = full.stream("orders")
+    group, ids = stream.group("billing"), [each.id for each in stream.range()]
+    path = "/do/seek?stream=orders&group=billing&to="
+    page = do(browser, f"{path}{ids[99]}")
+    assert f"goes from {ids[69]} to {ids[99]}. 30 entries between them will not" in page.text
+    assert f"same as kvstream group setid orders billing {ids[99]}" in page.text
+    assert group.info().last_delivered_id == ids[99]
+    assert [each.id for each in group.consumer("c").read(1)] == [ids[100]]
+    # from a time on: the entries of that millisecond are delivered
+    page = do(browser, f"{path}{ids[50].ms}")
+    assert "51 entries between them will be delivered again" in page.text
+    assert group.consumer("c").read(1)[0].id == ids[50]
+    do(browser, f"{path}-")
+    assert group.info().last_delivered_id == StreamID(0, 0)
+    do(browser, f"{path}$")
+    assert group.info().last_delivered_id == ids[-1]
+    assert "nothing to do" in browser.page(f"{path}$").text.lower()
+    browser.get(f"{path}tomorrow", 400)
+    assert last_audit(full)["facts"]["count"] == 120
+    assert "Go on from there" in browser.page("/streams/orders/groups/billing").text
+
+
+def test_a_dead_letter_is_put_again_with_other_values(browser: Browser, full: Store) -> None:
+    letter = full.stream("emails:dead").range()[0]
+    path = f"/do/put?stream=emails:dead&id={letter.id}"
+    assert any(f"id={letter.id}" in each for each in browser.page("/dead/emails:dead").links)
+    form = next(each for each in browser.page(path).forms if each["@"] == "post")
+    assert form["v0"] == letter.fields[b"to"].decode()
+    origin = letter.fields[b"dead:stream"]
+    before = full.stream(origin).info().entries_added
+    do(browser, path, v0="new@example.org", name0="note", value0="a\r\nb", name1="")
+    assert full.stream("emails:dead").get(letter.id) is None
+    assert full.stream(origin).info().entries_added == before + 1
+    put = full.stream(origin).revrange(count=1)[0]
+    assert put.pairs == ((b"to", b"new@example.org"), (b"task", b"mail"), (b"note", b"a\nb"))
+    found = last_audit(full)
+    assert found["what"] == "put"
+    assert found["facts"]["changed"] == ["to", "note"]
+    assert "example.org" not in str(found)
+    browser.get(path, 404)
+
+
+def test_an_entry_is_put_again_as_it_is_however_strange(browser: Browser, full: Store) -> None:
+    """What a form cannot bring back stays: binary, long and hidden values."""
+    stream = full.stream("strange")
+    pairs = [
+        *((b"\xff", b"\x00\xff"), (b"text", "two\nlines\t\u20ac".encode()), (b"", b"")),
+        *((b"long", b"x" * 9000), (b"secret", b"s3cret"), (b"text", b"twice")),
+    ]
+    eid = stream.add(pairs)
+    hidden = Browser(app(full, auth=lambda _: User("ann", "operator"), redact=["secret"]))
+    path = f"/do/put?stream=strange&id={eid}"
+    text = hidden.get(path).text
+    assert "3 values cannot be edited here" in hidden.page(path).text
+    assert "s3cret" not in text
+    do(hidden, path, v1="two\r\nlines\t\u20ac")
+    assert stream.revrange(count=1)[0].pairs == tuple(pairs)
+    assert len(stream) == 2
+    assert last_audit(full)["facts"]["changed"] == []
+
+
+def test_rules_of_a_queue_are_changed_on_all_priorities(browser: Browser, full: Store) -> None:
+    path = "/do/policy?queue=emails"
+    form = next(each for each in browser.page(path).forms if each["@"] == "post")
+    assert form["max_deliveries"] == "3"
+    do(browser, path, max_deliveries="7", lease="90s", backoff="1s..1h", rate="100/1m")
+    for name in ("emails", "emails:high"):
+        rules = full.stream(name).group("workers").policy()
+        assert rules is not None
+        assert (rules.max_deliveries, rules.lease_ms) == (7, 90_000)
+        assert (rules.backoff_ms, rules.backoff_cap_ms) == ((1000,), 3_600_000)
+        assert (rules.rate_count, rules.rate_ms) == (100, 60_000)
+    form = next(each for each in browser.page(path).forms if each["@"] == "post")
+    assert (form["backoff"], form["rate"], form["lease"]) == ("1s..1h", "100/1m", "90s")
+    do(browser, path, backoff="1s,10s", rate="0", lease="0")
+    rules = full.stream("emails").group("workers").policy()
+    assert rules is not None
+    assert (rules.backoff_ms, rules.rate_count, rules.lease_ms) == ((1000, 10_000), 0, 0)
+    assert last_audit(full)["facts"]["before"]["lease"] == "90s"
+    for wrong in ({"lease": "soon"}, {"rate": "many"}, {"backoff": "1h..1s"}, {}):
+        do(browser, path, 400, **wrong)
+    assert full.stream("emails").group("workers").policy() == rules
+
+
+def test_a_queue_is_emptied(browser: Browser, full: Store) -> None:
+    path = "/do/purge?queue=emails"
+    page = browser.page(path)
+    assert "deletes 22 messages for good, delayed ones too" in page.text, page.text
+    assert "0 messages in work can be finished" in page.text
+    do(browser, path, 400, typed="email")
+    do(browser, path, typed="emails")
+    assert [len(full.stream(name)) for name in ("emails", "emails:high")] == [0, 0]
+    assert full.stream("emails").delayed_count() == 0
+    assert len(full.stream("emails:dead")) == 9
+    states = [each.fields[b"state"] for each in full.stream(AUDIT).range()]
+    assert states == [b"begun", b"done"]
+    assert last_audit(full)["count"] == "22"
+
+
+def test_all_queues_are_paused_and_resumed(browser: Browser, full: Store) -> None:
+    Queue(full, "reports").get()
+    page = do(browser, "/do/pause-all")
+    assert "no more messages of 2 queues: emails, reports." in page.text
+    assert browser.get("/queues").text.count(">paused</span>") == 2
+    assert "nothing to do" in browser.page("/do/pause-all").text.lower()
+    do(browser, "/do/resume-all")
+    assert ">paused</span>" not in browser.get("/queues").text
+    assert [each[1:] for each in audit_of(full)] == [("pause-all", "*", 2), ("resume-all", "*", 2)]
+
+
+# --- jobs by a filter -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failing() -> Any:
+    jobs = Jobs("unused", shared=False)
+
+    @jobs.task
+    def charge(at: int) -> int:
+        if at < 5:
+            raise ConnectionError(f"bank {at}")
+        return at
+
+    with jobs.test() as testing:
+        for at in range(9):
+            charge.enqueue(at)
+            testing.clock.advance(1000)
+        yield jobs, testing
+        assert jobs.store.check() == []
+
+
+def test_what_fails_after_the_preview_is_not_changed(failing: tuple[Jobs, Testing]) -> None:
+    jobs, testing = failing
+    browser = Browser(app(jobs, auth=lambda _: User("ann", "admin")))
+    page = browser.page("/do/delete-jobs?status=failed&all=1")
+    assert "deletes 5 jobs for good" in page.text
+    assert "same as kvstream jobs delete --name jobs --status failed --until" in page.text
+    (form,) = [each for each in page.forms if each["@"] == "post"]
+    testing.clock.advance(1000)
+    jobs.tasks["charge"].enqueue(0)
+    given = {name: value for name, value in form.items() if name not in ("", "@")}
+    reply = browser.ask("POST", form[""], data={**given, "typed": "jobs"})
+    assert reply.status_code == 303, reply.text
+    assert jobs.count(status="failed").total == 1
+    assert last_audit(jobs.store)["count"] == "5"
+    assert last_audit(jobs.store)["state"] == "done"
+
+
+def test_jobs_of_a_filter_are_retried_and_deleted(failing: tuple[Jobs, Testing]) -> None:
+    jobs, testing = failing
+    browser = Browser(app(jobs, auth=lambda _: User("ann", "admin")))
+    with testing.held():
+        page = do(browser, "/do/retry-jobs?status=failed&text=bank+3&all=1")
+        assert "moves 1 job back" in page.text
+        assert jobs.count(status="queued").total == 1
+        do(browser, "/do/cancel-jobs?status=queued&all=1")
+        assert jobs.count(status="cancelled").total == 1
+    do(browser, "/do/delete-jobs?status=done&task=charge&all=1", typed="jobs")
+    assert jobs.count(status="done").total == 0
+    browser.get("/do/delete-jobs?status=queued&all=1", 400)
+    browser.get("/do/delete-jobs?id=x", 400)
+    assert "Delete all of this filter" in browser.get("/jobs?status=failed").text
+
+
+def test_an_action_that_fails_in_the_middle_says_so_in_the_audit(
+    failing: tuple[Jobs, Testing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, _ = failing
+    browser = Browser(app(jobs, auth=lambda _: User("ann", "admin")))
+
+    def fail(*_: Any) -> Any:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("kvstream.jobs.listing.changes._entries_of", fail)
+    with pytest.raises(OSError, match="no space"):
+        do(browser, "/do/delete-jobs?status=failed&all=1", typed="jobs")
+    assert jobs.count(status="failed").total == 5
+    found = last_audit(jobs.store)
+    assert (found["state"], found["error"]) == ("failed", "no space left")
