@@ -38,7 +38,9 @@ from kvstream.errors import (
     ServerLoading,
     ServerTooOld,
     ServerUnavailable,
+    StoreFull,
     StoreLocked,
+    UnknownOutcome,
     WrongType,
 )
 from kvstream.jobs import Jobs
@@ -62,11 +64,13 @@ _STATUS: dict[type[Exception], int] = {
     ServerLoading: 503,
     ServerTooOld: 501,
     ServerUnavailable: 503,
+    StoreFull: 507,
     StoreLocked: 503,
     WrongType: 400,
     RequestError: 400,
 }
 """The status of the page of an error; another error of the store is 500."""
+_FULL = "No space left on device"
 _TITLES = {
     400: "This cannot be done",
     401: "Not logged in",
@@ -74,6 +78,7 @@ _TITLES = {
     404: "There is no such page",
     501: "This server cannot do that",
     503: "The store does not answer",
+    507: "The disk is full",
 }
 
 
@@ -180,6 +185,7 @@ class Console:
                 except KVStreamError as error:
                     status, view.has_failed = _status_of(error), True
                     values = {"title": _TITLES.get(status, "An error"), "error": str(error)}
+                    values["outcome"] = _outcome(view, error)
                     reply = view.page("error.html", status, values)
         except KVStreamError as error:
             if isinstance(error, AccessDenied) and isinstance(self.auth, PasswordLogin):
@@ -231,7 +237,20 @@ def _login_of(auth: Auth) -> str:
 def _status_of(error: KVStreamError) -> int:
     if "permissions to " in str(error):  # NOPERM, for a key or a command
         return 403
+    if _FULL in str(error):  # as a server says it
+        return 507
     return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+
+
+def _outcome(view: View, error: KVStreamError) -> str:
+    """Return what an action that has failed has changed; empty for a page."""
+    if view.form is None:
+        return ""
+    if isinstance(error, UnknownOutcome):
+        return "It is not known whether this was done: look at the page, and at the audit."
+    if view.has_begun:
+        return "It may be done in part: the audit says that it has begun."
+    return "Nothing was changed."
 
 
 def app(

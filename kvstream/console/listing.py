@@ -1,14 +1,15 @@
 """The keys of a store, read for all viewers together.
 
-A listing costs a call for each thousand keys and is kept for five seconds, so the number of open
-pages does not matter. Of more than ``KEYS_MAX`` keys the first are listed; others are found by
-their names.
+A listing costs a call for each thousand keys. It is kept for five seconds, and for longer if there
+are many keys, so neither the number of open pages nor that of the keys matters. Of more than
+``KEYS_MAX`` keys the first are listed; others are found by their names.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,9 @@ from kvstream.types.records import KeyInfo
 if TYPE_CHECKING:
     from kvstream.store import Store
 
-KEPT_S = 5.0
+KEPT_S, KEPT_S_A_KEY = 5.0, 0.006
+"""How long a listing is kept: at least so long, and so long for each key. One of 10,000 keys takes
+a server 0.35 s of the processor: each 60 s."""
 KEYS_MAX = 10_000
 _INTERNAL = re.compile(
     rb":(?:result|notes|history|workflow|ended|tagged|after|dependents|workers?):|:ended$"
@@ -32,7 +35,7 @@ PRIORITIES = (b":high", b":low")
 """Ends of the names of streams that are priorities of a queue."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Listing:
     """The keys as they were at one moment."""
 
@@ -43,23 +46,28 @@ class Listing:
     """Whether these are all keys."""
 
     @property
+    def is_fresh(self) -> bool:
+        """Whether it need not be read anew."""
+        return monotonic() - self.taken < kept_s(len(self.keys))
+
+    @cached_property
     def streams(self) -> list[KeyInfo]:
         """The streams that programs have made, by name."""
         found = [each for each in self.keys.values() if each.type == "stream"]
         return sorted((each for each in found if not is_internal(each.key)), key=_by_name)
 
-    @property
+    @cached_property
     def dead(self) -> list[KeyInfo]:
         """The streams of dead letters, the longest first."""
         found = [each for each in self.streams if is_dead(each.key) and each.length]
         return sorted(found, key=lambda each: -(each.length or 0))
 
-    @property
+    @cached_property
     def migrations(self) -> list[bytes]:
         """The keys that migrations into this database keep while they go on."""
         return [each for each in self.keys if each.startswith(OWN_PREFIXES)]
 
-    @property
+    @cached_property
     def queues(self) -> list[bytes]:
         """The streams that may be queues, by name; a priority goes with its queue."""
         names = {each.key: each for each in self.streams if not is_dead(each.key)}
@@ -77,6 +85,11 @@ class Listing:
 
 def _by_name(key: KeyInfo) -> bytes:
     return key.key
+
+
+def kept_s(keys: int) -> float:
+    """Return for how long a listing of so many keys is kept."""
+    return max(KEPT_S, keys * KEPT_S_A_KEY)
 
 
 def is_internal(name: bytes) -> bool:
@@ -111,7 +124,7 @@ class Listings:
         While another viewer reads it, one that is too old is better than to wait.
         """
         last = self._last
-        if last is not None and (monotonic() - last.taken < KEPT_S or self._reading.is_running):
+        if last is not None and (last.is_fresh or self._reading.is_running):
             return last
         while True:
             changes = self._changes

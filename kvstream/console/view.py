@@ -101,6 +101,8 @@ class View:
         self.token = ""
         """What a form of this page must have against forgery."""
         self.now_ms = _now_ms(store)
+        self.has_begun = False
+        """An action of many commits has begun, so some of them may be made."""
 
     # --- the request ----------------------------------------------------------------------------
 

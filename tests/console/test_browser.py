@@ -16,6 +16,7 @@ import pytest
 
 from kvstream import Queue, Store
 from kvstream.console import User, app
+from kvstream.console.history.samples import FINEST, write
 from kvstream.console.serving import ConsoleServer
 from tests.patience import PATIENCE_S, until
 from tests.ports import free_port
@@ -57,6 +58,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         opened.stream("orders").add_many([{"sku": f"a{at}", "note": "x" * 90} for at in range(60)])
         opened.stream("orders").create_group("billing", "0").consumer("b1").read(20)
         opened.stream("emails").schedule("nightly", "0 3 * * *", {"task": "clean"})
+        now_ms = opened.now_ms() // FINEST.step_ms * FINEST.step_ms
+        for at in range(-30, 1):
+            figures = {"added": 900 + at, "waiting": 30 + at, "oldest_ms": 1000, "failed": 1}
+            values = {b"semails": figures, b"sorders": figures}
+            assert write(opened, now_ms + at * FINEST.step_ms, values)
         yield opened
         assert opened.check() == []
 

@@ -106,6 +106,7 @@ def run(view: View, plan: Plan) -> Response:
 def _run_alone(view: View, plan: Plan) -> None:
     """Run an action of many commits between two entries of the audit."""
     _audit_plan(view, plan, state="begun")
+    view.has_begun = True
     try:
         changed = plan.run(view)
     except Exception as error:
