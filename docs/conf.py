@@ -26,14 +26,14 @@ root_doc = "docs/index"
 include_patterns = [
     "docs/**.md",
     *("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"),
-    "design.md",
+    *("design.md", "examples/README.md"),
 ]
 exclude_patterns = [
-    *("bench", "build", "cli", "demo", "dist", "examples", "kvstream", "meta", "tests"),
+    *("bench", "build", "cli", "demo", "dist", "kvstream", "meta", "tests"),
     *(".*", "docs/_build"),
 ]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "site_references"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "site_index", "site_references"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_block"]
@@ -52,7 +52,11 @@ INHERITED_FROM_OTHERS = (
     "BaseException, Exception, IntEnum, KVStreamError, StrEnum, bytes, dict, int, object, str, "
     "tuple"
 )
-autodoc_default_options = {"members": True, "inherited-members": INHERITED_FROM_OTHERS}
+autodoc_default_options = {
+    "members": True,
+    "undoc-members": True,  # fields, whose names and types say enough
+    "inherited-members": INHERITED_FROM_OTHERS,
+}
 autodoc_mock_imports = ["pandas", "pyspark"]  # large, and not read from
 python_use_unqualified_type_names = True
 add_module_names = False

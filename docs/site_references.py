@@ -9,10 +9,12 @@ import inspect
 import textwrap
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
+from docutils import nodes
 from sphinx import addnodes
 from sphinx.pycode import ModuleAnalyzer
+from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 PUBLIC = ("kvstream", "kvstream.jobs", "kvstream.aio", "kvstream.inbox", "kvstream.migration")
@@ -43,21 +45,20 @@ def find(target: str) -> Any:
         return None
 
 
-def documented(target: str, within: str, objects: dict[str, Any]) -> str | None:
-    """Return the name under which the reference has a type; None if it has not."""
+def documented(target: str, within: str, names: dict[str, list[str]]) -> str | None:
+    """Return the name under which the reference has a type; None if it has not.
+
+    ``names`` has the types of the reference by the last part of their names.
+    """
     last = target.rpartition(".")[2]
-    if target in objects:
-        return target
+    found = names.get(last, [])
+    if target in found or not found:
+        return target if found else None
     if "." not in target:
-        names = (f"{module}.{last}" for module in (within, *PUBLIC))
-        return next((name for name in names if name in objects), None)
+        near = (f"{module}.{last}" for module in (within, *PUBLIC))
+        return next((name for name in near if name in found), found[0])
     wanted = find(target)
-    same = (
-        name
-        for name in objects
-        if wanted is not None and name.rpartition(".")[2] == last and find(name) is wanted
-    )
-    return next(same, None)
+    return next((name for name in found if wanted is not None and find(name) is wanted), None)
 
 
 class PublicNames(SphinxPostTransform):
@@ -65,14 +66,29 @@ class PublicNames(SphinxPostTransform):
 
     default_priority = 5
     """Before Sphinx's resolver, whose own search for a bare name finds too many."""
+    names: ClassVar[dict[str, list[str]]] = {}
 
     def run(self, **_: Any) -> None:
-        objects = self.env.domains["py"].objects  # type: ignore[attr-defined]
+        if not self.names:
+            for name, entry in self.env.domains["py"].objects.items():  # type: ignore[attr-defined]
+                if entry.objtype in ("class", "exception", "type"):
+                    self.names.setdefault(name.rpartition(".")[2], []).append(name)
         for node in self.document.findall(addnodes.pending_xref):
             if node.get("refdomain") == "py":
-                name = documented(node["reftarget"], node.get("py:module") or "", objects)
-                node["refspecific"] = False
+                node.attributes.pop("refspecific", None)  # as found, or not at all
+                name = documented(node["reftarget"], node.get("py:module") or "", self.names)
                 node["reftarget"] = name or node["reftarget"]
+
+
+class TitlesWithoutFiles(SphinxTransform):
+    """Replace a link to a file in a title by its text: Sphinx's list of contents takes none."""
+
+    default_priority = 600
+
+    def apply(self, **_: Any) -> None:
+        for title in self.document.findall(nodes.title):
+            for link in list(title.findall(addnodes.download_reference)):
+                link.replace_self(link.children)
 
 
 def plain(annotation: ast.expr | None) -> str:
@@ -132,7 +148,12 @@ def constructor(kind: Any) -> tuple[str, str] | None:
 def indent_example(
     _app: Any, _what: str, _name: str, _value: Any, _options: Any, lines: list[str]
 ) -> None:
-    """Indent an example that follows the first line: all lines but the first are dedented."""
+    """Indent an example that follows the first line: all lines but the first are dedented.
+
+    The text that Python gives each field of a NamedTuple is left out.
+    """
+    if lines and lines[0].startswith("Alias for field number"):
+        del lines[0]
     if lines and lines[0].endswith("::"):
         code = [line for line in lines[1:] if line]
         if code and code[0][0] != " ":
@@ -141,6 +162,7 @@ def indent_example(
 
 def setup(app: Any) -> dict[str, Any]:
     app.add_post_transform(PublicNames)
+    app.add_transform(TitlesWithoutFiles)
     app.connect("autodoc-process-signature", sign)
     app.connect("autodoc-process-docstring", indent_example)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

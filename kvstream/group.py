@@ -80,6 +80,13 @@ class Group(Public, Generic[S]):
 
     Calls raise NoGroup if it does not exist; only ``ack``, ``ack_delete`` and ``destroy`` then do
     nothing, as in Redis.
+
+    >>> with kvstream.open("data", decode=True) as store:
+    ...     _ = store.stream("orders").add({"sku": "a1"})
+    ...     group = store.stream("orders").create_group("workers", start="0")
+    ...     (entry,) = group.consumer("ann").read(count=10)
+    ...     print(entry.fields, group.pending().count, group.ack(entry), group.pending().count)
+    {'sku': 'a1'} 1 1 0
     """
 
     __slots__ = ("_decoder", "_engine", "_key", "_name")
@@ -92,6 +99,7 @@ class Group(Public, Generic[S]):
 
     @property
     def name(self) -> S:
+        """The name of the group."""
         return self._decoder.name(self._name)
 
     def __repr__(self) -> str:
@@ -463,6 +471,7 @@ class Consumer(Public, Generic[S]):
 
     @property
     def name(self) -> S:
+        """The name of the consumer."""
         return self._decoder.name(self._name)
 
     def __repr__(self) -> str:

@@ -104,10 +104,12 @@ class Message(Public, Generic[S]):
 
     @property
     def id(self) -> StreamID:
+        """The ID of the message in its stream; it stays when the message is delivered again."""
         return self._entry.id
 
     @property
     def fields(self) -> Fields[S]:
+        """The fields in order; a repeated one has its last value here: see ``pairs``."""
         return self._entry.fields
 
     @property
@@ -236,6 +238,16 @@ class Queue(DeadLetters[S]):
         for message in emails.listen():
             send(message.fields)
             message.ack()
+
+    >>> with kvstream.open("data", decode=True) as store:
+    ...     emails = kvstream.Queue(store, "emails", lease=30, max_deliveries=5)
+    ...     _ = emails.put({"to": "ann"})
+    ...     message = emails.get_one()
+    ...     print(message.fields, emails.info().leased)
+    ...     message.ack()
+    ...     print(emails.info().leased)
+    {'to': 'ann'} 1
+    0
     """
 
     _internal = frozenset({"keys", "messages_of", "policy", "prepare", "stream_for"})
@@ -316,14 +328,17 @@ class Queue(DeadLetters[S]):
 
     @property
     def name(self) -> S:
+        """The name of the queue: the key of its stream of normal priority."""
         return self._decoder.name(self._key, "the queue")
 
     @property
     def group(self) -> S:
+        """The name of the consumer group."""
         return self._decoder.name(self._group, "the group")
 
     @property
     def consumer(self) -> S:
+        """The name of the consumer that this object reads as."""
         return self._decoder.name(self._consumer, "the consumer")
 
     @property

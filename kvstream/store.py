@@ -60,6 +60,13 @@ class Store(Public, Generic[S]):
     the child opens a store of its own. Durations are in seconds. Calls raise StoreClosed after
     ``close``, StoreFull, StoreReadOnly or UnknownOutcome if a write fails, and Corruption for
     damaged rows.
+
+    >>> with kvstream.open("data", decode=True) as store:
+    ...     with store.transaction():  # one commit
+    ...         _ = store.stream("orders").add({"sku": "a1", "qty": 2})
+    ...         _ = store.stream("audit").add({"what": "order"})
+    ...     print(sorted(store.keys()), len(store.stream("orders")))
+    ['audit', 'orders'] 1
     """
 
     engine_type: type[Engine] = Engine
@@ -345,6 +352,7 @@ class Store(Public, Generic[S]):
         return self._engine.run(keyspace.size, self.db)
 
     def exists(self, key: Name) -> bool:
+        """Tell whether a key exists, as EXISTS does; also ``key in store``."""
         return self._engine.run(keyspace.exists, self.name_of(key))
 
     def __contains__(self, key: Name) -> bool:

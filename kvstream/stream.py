@@ -118,10 +118,9 @@ T = TypeVar("T")
 class Stream(Public, Generic[S]):
     """A handle on the stream of a key, which need not exist yet.
 
-    An ID is a StreamID, "ms-seq", "ms", (ms, seq), an int of milliseconds, a datetime or a date,
-    which are UTC without a time zone. A bound of a range or trim may also be a timedelta (that long
-    ago) or text: ISO 8601, "now-15m" or "15 minutes ago". Each call is atomic. Calls raise
-    WrongType if the key is a string.
+    An ID is a StreamID, "ms-seq", "ms", (ms, seq), an int of milliseconds, a datetime or a date (in
+    UTC without a zone). A bound of a range or trim may also be a timedelta (so long ago) or text:
+    ISO 8601, "now-15m", "15 minutes ago". Each call is atomic; WrongType: the key is a string.
     """
 
     __slots__ = ("_decoder", "_engine", "_name")
@@ -133,6 +132,7 @@ class Stream(Public, Generic[S]):
 
     @property
     def key(self) -> S:
+        """The name of the stream: bytes, or str with ``decode=True``."""
         return self._decoder.name(key_of(self._name), "the key")
 
     def __repr__(self) -> str:

@@ -1,6 +1,8 @@
 """The documentation: its links lead somewhere, and design.md stays short."""
 
 import re
+import runpy
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +98,30 @@ def test_the_design_is_short_and_each_decision_has_its_date() -> None:
         assert re.match(r"2\d{3}-\d\d-\d\d \*\*", decision), decision
         body = decision.split("\n\n")[0]
         assert len(body.strip().splitlines()) <= DECISION_LINES_MAX, decision
+
+
+def test_the_index_of_the_site_lists_every_page() -> None:
+    listed = set((ROOT / "docs" / "index.md").read_text().splitlines())
+    assert {page.stem for page in (ROOT / "docs").glob("*.md")} - listed == {"index"}
+
+
+def test_the_pictures_are_drawn_by_their_program() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "pictures" / "draw.py"))["PICTURES"]
+    assert len(drawn) == 6
+    for name, text in drawn.items():
+        assert (ROOT / "docs" / "pictures" / f"{name}.svg").read_text() == text
+
+
+def test_what_pypi_shows_has_absolute_links() -> None:
+    published = runpy.run_path(str(ROOT / ".ci" / "published.py"))
+    page = published["with_absolute_links"](README.read_text(), "https://host/kv", "v1")
+    links = re.findall(r"\]\(([^)\s]+)\)", page)
+    assert "https://host/kv/blob/v1/docs/durability.md" in links
+    assert [link for link in links if "://" not in link and link[0] != "#"] == []
+    text = (ROOT / "pyproject.toml").read_text()
+    table = tomllib.loads(published["with_addresses"](text, "https://host/kv", "v1"))
+    assert table["project"]["urls"]["Source"] == "https://host/kv"
+    assert table["project"]["optional-dependencies"]["server"]
 
 
 def test_no_entry_of_the_changelog_is_there_twice() -> None:

@@ -55,6 +55,7 @@ class User:
         object.__setattr__(self, "role", role)
 
     def may(self, role: Role) -> bool:
+        """Tell whether the user may do what a role may."""
         return isinstance(self.role, Role) and self.role >= role
 
 

@@ -45,6 +45,7 @@ class Schedule(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The name of the schedule in the stream of its queue."""
         return f"{_CRON.decode()}{self.task.name}:{self.cron}"
 
 

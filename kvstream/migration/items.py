@@ -242,7 +242,9 @@ class Source(Protocol):
         """Return those of the libraries that cannot be loaded here, with the reasons."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the place."""
+        ...
 
 
 class Done(NamedTuple):
@@ -309,7 +311,9 @@ class Target(PlannedTarget, Protocol):
         """
         ...
 
-    def put_string(self, item: Item, value: bytes, *, replace: bool) -> None: ...
+    def put_string(self, item: Item, value: bytes, *, replace: bool) -> None:
+        """Write a string, over an existing key only with ``replace``."""
+        ...
 
     def put_function(self, text: bytes, *, replace: bool) -> None:
         """Write a library of functions; raise RequestError if the target does not take it."""
@@ -344,6 +348,7 @@ class Selection:
         return not self._matchers or any(fits(key) for fits in self._matchers)
 
     def has_database(self, db: int) -> bool:
+        """Tell whether a database is selected."""
         return self.databases is None or db in self.databases
 
     def within(self, databases: int) -> "Selection":

@@ -56,6 +56,7 @@ class Place:
 
     @property
     def path(self) -> Path:
+        """The directory or file of the place."""
         return Path(self.address)
 
     def __str__(self) -> str:

@@ -87,9 +87,11 @@ class Report:
 
     @property
     def keys(self) -> int:
+        """The number of keys, whatever became of them."""
         return self.outcomes.total()
 
     def count(self, carried: Carried) -> None:
+        """Add what became of one key."""
         self.outcomes[carried.outcome] += 1
         if carried.outcome is Outcome.SKIPPED:
             self.skipped.update(loss.what for loss in carried.losses)

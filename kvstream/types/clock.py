@@ -64,6 +64,7 @@ class SystemClock:
     """The machine's wall clock, or what a test has put in its place."""
 
     def now_ms(self) -> int:
+        """Return the Unix time of the system in milliseconds."""
         real = type(time.time_ns) is BuiltinFunctionType
         return (time.time_ns() if real else _read_deep(_FRAMES)) // NANOSECONDS_PER_MS
 
@@ -81,9 +82,11 @@ class ManualClock:
     """A clock that is set by hand."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        """Start at a Unix time in milliseconds."""
         self.ms = now_ms
 
     def now_ms(self) -> int:
+        """Return the time that was set, in Unix milliseconds."""
         return self.ms
 
     def advance(self, ms: int) -> None:

@@ -40,7 +40,13 @@ NowMs = Callable[[], int]
 
 
 class StreamID(NamedTuple):
-    """The ID of an entry; compares and sorts as a 128-bit number."""
+    """The ID of an entry; compares and sorts as a 128-bit number.
+
+    >>> kvstream.StreamID.parse("5-1") < kvstream.StreamID(5, 2)
+    True
+    >>> str(kvstream.StreamID(5, 1).next()), str(kvstream.StreamID.parse(5))
+    ('5-2', '5-0')
+    """
 
     ms: int
     """Milliseconds; since the Unix epoch if the store made the ID."""

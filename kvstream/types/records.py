@@ -145,10 +145,12 @@ class BareEntry(NamedTuple):
 
     @property
     def flat(self) -> tuple[bytes, ...]:
+        """Nothing: the entry was deleted."""
         return ()
 
     @property
     def pairs(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Nothing: the entry was deleted."""
         return ()
 
 

@@ -251,6 +251,7 @@ class CutOver:
 
     @property
     def is_done(self) -> bool:
+        """Whether the target equals the source: programs may go over to it."""
         return self.verification.equal
 
 

@@ -59,6 +59,7 @@ class Moved:
 
     @property
     def is_done(self) -> bool:
+        """Whether all was moved, and nothing differs."""
         return not self.error and not self.differences
 
 

@@ -54,6 +54,7 @@ class Verified:
 
     @property
     def is_equal(self) -> bool:
+        """Whether all ranges are equal."""
         return self.ranges == self.equal
 
 

@@ -1,0 +1,84 @@
+"""The reference of the library has every public class and function, and each has a docstring."""
+
+import doctest
+import importlib
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvstream
+from tests.library.test_surface import MODULES, module
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = [page.read_text() for page in sorted((ROOT / "docs" / "reference").glob("*.md"))]
+LISTED = re.findall(r"^\.\. auto\w+:: ([\w.]+)", "\n".join(PAGES), re.MULTILINE)
+OF_FRAMEWORKS = "kvstream.adapters"
+"""The members of its classes are those of the frameworks, which document them."""
+WITH_EXAMPLES = ("Group", "Queue", "Store", "StreamID")
+
+
+def members(kind: type) -> list[tuple[str, Any]]:
+    """Return the public methods and properties of a class that kvstream defines."""
+    found = []
+    for name in dir(kind):
+        owner = next((each for each in kind.__mro__ if name in vars(each)), None)
+        value = inspect.getattr_static(kind, name, None)
+        is_call = callable(value) or isinstance(value, property | classmethod | staticmethod)
+        if owner is not None and owner.__module__.startswith("kvstream") and is_call:
+            found.append((name, value))
+    return [(name, value) for name, value in found if not name.startswith("_")]
+
+
+def value_of(name: str) -> Any:
+    parent, _, last = name.rpartition(".")
+    return getattr(importlib.import_module(parent), last)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_reference_lists_what_a_public_module_shows(name: str) -> None:
+    of_module = module(name)
+    listed = [value_of(each) for each in LISTED if of(each, name)]
+    for each in dir(of_module):
+        value = getattr(of_module, each)
+        if not each.startswith("_") and not inspect.ismodule(value):
+            assert any(value is other for other in listed), f"{name}.{each}"
+
+
+def of(listed: str, name: str) -> bool:
+    """Tell whether a line of the reference may be about a name of a module, without importing."""
+    parent = listed.rpartition(".")[0]
+    return not parent.startswith((OF_FRAMEWORKS, "kvstream.spark")) or parent == name
+
+
+def test_the_reference_lists_nothing_twice() -> None:
+    assert LISTED
+    assert sorted(LISTED) == sorted(set(LISTED))
+
+
+@pytest.mark.parametrize("name", [each for each in MODULES if not each.startswith(OF_FRAMEWORKS)])
+def test_every_public_class_function_and_method_has_a_docstring(name: str) -> None:
+    of_module = module(name)
+    for each in dir(of_module):
+        value = getattr(of_module, each)
+        if each.startswith("_") or not (inspect.isclass(value) or inspect.isroutine(value)):
+            continue
+        assert inspect.getdoc(value), f"{name}.{each}"
+        for member, of_class in members(value) if inspect.isclass(value) else ():
+            assert inspect.getdoc(of_class), f"{name}.{each}.{member}"
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_the_examples_of_a_class_do_what_they_show(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kind = getattr(kvstream, name)
+    found = doctest.DocTestFinder(recurse=False).find(kind, name, globs={"kvstream": kvstream})
+    assert any(each.examples for each in found)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for each in found:
+        assert runner.run(each).failed == 0
