@@ -184,6 +184,8 @@ class Progress:
     rules: Retention
     seen: tuple[object, ...] = ()
     """What the stream was like after the last check."""
+    timed: StreamID = MIN_ID
+    """The first entry, whose age a timer waits for; MIN_ID: none does."""
     thinned_to: StreamID = MIN_ID
     """The node at which to look on for single entries that may go; MIN_ID: at the first one."""
     excess_to: StreamID = MIN_ID

@@ -59,8 +59,11 @@ SEGMENT_NODES = 256
 COUNTED_SEGMENTS = 16
 """Segments of nodes whose bytes one check adds up."""
 RULE_MAX = 1 << 62
-AGE_CHECK_MS = 100
-"""The least time between two checks for entries that reach their age."""
+AGE_CHECK_MS, AGE_SHARE = 100, 64
+"""The least time between two checks for entries that reach their age: 100 ms, or a 64th of the age.
+
+So of entries that come one by one several are removed in a commit.
+"""
 CHECK_MS = 1000
 """The first pause while acknowledgements are missing; it doubles while nothing changes."""
 WAIT_MAX_MS = 60_000
@@ -201,7 +204,14 @@ def check_changed_streams(txn: Txn) -> tuple[int, int]:
             continue
         if stream is None or progress is None:
             continue
-        if progress.seen != _version(txn, stream, progress.rules):
+        idle = stream.last, stream.length, stream.shrinks, 0, ()
+        if not stream.groups_count and progress.seen == idle:  # its version, without a call
+            retained[name] = None
+            continue
+        version = _version(txn, stream, progress.rules)
+        if progress.seen != version and _has_only_grown(stream, progress):
+            progress.seen = version
+        elif progress.seen != version:
             checked += 1
             removed += check(txn, stream)[0]
         retained[name] = None  # behind the others
@@ -217,6 +227,18 @@ def _version(txn: Txn, stream: StreamMeta, rules: Retention) -> tuple[object, ..
         loaded = stream.groups.values()
         groups = tuple([(group.last_delivered, _first_anchor(txn, group)) for group in loaded])
     return stream.last, stream.length, stream.shrinks, stream.groups_count, groups
+
+
+def _has_only_grown(stream: StreamMeta, progress: Progress) -> bool:
+    """Return whether nothing can be removed before the timer that is set: too few entries came."""
+    rules = progress.rules
+    others = rules.max_bytes or rules.acked or rules.latest or stream.groups_count
+    return (
+        not others
+        and bool(stream.length)
+        and stream.first == progress.timed
+        and (not rules.max_length or stream.length <= rules.max_length)
+    )
 
 
 def _first_anchor(txn: Txn, group: GroupMeta) -> bytes:
@@ -251,6 +273,7 @@ def check(txn: Txn, stream: StreamMeta) -> tuple[int, bool]:
     else:
         progress.pause_ms = 0 if removed or progress.seen != before else progress.pause_ms
         next_ms = _next_check(txn, stream, progress, needs)
+    progress.timed = stream.first if next_ms and stream.length and rules.max_age_ms else MIN_ID
     if next_ms:
         timers.arm(txn, stream, Kind.RETENTION, next_ms)
     else:
@@ -266,7 +289,7 @@ def _next_check(txn: Txn, stream: StreamMeta, progress: Progress, needs: Needs) 
     blocked = not rules.force and stream.first >= needs.first
     if rules.max_age_ms and not blocked:
         due = stream.first.ms + rules.max_age_ms
-        times.append(max(due, now_ms + AGE_CHECK_MS))
+        times.append(max(due, now_ms + max(AGE_CHECK_MS, rules.max_age_ms // AGE_SHARE)))
     if needs.first < needs.undelivered and (rules.acked or not rules.force):
         ended = progress.thinned_to == progress.excess_to == MIN_ID
         longer = 2 * progress.pause_ms if ended else 0

@@ -305,6 +305,32 @@ def test_a_stream_waits_for_the_age_of_its_first_entry(quiet: Store, clock: Manu
     assert stream_of(quiet).due_at == now - 10 + 60_000
 
 
+def test_a_stream_that_only_grows_is_checked_when_a_rule_may_remove_something(
+    quiet: Store, clock: ManualClock
+) -> None:
+    now = clock.now_ms()
+    add(quiet, now, now)
+    ok(quiet, "KVSTREAM.RETENTION SET s MAXAGE 64000 MAXLEN 4")
+    background(quiet)
+    checked = []
+    for ms in range(now + 1, now + 5):
+        add(quiet, ms, ms)
+        checked.append(quiet.engine.run(retention.check_changed_streams)[0])
+    assert checked == [0, 0, 0, 1]
+    assert list_left(quiet) == [*range(now + 1, now + 5)]
+    background(quiet)
+    clock.advance(64_001)
+    background(quiet)
+    assert list_left(quiet) == [*range(now + 2, now + 5)]
+    assert stream_of(quiet).due_at == clock.now_ms() + 1000
+    clock.advance(1000)
+    background(quiet)
+    assert list_left(quiet) == []
+    add(quiet, clock.now_ms(), clock.now_ms())
+    assert quiet.engine.run(retention.check_changed_streams) == (1, 1)
+    assert stream_of(quiet).due_at == clock.now_ms() + 64_000
+
+
 def test_rows_of_a_waiting_timer_do_not_grow(quiet: Store, clock: ManualClock) -> None:
     ok(quiet, "KVSTREAM.RETENTION GET s")
     add(quiet, 1, 1)
