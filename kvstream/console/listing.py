@@ -27,7 +27,7 @@ KEPT_S, KEPT_S_A_KEY = 5.0, 0.006
 a server 0.35 s of the processor: each 60 s."""
 KEYS_MAX = 10_000
 _INTERNAL = re.compile(
-    rb":(?:result|notes|history|workflow|ended|tagged|after|dependents|workers?):|:ended$"
+    rb":(?:results?|notes|history|workflow|ended|tagged|after|dependents|workers?):|:ended$"
 )
 """Parts of the names of streams that Jobs keep beside their queues."""
 _OWN = b"kvstream:"

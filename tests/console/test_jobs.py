@@ -101,6 +101,15 @@ def test_a_job_is_shown_with_what_it_has_done(browser: Browser, worked: Jobs) ->
     assert browser.get(f"/search?q={one.id}", 303).headers["location"] == f"/jobs/{one.id}"
 
 
+def test_streams_that_jobs_keep_for_themselves_are_not_listed(
+    browser: Browser, worked: Jobs
+) -> None:
+    kept = [each.key for each in worked.store.key_infos() if b":results:" in each.key]
+    assert kept
+    assert ":results:" not in browser.page("/streams").text
+    assert ":results:" in browser.page("/streams?all=1").text
+
+
 def test_the_overview_names_the_tasks_that_failed(browser: Browser) -> None:
     text = browser.page("/").text
     assert "ConnectionError: the bank has not answered for card-" in text
