@@ -29,7 +29,7 @@ WITHOUT_PAGE = (
     # Of kvstream: what only its own modules make and take.
     r"(kvstream\.[\w.]+\.)?(AnyEngine|AnyJobs|Engine|Awaited|Behind|CarriedFunctions|Consent|Content)",
     r"(kvstream\.[\w.]+\.)?(CopiedState|CutoverTarget|Database|Decoder|Done|Follower|FollowerNote)",
-    r"(kvstream\.[\w.]+\.)?(Minute|Mismatch|NodeImage|Outline|PackedID|Page|Plan|Server|StreamState|Table)",
+    r"(kvstream\.[\w.]+\.)?(Minute|Mismatch|NodeImage|Outline|PackedID|Page|Shown|Plan|Server|StreamState|Table)",
     r"(\w+\.)*(F_co|P|P\.args|P\.kwargs|R|R_co|S|T)",  # variables of types
 )
 """Types of Python and of other packages, whose pages are not asked for: a build has no network."""
