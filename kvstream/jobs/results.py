@@ -21,7 +21,7 @@ in order of time; of one millisecond the shared one is the last. A shared stream
 ``result_ttl``, and ``results_max`` / 1024 of them at most (rules of retention); a stream of one job
 expires as its records say. A record goes to its own stream if it has more than SHARED_BYTES, if
 it is of a later try, if its task names another ``result_ttl``, or if the clock of the program that
-has enqueued the job was more than a minute ahead.
+has enqueued the job was more than a minute ahead, or the clock was set back by more since then.
 
 A result is found without an index: an ID of kvstream has the time of the enqueue, and a job ends
 after that, so its shared stream is read from there on, up to the record. Such an ID is that of one
@@ -104,7 +104,7 @@ class Results:
             job.attempt > 1
             or ttl_s != self._jobs.result_ttl
             or len(outcome[b"result"]) > SHARED_BYTES
-            or (enqueued_ms(job.id) or 0) > job.message.id.ms + SKEW_MS
+            or (enqueued_ms(job.id) or 0) > min(job.message.id.ms, self._jobs.now_ms()) + SKEW_MS
         ):
             return self.own_key(job.id), outcome, ttl_s
         key = self.shared_key(job.id)

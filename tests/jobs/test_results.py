@@ -15,6 +15,7 @@ from kvstream.errors import InvalidArgument, JobFailed, JobUnknown
 from kvstream.jobs import JobHandle
 from kvstream.jobs.job import new_id
 from kvstream.operations.queues import redrive
+from kvstream.types.ids import StreamID
 from tests.jobs.conftest import Working
 from tests.patience import PATIENCE_S, until
 
@@ -110,6 +111,21 @@ def test_a_program_whose_clock_is_ahead_finds_its_result(tested: Jobs) -> None:
     tested.testing.run()
     assert tested.handle(early).result() == 7
     assert tested.store.exists(own(early))
+
+
+def test_a_result_is_found_if_the_clock_was_set_back_meanwhile(tested: Jobs) -> None:
+    @tested.task
+    def work() -> int:
+        return 7
+
+    enqueued_ms = tested.now_ms() + 61_000
+    job_id = new_id(enqueued_ms)
+    message = {"task": "work", "id": job_id, "args": "[[],{}]"}
+    tested.store.stream("jobs").add(message, StreamID(enqueued_ms, 0))
+    assert tested.testing is not None
+    tested.testing.run()
+    assert tested.handle(job_id).result() == 7
+    assert tested.handle(job_id).status == "done"
 
 
 def test_results_are_kept_by_age_and_number(tested: Jobs) -> None:
