@@ -124,7 +124,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
         Corruption,
         "restore the last checkpoint; kvstream export saves streams that can still be read",
     ),
-    (UnknownLayout, "use the version of kvstream that wrote it"),
+    (UnknownLayout, ""),  # it says what to do
     (OutputFailed, "the output is incomplete; what the command changed stays changed"),
 )
 """What to do about an error; the first match counts."""

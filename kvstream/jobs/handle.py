@@ -262,7 +262,7 @@ class JobHandle(Public, Generic[R]):
                 raise JobExpired(f"the job {self.id} has waited for longer than it may")
             known = state != "unknown"
             if known and is_late:
-                raise TimeoutError(f"the job {self.id} is {late}")
+                raise TimeoutError(f"the job {self.id} is {state}, {late}")
 
     def _outcome(self, fields: Any) -> R:
         status = fields[b"status"]

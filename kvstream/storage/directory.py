@@ -651,7 +651,8 @@ class Directory:
         if int(matched[1]) not in _LAYOUTS:
             raise UnknownLayout(
                 f"the store in {self.path} has layout {int(matched[1])}; this version of kvstream "
-                f"knows layouts {_LAYOUTS[0]} to {LAYOUT_VERSION}: use the version that wrote it"
+                f"knows layouts {_LAYOUTS[0]} to {LAYOUT_VERSION}: "
+                "use the version of kvstream that wrote it"
             )
         if not create and not self.is_complete() and not self.holds_rows():
             raise NoSuchStore(f"there is no store in {self.path}")

@@ -138,7 +138,8 @@ def _decode(slot: bytes) -> Mark | None:
         return None
     if version not in _BODIES:
         raise UnknownLayout(
-            f"{FILE_NAME} has version {version}; this version of kvstream knows {VERSION}"
+            f"{FILE_NAME} has version {version}; this version of kvstream knows {VERSION}: "
+            "use the version of kvstream that wrote it"
         )
     _, _, counter, sequence = layout.unpack_from(slot)
     return Mark(counter, sequence)

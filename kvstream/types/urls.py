@@ -31,6 +31,8 @@ _MISTYPED = re.compile(
 )
 """The URL of a server after quotes or other text, or one that lacks slashes or the colon and has a
 user or a password."""
+_HOST_AND_PORT = re.compile(r"(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+):[0-9]{4,5}")
+"""A host and a port without a scheme, which would make a directory of that name."""
 _SHORTENED = re.compile(rf"({'|'.join(map(re.escape, _SERVERS))}|file|https?|s3[an]?|hdfs|gs):/")
 """The start of a ``Path`` made from a URL, which has one slash instead of two."""
 
@@ -48,12 +50,13 @@ def _url_match(path: AnyPath) -> re.Match[str] | None:
 
 
 def refuse_url(path: AnyPath) -> None:
-    """Raise InvalidArgument for a URL in place of a path; the message names the right call.
+    """Raise InvalidArgument for a URL, or a HOST:PORT, in place of a path; it names the right call.
 
     ``./redis://host`` is a folder of that name. The message shows no URL: it may have a password.
     """
     match = _url_match(path)
     if match is None:
+        _refuse_address(path)
         return
     scheme = match[1].lower()
     if scheme in _SERVERS:
@@ -72,6 +75,15 @@ def refuse_url(path: AnyPath) -> None:
     else:
         right = "is a URL, not a path: give a path on this machine"
     raise InvalidArgument(f"{scheme}://... {right}")
+
+
+def _refuse_address(path: AnyPath) -> None:
+    text = _text_of(path)
+    if isinstance(path, str | bytes) and _HOST_AND_PORT.fullmatch(text) is not None:
+        raise InvalidArgument(
+            f"{text} is the address of a server, not a path: use redis://{text}, on the command "
+            f"line with --url; a directory of that name is ./{text}"
+        )
 
 
 def server_url(place: AnyPath) -> str | None:

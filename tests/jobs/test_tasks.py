@@ -341,7 +341,7 @@ def test_a_waiting_program_gets_the_timeout_of_a_job(jobs: Jobs) -> None:
     def never() -> None: ...
 
     handle = never.enqueue()
-    with pytest.raises(TimeoutError, match=r"not done after 0\.01 s"):
+    with pytest.raises(TimeoutError, match=r"is queued, not done after 0\.01 s"):
         handle.result(0.01)
 
     with pytest.raises(TimeoutError):

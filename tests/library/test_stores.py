@@ -197,6 +197,8 @@ def test_an_invalid_path_is_refused_before_any_file_is_created(
         (Path(" redis://joe:secret@h"), "is the URL of a server"),
         (Path("redis:joe:secret@h"), "is the URL of a server"),
         (Path("file:///data"), "give the path alone"),
+        ("localhost:6379", "use redis://localhost:6379"),
+        (b"10.0.0.1:6379", "use redis://10.0.0.1:6379"),
     ],
 )
 def test_a_url_is_no_path_and_the_right_call_is_named(
@@ -216,6 +218,7 @@ def test_a_url_is_no_path_and_the_right_call_is_named(
 PATHS_WITH_COLONS = [
     *("a:b", "redis:x", "redis:/x", "./redis://x", "a/s3://b", b"a:b"),
     *("redis@x", "redis/a@b", "a-redis:x@y", "./redis:x@y", " a:b "),
+    *("./localhost:6379", "a:6379", "day.1T10:30"),
 ]
 
 
