@@ -31,6 +31,8 @@ STDIN = "<stdin>"
 TABLES = ("parquet", "arrow")
 _CSV_SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 _TABLE_SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+_FOREIGN_SUFFIXES = {".xlsx", ".xls", ".ods", ".gz", ".zst", ".zip"}
+"""Endings that promise what would not be in the file: JSON lines are the default."""
 
 format_option = click.option(
     "--format",
@@ -76,6 +78,11 @@ def format_of(name: str, options: dict[str, Any]) -> tuple[str, str]:
     """
     suffix = Path(name).suffix.lower()
     implied = _CSV_SUFFIXES.get(suffix)
+    if suffix in _FOREIGN_SUFFIXES and options["kind"] is None:
+        raise click.UsageError(
+            f"{suffix} files are neither read nor written: use .csv, .jsonl, .parquet or .arrow; "
+            "to compress, use a pipe: kvstream export orders | gzip > orders.jsonl.gz"
+        )
     default = "jsonl" if implied is None else "csv"
     kind: str = options["kind"] or _TABLE_SUFFIXES.get(suffix, default)
     delimiter = options["delimiter"]

@@ -318,6 +318,20 @@ def test_formulas_are_guarded_in_csv_alone(orders: Program, command: list[str]) 
     assert "--guard-formulas is for csv, not for jsonl" in said
 
 
+@pytest.mark.parametrize(
+    ("command", "name"), [(("export", "orders"), "a.xlsx"), (("import", "s"), "a.csv.gz")]
+)
+def test_a_file_gets_no_ending_of_another_format(
+    orders: Program, tmp_path: Path, command: tuple[str, str], name: str
+) -> None:
+    file = tmp_path / name
+    if command[0] == "import":
+        file.write_bytes(b"{}\n")
+    said = orders(*command, str(file), code=2).stderr
+    assert f"{file.suffix} files are neither read nor written" in said
+    assert file.exists() == (command[0] == "import")
+
+
 def test_a_schema_gives_the_columns_of_a_table_types(orders: Program, tmp_path: Path) -> None:
     file = tmp_path / "o.parquet"
     schema = "qty:int64, sku:string,qty2:decimal128(10,2),timestamp:timestamp[us,UTC]"
