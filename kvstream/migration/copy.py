@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kvstream.errors import InvalidArgument, KVStreamError, RequestError
+from kvstream.errors import InvalidArgument, KVStreamError, RequestError, quote
 from kvstream.migration import differences
 from kvstream.migration.differences import Mismatch, Window
 from kvstream.migration.items import (
@@ -95,10 +95,10 @@ class LossRefused(RequestError):
         lines = refused.lines()
         lost = "; ".join(f"{name}: {text}" for name, text in lines)
         names = ",".join(dict.fromkeys(name for name, _ in lines))
-        some = ", ".join(repr(key) for key in self.keys[:_KEYS_SHOWN])
+        some = ", ".join(quote(key) for key in self.keys[:_KEYS_SHOWN])
         more = ", ..." if len(self.keys) > _KEYS_SHOWN else ""
         super().__init__(
-            f"of {some}{more} would be lost {lost} (--allow-loss {names} allows it, "
+            f"data of {some}{more} would be lost: {lost} (--allow-loss {names} allows it, "
             "plan shows each key)"
         )
 

@@ -248,7 +248,7 @@ def test_a_cut_over_whose_losses_are_refused_leaves_the_follower_running(
         second = start(source, tmp_path / "store", "--cutover", "--allow-loss", "functions")
         _, errors = second.communicate(timeout=PATIENCE_S)
         assert second.returncode != 0
-        assert "would be lost other-types" in errors
+        assert "would be lost: other-types" in errors
         assert "has ended" not in errors
         source.ask("XADD", "s", "*", "n", 2)
         until(lambda: next(followers(state)).commands > 1)
@@ -272,7 +272,7 @@ def test_a_cut_over_that_fails_after_the_follower_ended_says_so(
     first.send_signal(signal.SIGCONT)
     _, errors = second.communicate(timeout=PATIENCE_S)
     assert second.returncode != 0
-    assert "would be lost other-types" in errors
+    assert "would be lost: other-types" in errors
     assert "the --follow has ended; start it again" in errors
     first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 0
