@@ -31,6 +31,9 @@ LOOKED_MAX, SLICE = 5000, 500
 LOOKED_S = 10.0
 """How long one page looks."""
 CONDITIONS_MAX = 10
+PATTERN_MAX, VALUE_MAX = 200, 64_000
+"""Bytes of a condition, and of a value that are compared: the time is at most their product, which
+is 5 s of the processor."""
 
 
 class Condition(NamedTuple):
@@ -42,7 +45,7 @@ class Condition(NamedTuple):
 
     def holds(self, pairs: Sequence[tuple[bytes, bytes]]) -> bool:
         return self.is_negated != any(
-            name == self.name and self.matches(value) for name, value in pairs
+            name == self.name and self.matches(value[:VALUE_MAX]) for name, value in pairs
         )
 
 
@@ -58,6 +61,8 @@ def conditions_of(text: str) -> list[Condition]:
 
 
 def _condition(word: bytes) -> Condition:
+    if len(word) > PATTERN_MAX:
+        raise InvalidArgument(f"a condition has at most {PATTERN_MAX} bytes, not {len(word)}")
     name, sign, pattern = word.partition(b"=")
     is_negated = bool(sign) and name.endswith(b"!")
     name = name.removesuffix(b"!") if is_negated else name
@@ -92,8 +97,8 @@ def find(view: View, stream: Stream, at: str, conditions: Sequence[Condition], m
             looked, last = looked + 1, each.id
             if _holds(view, each, conditions):
                 entries.append(each)
-                if len(entries) == most:
-                    return Found(entries, looked, last, has_more or number + 1 < len(part))
+            if len(entries) == most or monotonic() >= until:
+                return Found(entries, looked, last, has_more or number + 1 < len(part))
         bound = f"({last}"
     return Found(entries, looked, last, has_more)
 

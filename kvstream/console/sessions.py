@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ TRIES_OF_ADDRESS = 50
 """Those that an address may have, for all names."""
 TRACKED_MAX = 10_000
 """Names and addresses with failed logins that are kept; beyond them the oldest go."""
+NAME_MAX = 100
+"""Characters of a name that are kept: names of strangers may have as many as a form."""
 
 
 class Sessions:
@@ -129,23 +132,39 @@ class Tries:
         self._lock = Lock()
         self._failed: dict[tuple[str, ...], list[float]] = {}
 
-    def check(self, name: str, address: str) -> None:
-        """Raise TooManyTries if a login may not even be tried."""
-        since = monotonic() - TRIES_S
-        with self._lock:
-            for key, most in (((name, address), TRIES), ((address,), TRIES_OF_ADDRESS)):
-                recent = [each for each in self._failed.get(key, ()) if each > since]
-                if len(recent) >= most:
-                    raise TooManyTries
+    @contextmanager
+    def counted(self, name: str, address: str) -> Iterator[None]:
+        """Count a login, unless its block raises another error than AccessDenied, or none.
 
-    def fail(self, name: str, address: str) -> None:
-        """Note that a login has failed."""
+        It counts from the begin on, so that many at a time do not have more than one after another.
+        Raises TooManyTries if it may not even be tried.
+        """
         now = monotonic()
+        limits = {(name[:NAME_MAX], address): TRIES, (address,): TRIES_OF_ADDRESS}
         with self._lock:
-            for key, most in (((name, address), TRIES), ((address,), TRIES_OF_ADDRESS)):
-                self._failed[key] = [*self._failed.pop(key, ()), now][-most:]
+            if any(self._recent(key, now) >= most for key, most in limits.items()):
+                raise TooManyTries
+            for key in limits:
+                self._failed[key] = [*self._failed.pop(key, ()), now][-limits[key] :]
             while len(self._failed) > TRACKED_MAX:
                 del self._failed[next(iter(self._failed))]
+        try:
+            yield
+        except AccessDenied:
+            raise
+        except BaseException:
+            self._forget(limits, now)
+            raise
+        self._forget(limits, now)
+
+    def _recent(self, key: tuple[str, ...], now: float) -> int:
+        return sum(each > now - TRIES_S for each in self._failed.get(key, ()))
+
+    def _forget(self, keys: Iterable[tuple[str, ...]], when: float) -> None:
+        with self._lock:
+            for key in keys:
+                if when in self._failed.get(key, ()):
+                    self._failed[key].remove(when)
 
 
 class AccountPlace(OpenedPlace):
@@ -191,18 +210,16 @@ class PasswordLogin(Sessions):
 
         Raises TooManyTries, and ServerUnavailable.
         """
-        self._tries.check(name, address)
         if not name or not password:
             return None
         place = AccountPlace(with_login(self._url, name, password), **self._options)
         try:
-            with place.reading() as store:
+            with self._tries.counted(name, address), place.reading() as store:
                 if not _has_password(store, self._url, name):
                     raise AccessDenied("this user has no password")
                 role = role_of(store)
         except AccessDenied:
             place.end()
-            self._tries.fail(name, address)
             return None
         except BaseException:
             place.end()

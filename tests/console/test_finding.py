@@ -57,6 +57,15 @@ def test_a_search_is_bounded_and_goes_on(
     assert pages == 3
     wanted = [each for each in full.stream("orders").range() if each.fields[b"sku"][:2] == b"a1"]
     assert found == [str(each.id) for each in reversed(wanted)]
+    # the time is looked at after each entry, and a condition is short: none takes for ever
+    full.stream("long").add({"f": "a" * finding.VALUE_MAX + "b"})
+    assert "Nothing found." in browser.page("/find/long?where=f%3D*b").text
+    assert "1 entry found." in browser.page("/find/long?where=f%3Da*").text
+    assert "at most 200 bytes" in browser.page(f"/find/long?where=f%3D*{'a' * 200}b*", 400).text
+    ticks = iter(range(1000))
+    with monkeypatch.context() as slow:
+        slow.setattr(finding, "monotonic", lambda: next(ticks))
+        assert "Looked at 9 entries" in browser.page("/find/orders?where=sku%3Dx").text
     monkeypatch.setattr(finding, "LOOKED_S", 0)
     assert "Nothing found. Looked at 0 entries" in browser.page("/find/orders?where=sku").text
 
@@ -104,11 +113,20 @@ def test_a_page_is_downloaded_as_json_lines_and_csv(browser: Browser, full: Stor
 
 
 def test_downloads_hide_secrets_and_disarm_formulas(browser: Browser, full: Store) -> None:
-    full.stream("s").add([("=1+1", "=cmd|' /C calc'!A0"), ("card", "4242"), ("n", "-5")])
+    full.stream("s").add(
+        [
+            ("=1+1", "=cmd|' /C calc'!A0"),
+            ("card", "4242"),
+            ("n", "-5"),
+            ("w", "\uff1d1"),
+            ("p", "a;=1"),
+        ]
+    )
     text = download(browser, "/export/s?format=csv").text
     assert "4242" not in text
     _, row = csv.reader(io.StringIO(text))
-    assert row[1:] == ["'=cmd|' /C calc'!A0", "(hidden)", "'-5"]
+    assert row[1:] == ["'=cmd|' /C calc'!A0", "(hidden)", "'-5", "'\uff1d1", "a;=1"]
+    assert '"a;=1"' in text  # one cell where the semicolon separates
     assert download(browser, "/export/s").text.count("(hidden)") == 1
     for name in HOSTILE:  # bytes, repeated names
         path = browser.page("/streams").links

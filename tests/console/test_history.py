@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 import kvstream
-from kvstream import Jobs, ManualClock, Queue, Store
+from kvstream import Jobs, ManualClock, Queue, Store, StoreReadOnly
 from kvstream.console import User, app
 from kvstream.console.history import plots, recorder, samples, taking
 from kvstream.console.history.recorder import Recorder, record
 from kvstream.console.history.samples import FINEST, SPANS, Sample, read, write
 from kvstream.console.listing import Listings, is_internal
 from kvstream.engine.engine import Engine
+from kvstream.operations import strings
 from tests.console.browser import Browser
 from tests.console.conftest import REAL_START
 from tests.patience import until
@@ -207,6 +208,58 @@ def test_a_console_that_may_not_write_records_nothing(
     assert "Waiting" not in text
 
 
+def test_a_store_that_refuses_writes_is_left_alone(
+    full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not each page makes a thread that reads all again, only to be refused."""
+    tried: list[int] = []
+
+    def refuse(*_: object) -> bool:
+        tried.append(1)
+        raise StoreReadOnly("this is a replica")
+
+    monkeypatch.setattr(Recorder, "start", REAL_START)
+    monkeypatch.setattr(recorder, "FINEST", FINEST._replace(step_ms=20))
+    monkeypatch.setattr(recorder, "record", refuse)
+    console = app(full, auth=lambda _: User("ann"))
+    try:
+        browser = Browser(console)
+        browser.get("/")
+        until(lambda: bool(tried))
+        for _ in range(3):
+            browser.get("/streams")
+        assert len(tried) == 1
+        assert console.recorder._thread is not None
+        assert console.recorder._thread.is_alive()
+    finally:
+        console.close()
+
+
+def test_a_sample_that_hangs_does_not_keep_the_program(
+    full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> bool:
+        begun.set()
+        return goes_on.wait()
+
+    monkeypatch.setattr(recorder, "ENDING_S", 0.01)
+    monkeypatch.setattr(recorder, "record", hang)
+    console = app(full, auth=lambda _: User("ann"))
+    with console.place.reading():
+        REAL_START(console.recorder)
+    assert begun.wait(60)
+    console.close()
+    thread = console.recorder._thread
+    assert thread is not None
+    assert thread.daemon
+    assert thread.is_alive()
+    goes_on.set()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 def test_samples_are_kept_by_a_server(served: Served, clock: ManualClock) -> None:
     with kvstream.open(f"redis://127.0.0.1:{served.port}") as store:
         Queue(store, "emails").put({"to": "ann"})
@@ -236,3 +289,8 @@ def test_values_of_strangers_in_samples_do_no_harm(store: Store, clock: ManualCl
     )
     (found,) = read(store, FINEST, clock.ms)
     assert found.values == {b"sq": {}}
+    store.delete(samples.FINEST.key)
+    store.run(strings.put, samples.FINEST.key, b"x")
+    browser = Browser(app(store, auth=lambda _: User("ann")))
+    for path in ("/", "/queues", "/jobs", "/streams"):
+        browser.get(path)

@@ -1,13 +1,14 @@
 """Login by the users of a server: roles, limits, the end, and keys that are refused."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import httpx
 import pytest
 import redis
 
-from kvstream import InvalidArgument
+from kvstream import AccessDenied, InvalidArgument, ServerUnavailable
 from kvstream.console import Console, Role, User, sessions
 from kvstream.console.sessions import PasswordLogin, Sessions, role_of
 from kvstream.opening import open as open_store
@@ -147,19 +148,43 @@ def test_logins_are_limited(log_in: Log, monkeypatch: pytest.MonkeyPatch) -> Non
     ann = log_in("bob", "b1")
     now[0] += sessions.TRIES_S + 1
     log_in("ann", "a1")
-    for _ in range(sessions.TRIES_OF_ADDRESS):
-        ann._app.auth._tries.fail("x", "127.0.0.1")
+    for at in range(sessions.TRIES_OF_ADDRESS):
+        fail(ann._app.auth._tries, f"x{at}", "127.0.0.1")
     log_in("eve", "e1", 429)
     now[0] += sessions.SESSION_S
     ann.get("/", 401)
+
+
+def fail(tries: sessions.Tries, name: str, address: str) -> None:
+    with suppress(AccessDenied), tries.counted(name, address):
+        raise AccessDenied("wrong")
+
+
+def test_logins_at_a_time_are_as_few_as_those_in_a_row() -> None:
+    """Each counts from its begin on; only those that fail go on to count."""
+    tries = sessions.Tries()
+    with ExitStack() as running:
+        for _ in range(sessions.TRIES):
+            running.enter_context(tries.counted("ann", "10.0.0.1"))
+        with pytest.raises(sessions.TooManyTries), tries.counted("ann", "10.0.0.1"):
+            pass
+        with tries.counted("ann", "10.0.0.2"), tries.counted("bob", "10.0.0.1"):
+            pass
+    with pytest.raises(ServerUnavailable), tries.counted("ann", "10.0.0.1"):
+        raise ServerUnavailable("away")
+    for _ in range(sessions.TRIES):
+        fail(tries, "ann", "10.0.0.1")
+    with pytest.raises(sessions.TooManyTries), tries.counted("ann", "10.0.0.1"):
+        pass
 
 
 def test_what_is_kept_of_logins_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     tries = sessions.Tries()
     monkeypatch.setattr(sessions, "TRACKED_MAX", 10)
     for at in range(50):
-        tries.fail(f"n{at}", f"10.0.0.{at}")
+        fail(tries, f"n{at}" * 1000, f"10.0.0.{at}")
     assert len(tries._failed) == 10
+    assert max(len(part) for key in tries._failed for part in key) == sessions.NAME_MAX
     ids, kept = [], Sessions("c", most=3)
     for _ in range(5):
         ids.append(kept.begin(User("ann")))

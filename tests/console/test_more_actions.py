@@ -9,6 +9,7 @@ from kvstream import Jobs, Queue, Store
 from kvstream.console import User, app
 from kvstream.console.actions.plan import AUDIT
 from kvstream.jobs.testing import Testing
+from kvstream.operations.delivery.dead import BLOCK
 from kvstream.types.ids import StreamID
 from tests.console.browser import Browser
 from tests.console.conftest import Open
@@ -67,6 +68,17 @@ def test_a_dead_letter_is_put_again_with_other_values(browser: Browser, full: St
     assert found["facts"]["changed"] == ["to", "note"]
     assert "example.org" not in str(found)
     browser.get(path, 404)
+
+
+def test_no_dead_letter_leads_into_the_audit(browser: Browser, full: Store) -> None:
+    """An entry that says that it comes from the audit would be written there as if it were one."""
+    block = {each.decode(): "1" for each in BLOCK}
+    letter = full.stream("x:dead").add(
+        {"who": "boss", **block, "dead:stream": AUDIT, "dead:id": "1-1"}
+    )
+    for action in ("put", "redrive"):
+        page = browser.page(f"/do/{action}?stream=x:dead&id={letter}", 400)
+        assert "the audit of the console is not changed" in page.text
 
 
 def test_an_entry_is_put_again_as_it_is_however_strange(browser: Browser, full: Store) -> None:

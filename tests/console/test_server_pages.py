@@ -136,7 +136,11 @@ def test_a_follower_is_shown(full: Store) -> None:
         **{"state": "following", "source": "redis://u:pw@old:6379", "replid": "r", "offset": 4321},
         **{"db": 0, "again": [], "skipped": {"<b>PUBLISH": 7}, "refused": {}},
     }
-    for name, value in ((b"1", json.dumps(journal).encode()), (b"2", b"damaged")):
+    for name, value in (
+        (b"1", json.dumps(journal).encode()),
+        (b"2", b"damaged"),
+        (b"3", b"[" * 100_000),
+    ):
         full.run(strings.put, JOURNAL_PREFIX + name, value)
     browser._app.listings.forget()
     page = browser.page("/migrations")
@@ -145,6 +149,7 @@ def test_a_follower_is_shown(full: Store) -> None:
     assert "<b>PUBLISH 7" in page.text
     assert "damaged" not in page.text
     assert "JSONDecodeError" in page.text
+    assert "RecursionError" in page.text
 
 
 def test_all_who_ask_share_one_call() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvstream.console.actions.plan import Plan, ids_of, name_in, still_there, words
+from kvstream.console.actions.plan import Plan, ids_of, name_in, refuse_audit, still_there, words
 from kvstream.console.failures import LETTERS, kind_of, newest
 from kvstream.queue import Queue
 from kvstream.types.formatting import plural, printable
@@ -43,6 +43,7 @@ def redrive(view: View) -> Plan:
         count, where, skipped = len(view.store.stream(stream)), "", 0
     elif chosen:
         dry = queue.redrive(*chosen, dry_run=True)
+        refuse_audit(*dry.streams)
         where = ", ".join(f"{n:,} to {printable(name)}" for name, n in dry.streams.items())
         count, skipped = dry.moved, dry.skipped
     else:

@@ -157,9 +157,14 @@ def name_in(view: View, name: str) -> bytes:
     if not view.asked(name):
         raise NoSuchKey(f"the address names no {name}")
     found = view.name(name)
-    if found == AUDIT:
-        raise InvalidArgument("the audit of the console is not changed by the console")
+    refuse_audit(found)
     return found
+
+
+def refuse_audit(*changed: bytes) -> None:
+    """Refuse an action that would change the audit, which may be where a dead letter goes."""
+    if AUDIT in changed:
+        raise InvalidArgument("the audit of the console is not changed by the console")
 
 
 def still_there(stream: Stream, chosen: Sequence[StreamID]) -> list[StreamID]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvstream.console.actions.plan import Input, Plan, name_in, words
+from kvstream.console.actions.plan import Input, Plan, name_in, refuse_audit, words
 from kvstream.console.values import raw_of
 from kvstream.errors import NoSuchKey
 from kvstream.operations.delivery.dead import origin, strip
@@ -38,6 +38,7 @@ def put(view: View) -> Plan:
         raise NoSuchKey(f"the stream has no entry {eid}: it was deleted, trimmed or moved")
     block = origin(entry.flat)
     target = block.get(b"dead:stream", stream)
+    refuse_audit(target)
     fields = _fields(view, list(strip(entry.flat)))
     kept = sum(each.text is None for each in fields)
 

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("kvstream.console")
 
+REFUSED_MS = 60_000
+"""How long a store that refuses writes, such as a replica, is left alone."""
+ENDING_S = 2.0
+"""How long the end waits for a sample: a server that hangs must not keep the program."""
+
 
 class Recorder:
     """Takes the samples of a console."""
@@ -47,7 +52,7 @@ class Recorder:
         """End the thread."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(ENDING_S)
 
     def _run(self, stop: Event) -> None:
         wait_ms = 0
@@ -59,9 +64,13 @@ class Recorder:
                     continue
                 wait_ms -= store.now_ms() % FINEST.step_ms
                 record(store, self._listings, self._application)
-            except (AccessDenied, StoreClosed, StoreReadOnly) as error:
+            except StoreClosed as error:
                 _log.info("no more samples are taken: %s", error)
                 return
+            except (AccessDenied, StoreReadOnly) as error:
+                # The thread stays: a new one for each page would read all again.
+                _log.debug("a sample was refused: %s", error)
+                wait_ms = REFUSED_MS
             except KVStreamError as error:  # the store is away or full: the next one may work
                 _log.debug("a sample was not taken: %s", error)
 

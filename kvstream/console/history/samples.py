@@ -20,7 +20,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from kvstream.errors import IDTooSmall, NoSuchKey, RequestError
+from kvstream.errors import IDTooSmall, NoSuchKey, RequestError, WrongType
 from kvstream.remote.replies import is_key_refusal
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def read(store: Store, span: Span, now_ms: int) -> list[Sample]:
 def _between(store: Store, span: Span, first_ms: int, last_ms: int) -> list[Sample]:
     try:
         found = store.stream(span.key).range(first_ms, last_ms, span.rows + 1)
-    except NoSuchKey:
+    except (NoSuchKey, WrongType):  # another program may have taken the name
         return []
     except RequestError as error:
         if not is_key_refusal(error):  # to a user of a server

@@ -40,7 +40,8 @@ ENTRIES, JOBS = 1000, 1000
 """Entries and jobs of one file."""
 COLUMNS = 200
 """Names of fields that a file of CSV has; entries with others are exported as JSON lines."""
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+"""What a spreadsheet takes for a formula, with the wide signs of East Asian keyboards."""
 _UNSAFE = re.compile(r"[^\w.-]", re.ASCII)
 
 
@@ -132,7 +133,8 @@ def _text(value: bytes) -> str:
 
 def _csv(lines: Iterable[Sequence[Any]]) -> str:
     made = io.StringIO()
-    writer = csv.writer(made, lineterminator="\r\n")
+    # Else a semicolon or a tab within a value would begin another cell in some countries.
+    writer = csv.writer(made, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
     for line in lines:
         writer.writerow([f"'{each}" if str(each).startswith(_FORMULA) else each for each in line])
     return made.getvalue()

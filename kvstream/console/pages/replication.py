@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 FOLLOWERS = 20
 STAGED = 50
+_NOT_ITS_FORM = (
+    *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
+    *(Corruption, KVStreamError),
+)
+"""The errors of a journal that another program has written."""
 
 
 @requires(Role.VIEWER)
@@ -86,5 +91,5 @@ def _follower(view: View, key: bytes) -> dict[str, Any]:
             "refused": {str(name): int(count) for name, count in fields["refused"].items()},
             "error": "",
         }
-    except (ValueError, KeyError, TypeError, AttributeError, Corruption, KVStreamError) as error:
+    except _NOT_ITS_FORM as error:
         return {"key": key, "error": f"{type(error).__name__}: {error}"}
