@@ -20,6 +20,9 @@ from kvstream.console.history.samples import FINEST, write
 from kvstream.console.serving import ConsoleServer
 from tests.patience import PATIENCE_S, until
 from tests.ports import free_port
+from tests.server.conftest import Served, serve, served
+
+__all__ = ["serve", "served"]
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
@@ -133,6 +136,17 @@ def test_every_page_fits_and_has_no_errors(
             assert page.locator("th:not([scope])").count() == 0, path
             unnamed = "main input:not([type=hidden]):not([aria-label]):not(label input)"
             assert page.locator(unnamed).count() == 0, path
+
+
+def test_pages_of_a_server_fit_a_telephone(chromium: Any, served: Served) -> None:
+    """Names and values of settings are long words."""
+    console = app(f"redis://127.0.0.1:{served.port}", auth=lambda _: User("ann", "admin"))
+    options = {"viewport": {"width": 390, "height": 800}}
+    with serving(console) as address, page_of(chromium, address, **options) as page:
+        for path in ("/server", "/server/clients", "/server/slowlog", "/server/config"):
+            assert page.goto(address + path).status == 200, path
+            width = page.evaluate("document.documentElement.scrollWidth")
+            assert width <= 390, (path, width)
 
 
 def test_a_page_renews_itself_and_knows_keys(chromium: Any, address: str, store: Store) -> None:
