@@ -86,6 +86,10 @@ class Results:
         """Forget which streams have rules: another store may be opened."""
         self._ruled, self._new = set(), set()
 
+    def look_again(self) -> None:
+        """Look at the rules of each shared stream again: all keys may have been deleted since."""
+        self._ruled = set()
+
     def own_key(self, job_id: str) -> bytes:
         """Return the key of the stream that has the records of one job alone."""
         return _encode(f"{self._jobs.name}:{OWN}:{job_id}")

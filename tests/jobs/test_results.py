@@ -14,6 +14,7 @@ from kvstream import Jobs
 from kvstream.errors import InvalidArgument, JobFailed, JobUnknown
 from kvstream.jobs import JobHandle
 from kvstream.jobs.job import new_id
+from kvstream.jobs.workers import registration
 from kvstream.operations.queues import redrive
 from kvstream.types.ids import StreamID
 from tests.jobs.conftest import Working
@@ -149,6 +150,43 @@ def test_results_are_kept_by_age_and_number(tested: Jobs) -> None:
     until(lambda: kept.status == "unknown")
     with pytest.raises(InvalidArgument, match="results_max must be at least 1"):
         Jobs("unused", results_max=0)
+
+
+def test_streams_get_names_and_rules_again_after_all_keys_were_deleted(
+    jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "KEEP_S", 0.0)
+    monkeypatch.setattr(registration, "BEAT_S", 0.1)
+    monkeypatch.setattr(registration, "IDLE_BEAT_S", 0.1)
+
+    @jobs.task
+    def one() -> int:
+        return 1
+
+    def is_listed() -> bool:
+        handle = one.enqueue()
+        assert handle.result(PATIENCE_S) == 1
+        return any(each.id == handle.id for each in jobs.find(status="done").jobs)
+
+    working(jobs)
+    until(is_listed)
+    jobs.store.delete("jobs:ended", "jobs:ended:done:one")
+    until(is_listed)
+
+
+def test_a_shared_stream_that_was_deleted_gets_rules_again(tested: Jobs) -> None:
+    stream = tested.store.stream(shared("order-17"))
+
+    def retention_of_a_result() -> Any:
+        tested.results.note_shared(stream.key)
+        stream.add({"id": "order-17", "status": "done", "result": "1"})
+        tested.results.set_rules()
+        return stream.retention()
+
+    assert retention_of_a_result()
+    tested.store.delete(stream.key)
+    tested.results.look_again()
+    assert retention_of_a_result()
 
 
 def test_the_last_record_counts_for_an_id_that_a_program_has_chosen(tested: Jobs) -> None:

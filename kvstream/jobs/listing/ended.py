@@ -96,6 +96,10 @@ class EndedJobs:
         """Forget which streams have names: another store may be opened."""
         self._named, self._new, self._keys, self._queues = set(), {}, {}, set()
 
+    def look_again(self) -> None:
+        """Look for the name of each stream again: all keys may have been deleted since."""
+        self._named, self._keys, self._queues = set(), {}, set()
+
     def key(self, status: str, task: str) -> str:
         return f"{self._jobs.name}:{ENDED}:{status}:{task}"
 

@@ -132,7 +132,7 @@ class Registration:
         self._last: Work | None = None
         """What it did at the last beat."""
         self._due = self._keep_due = 0.0
-        """When the next beat is due, and the next call that keeps the stream from expiring."""
+        """When the next beat is due, and when streams get their rules and names anew."""
         self._ending = Interrupt()
         self._requests = Requests(jobs, self._ending)
         self._thread = threading.Thread(
@@ -187,6 +187,8 @@ class Registration:
             self._written = self._written[-1:]
         if monotonic() >= self._keep_due:
             registry.keep(self._jobs)
+            self._jobs.ended.look_again()
+            self._jobs.results.look_again()
             self._keep_due = monotonic() + KEEP_S
         self._due = monotonic() + every_s
 
