@@ -593,6 +593,11 @@ def _console_beside(
     if port is None:
         return None
     check_address("--console-host", host, auth)
+    if auth == "token" and options.requirepass:
+        raise click.UsageError(
+            "--console-auth token does not go with --requirepass: leave it out, and users log in "
+            "to the console by name and password"
+        )
     if options.tls_port and not (options.port or options.unixsocket):
         raise click.UsageError(
             "the console of --console-port reaches the server without TLS: give --unixsocket or "

@@ -124,6 +124,8 @@ def test_what_pypi_shows_has_absolute_links() -> None:
     assert table["project"]["optional-dependencies"]["server"]
 
 
-def test_no_entry_of_the_changelog_is_there_twice() -> None:
-    first_lines = re.findall(r"^- (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+def test_no_entry_of_the_changelog_and_its_lists_is_there_twice() -> None:
+    pages = (ROOT / "CHANGELOG.md", ROOT / "docs" / "features.md", ROOT / "docs" / "history.md")
+    text = "\n".join(page.read_text() for page in pages)
+    first_lines = re.findall(r"^- (.*)$", text, re.MULTILINE)
     assert [line for line, times in Counter(first_lines).items() if times > 1] == []

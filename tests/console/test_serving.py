@@ -160,6 +160,8 @@ def test_a_console_beside_a_server_says_what_it_lacks(
     assert "--console-host 0.0.0.0 would let others in" in " ".join(result.stderr.split())
     result = program("serve", "--port", "0", "--tls-port", "1", *words[3:], code=2)
     assert "give --unixsocket or --port" in " ".join(result.stderr.split())
+    result = program(*words, "--requirepass", "s3cret", "--console-auth", "token", code=2)
+    assert "leave it out, and users log in" in " ".join(result.stderr.split())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         result = program("serve", "--port", "0", "--console-port", port, code=1)
