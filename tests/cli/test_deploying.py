@@ -75,7 +75,7 @@ def test_the_unit_of_workers_lets_its_jobs_finish() -> None:
     parser.read(DEPLOY / "kvstream-work@.service")
     unit = parser["Service"]
     words = shlex.split(unit["ExecStart"])
-    context = work.make_context("work", words[2:])
+    context = work.make_context("work", words[2:], **main.context_settings)
     assert context.params["grace"] + LATE_S < 60 * int(unit["TimeoutStopSec"].removesuffix("min"))
     assert context.params["app_version"] == "%i"
     assert unit["KillMode"] == "mixed"  # else each process gets two signals
