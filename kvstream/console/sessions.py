@@ -229,14 +229,16 @@ class PasswordLogin(Sessions):
     def _account(self, name: str, password: str, role: Role, place: AccountPlace) -> Account:
         """Return the account of a user who has logged in before, or a new one."""
         with self._lock:
-            for each, known in list(self._passwords.items()):
+            for account, known in self._passwords.items():
                 same = hmac.compare_digest(known.encode(), password.encode())
-                if each.name == name and each.role == role and same:
-                    place.end()
-                    return each
-            made = Account(name, role, place=place)
-            self._passwords[made] = password
-            return made
+                if account.name == name and account.role == role and same:
+                    break
+            else:
+                account = Account(name, role, place=place)
+                self._passwords[account] = password
+        if account.place is not place:
+            place.end()
+        return account
 
     def _leave(self, user: User) -> None:
         if isinstance(user, Account) and not self._is_known(user):

@@ -79,20 +79,8 @@ LEASE_S, LEASE_S_MIN = 30.0, 0.2
 """The lease of a job, unless a task has a shorter timeout. Workers extend it while they live."""
 _RESERVED = frozenset(
     {
-        *(
-            "dead",
-            OWN,
-            SHARED,
-            AFTER,
-            DEPENDENTS,
-            ENDED,
-            HISTORY,
-            NOTES,
-            SCHEDULED,
-            TAGGED,
-            WORKERS,
-        ),
-        *(WORKFLOW, *PRIORITIES),
+        *("dead", OWN, SHARED, AFTER, DEPENDENTS, ENDED, HISTORY, NOTES, SCHEDULED),
+        *(TAGGED, WORKERS, WORKFLOW, *PRIORITIES),
     }
 )
 _log = logging.getLogger(__name__)

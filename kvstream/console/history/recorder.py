@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.console.history.samples import FINEST, SPANS, Sample, Span, read, write, written_ms
 from kvstream.console.history.taking import take
+from kvstream.console.shared_calls import SharedCall
 from kvstream.errors import AccessDenied, KVStreamError, StoreClosed, StoreReadOnly
 
 if TYPE_CHECKING:
@@ -90,16 +91,16 @@ class Histories:
     """The samples that pages show, each span read once in a step for all viewers."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._read: dict[str, tuple[int, list[Sample]]] = {}
+        self._reading: dict[Span, SharedCall[list[Sample]]] = {each: SharedCall() for each in SPANS}
+        self._read: dict[Span, tuple[int, list[Sample]]] = {}
 
     def get(self, store: Store, span: Span, now_ms: int) -> list[Sample]:
         step = now_ms // FINEST.step_ms
-        with self._lock:
-            known = self._read.get(span.title)
-            if known is None or known[0] != step:
-                known = self._read[span.title] = (step, read(store, span, now_ms))
-            return known[1]
+        known = self._read.get(span)
+        if known is None or known[0] != step:
+            samples = self._reading[span].run(lambda: read(store, span, now_ms))
+            known = self._read[span] = step, samples
+        return known[1]
 
 
 __all__ = ["SPANS", "Histories", "Recorder", "record"]

@@ -141,7 +141,7 @@ def delete_jobs(jobs: AnyJobs, infos: Sequence[JobInfo]) -> list[bool]:
             jobs.store.delete(*_keys_of(jobs, info))
 
     WorkflowLog(jobs, "").commit(delete)
-    jobs.ended.name_new()
+    jobs.after_commit()
     return [True] * len(infos)
 
 

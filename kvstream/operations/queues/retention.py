@@ -204,10 +204,6 @@ def check_changed_streams(txn: Txn) -> tuple[int, int]:
             continue
         if stream is None or progress is None:
             continue
-        idle = stream.last, stream.length, stream.shrinks, 0, ()
-        if not stream.groups_count and progress.seen == idle:  # its version, without a call
-            retained[name] = None
-            continue
         version = _version(txn, stream, progress.rules)
         if progress.seen != version and _has_only_grown(stream, progress):
             progress.seen = version
