@@ -19,7 +19,9 @@ from bench.copies.archive import ARCHIVE_LIMITS
 from bench.copies.replicas import REPLICA_LIMITS
 from bench.jobs import run_jobs
 from bench.library import LIBRARY_ROWS, run_library
-from bench.library_limits import LIBRARY_LIMITS, tasks_beside_redis
+from bench.limits.library import LIBRARY_LIMITS, tasks_beside_redis
+from bench.limits.server import SERVER_LIMITS
+from bench.limits.spark import SPARK_LIMITS
 from bench.machine.neighbour import Neighbour, OneCore, neighbour_bytes
 from bench.migrate import MIGRATION_ROWS, run_migration
 from bench.nats import run_nats
@@ -30,9 +32,7 @@ from bench.report import Report, as_json, print_report, write_docs
 from bench.results import Scaling
 from bench.rivals import EMBEDDED_LIMITS, run_rivals
 from bench.server import SERVER_ROWS, ServerRow, run_server
-from bench.server_limits import SERVER_LIMITS
 from bench.spark import SPARK_KEYS, run_spark
-from bench.spark_limits import SPARK_LIMITS
 from bench.wakeups import PUBLISH_ROWS, publish_latency, wakeups
 from bench.workflows import run_workflows
 from bench.workload import FULL, LOADED, LOADED_MB, QUICK, Sizes

@@ -61,11 +61,11 @@ SECTIONS = {
         "queues.schedule.schedule": "Add messages at the times of a cron expression.",
     },
     "Server": {
-        "redis_command.cmd": "Run one command of Redis, also on a directory.",
+        "requests.command.cmd": "Run one command of Redis, also on a directory.",
         "serve.serve": "Serve the store to Redis clients.",
         "top.command.top": "Watch streams, groups and clients live.",
         "console.console": "Look at a store in the browser.",
-        "monitor.monitor": "Show the requests of a server's clients as they come.",
+        "requests.monitor.monitor": "Show the requests of a server's clients as they come.",
     },
     "Jobs": {
         "queues.jobs.work": "Run the jobs of an application.",

@@ -174,7 +174,7 @@ class EventFlags(Type):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        from kvstream.meta.key_events import LETTERS, flags_of  # not for a help text
+        from kvstream.meta.events.keys import LETTERS, flags_of  # not for a help text
 
         flags = flags_of(str(value))
         if flags is None:

@@ -32,11 +32,11 @@ from kvstream.layout.keys import (
 )
 from kvstream.meta.changeset import Changeset
 from kvstream.meta.deleted_keys import Flushed, Unlinked, encode_unlinked
+from kvstream.meta.events.keys import EXPIRED, NEW
+from kvstream.meta.events.queues import QueueEvents
 from kvstream.meta.filling import catch_up
-from kvstream.meta.key_events import EXPIRED, NEW
 from kvstream.meta.keyed import Keyed
 from kvstream.meta.keyspace import Databases, KeyIndex, Usage
-from kvstream.meta.queue_events import QueueEvents
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.reply_cache import ReplyCache
 from kvstream.meta.runs import run_tree

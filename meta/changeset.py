@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from kvstream.errors import Corruption
 from kvstream.layout.keys import key_of
 from kvstream.meta.compiled import plain
-from kvstream.meta.key_events import Event
+from kvstream.meta.events.keys import Event
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.strings import Key
 from kvstream.meta.wakeups import Wake

@@ -12,7 +12,7 @@ from kvstream.meta.catalog import Allocator, Catalog
 from kvstream.meta.changeset import Changeset
 from kvstream.meta.compiled import plain, plain_strings
 from kvstream.meta.deleted_keys import Unlinked
-from kvstream.meta.key_events import OVERWRITTEN, TYPE_CHANGED, Event
+from kvstream.meta.events.keys import OVERWRITTEN, TYPE_CHANGED, Event
 from kvstream.meta.keyspace import Databases, KeyIndex
 from kvstream.meta.records import Activity, ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.reply_cache import Readahead

@@ -37,11 +37,11 @@ from kvstream.archive.retention import pin
 from kvstream.errors import ArchiveDamaged
 from kvstream.storage import files
 from kvstream.storage.batch import Family, KeyRange
-from kvstream.storage.families import families_of
 from kvstream.storage.manifest import (
     CURRENT,
     Manifest,
     Table,
+    families_of,
     newer,
     parse_manifest,
     read_manifest,

@@ -6,9 +6,8 @@ from starlette.routing import Route
 from kvstream.console.actions.table import ROUTES as ACTIONS
 from kvstream.console.names import name_of, segment_of
 from kvstream.console.pages.dead import dead, dead_stream
-from kvstream.console.pages.entries import entries, entry
+from kvstream.console.pages.entries import entries, entry, find_entries
 from kvstream.console.pages.exports import export_entries, export_jobs
-from kvstream.console.pages.find import find_entries
 from kvstream.console.pages.group import group
 from kvstream.console.pages.jobs import job, jobs, workers
 from kvstream.console.pages.live import events

@@ -40,7 +40,7 @@ from kvstream.errors import (
 )
 from kvstream.logs import deferred, emit_deferred
 from kvstream.meta.catalog import Catalog
-from kvstream.meta.key_events import Event
+from kvstream.meta.events.keys import Event
 from kvstream.meta.txn import Txn
 from kvstream.meta.wakeups import Wake
 from kvstream.operations import info, keyspace

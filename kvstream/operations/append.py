@@ -22,8 +22,8 @@ from kvstream.layout.values import Names
 from kvstream.meta import filling, idempotency, nodes, unfinished_loads
 from kvstream.meta.bulk_fill import append_page, join
 from kvstream.meta.compiled import plain
+from kvstream.meta.events.keys import EXPIRE, XADD, XSETID
 from kvstream.meta.idempotency import Producer, Request
-from kvstream.meta.key_events import EXPIRE, XADD, XSETID
 from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import Ingested

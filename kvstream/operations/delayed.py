@@ -32,7 +32,7 @@ from kvstream.layout.keys import U64, decode_number, key_of
 from kvstream.layout.values import Names, decode_checked
 from kvstream.logs import DeferredLogger, Throttle
 from kvstream.meta import pel, timers
-from kvstream.meta.queue_events import Reason
+from kvstream.meta.events.queues import Reason
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import DELAY_MAX_MS, Kind, Timer
 from kvstream.meta.txn import Txn

@@ -18,7 +18,7 @@ from typing import Self, TypeAlias, TypeVar
 from kvstream.meta import nodes
 from kvstream.meta.catalog import DeletionWatch
 from kvstream.meta.compiled import plain
-from kvstream.meta.key_events import XDEL
+from kvstream.meta.events.keys import XDEL
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn

@@ -12,7 +12,7 @@ from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError, q
 from kvstream.layout.keys import U64, key_of, successor, tree_prefix
 from kvstream.meta import nodes, pel
 from kvstream.meta.compiled import plain
-from kvstream.meta.key_events import (
+from kvstream.meta.events.keys import (
     XGROUP_CREATE,
     XGROUP_CREATECONSUMER,
     XGROUP_DELCONSUMER,

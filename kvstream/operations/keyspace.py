@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 from kvstream.errors import NoSuchKey, quote
 from kvstream.layout.keys import U16, key_of, qualified, stream_row
 from kvstream.meta import lazyfree
-from kvstream.meta.key_events import DEL, EXPIRE, PERSIST, RENAME_FROM, RENAME_TO, Event
+from kvstream.meta.events.keys import DEL, EXPIRE, PERSIST, RENAME_FROM, RENAME_TO, Event
 from kvstream.meta.keyspace import Expiries
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, decode_key

@@ -23,7 +23,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of, qualified, scan_row, stream_row
 from kvstream.layout.listpack import canonical_integer
 from kvstream.meta.compiled import plain_strings
-from kvstream.meta.key_events import (
+from kvstream.meta.events.keys import (
     APPEND,
     EXPIRE,
     EXPIRED,

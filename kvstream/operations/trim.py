@@ -17,7 +17,7 @@ from kvstream.errors import InvalidArgument, show
 from kvstream.layout.keys import ID_BYTES, successor, tree_prefix
 from kvstream.layout.listpack import SMALL_INTEGER_MAX
 from kvstream.meta import nodes
-from kvstream.meta.key_events import XTRIM
+from kvstream.meta.events.keys import XTRIM
 from kvstream.meta.pel import discard, pending_among, signal_freed
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn

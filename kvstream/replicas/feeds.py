@@ -18,7 +18,7 @@ from kvstream.replicas.copying import CopySource, Sums
 from kvstream.replicas.protocol import Continue
 from kvstream.replicas.sending import Commit, LogTail, find_commit, locate
 from kvstream.storage.changes import log_numbers
-from kvstream.storage.families import read_families
+from kvstream.storage.manifest import read_families
 
 FRAME_BYTES = 1 << 20
 """Bytes of a file in one frame: the replica commits behind each."""

@@ -16,8 +16,8 @@ from kvstream.layout.values import decode_fields
 from kvstream.storage import files
 from kvstream.storage.batch import Family
 from kvstream.storage.changes import ChangeReader
-from kvstream.storage.families import read_families
 from kvstream.storage.log import PUT
+from kvstream.storage.manifest import read_families
 from kvstream.storage.replacement import NOTE, kept_folders
 from kvstream.types.ids import StreamID
 from kvstream.types.records import Entry

@@ -231,7 +231,7 @@ class ServerOptions:
     tracked_keys_max: int = TRACKED_KEYS_MAX
     """Keys that are tracked for clients with caches; 0: no limit."""
     notify_keyspace_events: int = 0
-    """The flags of ``notify-keyspace-events``, as bits of ``meta/key_events.py``."""
+    """The flags of ``notify-keyspace-events``, as bits of ``meta/events/keys.py``."""
     acllog_length: int = ACLLOG_LENGTH
     """Refusals kept by ACL LOG."""
     acl_pubsub_default: bytes = b"resetchannels"

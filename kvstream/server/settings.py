@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kvstream.commands.args import I32_MAX, I64_MAX, integer, text
 from kvstream.errors import InvalidArgument
 from kvstream.logs import LEVELS
-from kvstream.meta.key_events import flags_of, letters_of
+from kvstream.meta.events.keys import flags_of, letters_of
 from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX
 from kvstream.operations.images.dump import check_target
 from kvstream.server.inert_settings import ALIASES, KEPT

@@ -10,6 +10,9 @@ MANIFEST has the blocks of a log (log.py). Its payloads are, as RocksDB 9.8 writ
     integers are varints of up to ten bytes; names and keys have their length before them, and the
     first and last key of a table eight bytes behind them
 
+RocksDB numbers families in the order in which it creates them, which differs from store to store.
+The family 0 is "default", which kvstream leaves empty.
+
 A store that has some of its tables only is sound for RocksDB. What it returns is right for each key
 range of which it has all tables that may have rows in it, as long as nothing is compacted.
 """
@@ -21,6 +24,7 @@ from typing import NamedTuple, cast
 
 from kvstream.errors import Corruption
 from kvstream.storage import files
+from kvstream.storage.batch import Family
 from kvstream.storage.log import FragmentReader, join, put_varint, take_bytes, take_varint
 
 CURRENT = "CURRENT"
@@ -263,3 +267,28 @@ def _take_pairs(edit: bytes, at: int, end: int) -> tuple[Pairs, int]:
             return pairs, at
         value, at = take_bytes(edit, at)
         pairs.append((number, value))
+
+
+def family_names(manifest: bytes) -> dict[int, str]:
+    """Return the names of the families by their numbers; a torn end of the file is left out.
+
+    Raises Corruption if the file is damaged, or has fields that this version does not know.
+    """
+    return parse_manifest(manifest).families
+
+
+def families_of(names: dict[int, str]) -> dict[int, Family]:
+    """Return kvstream's families by their numbers; raise Corruption if one is missing."""
+    wanted = {family.name.lower(): family for family in Family}
+    found = {number: wanted[name] for number, name in names.items() if name in wanted}
+    if len(found) < len(wanted):
+        raise Corruption(f"MANIFEST lacks a column family: it has {', '.join(names.values())}")
+    return found
+
+
+def read_families(directory: Path) -> dict[int, Family]:
+    """Return the families of a store by their numbers in its log; the store may be open.
+
+    Raises OSError if it has no MANIFEST, Corruption if that is damaged or lacks a family.
+    """
+    return families_of(family_names(read_manifest(directory)))

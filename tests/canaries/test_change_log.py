@@ -18,8 +18,8 @@ from rocksdict import IngestExternalFileOptions, Options, Rdict, SstFileWriter
 from kvstream import Store
 from kvstream.storage.batch import Family
 from kvstream.storage.changes import ARCHIVE
-from kvstream.storage.families import family_names, read_families
 from kvstream.storage.log import DELETE, DELETE_RANGE, PUT, LogReader, Record, Row
+from kvstream.storage.manifest import family_names, read_families
 from tests.patience import PATIENCE_S
 from tests.storage import log_bytes
 from tests.storage.log_bytes import fragments, log_of, logs, opened, write

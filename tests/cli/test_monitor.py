@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from kvstream.cli.monitor import requests_of
+from kvstream.cli.requests.monitor import requests_of
 from tests.cli.program import Program, RemoteProgram
 from tests.patience import until
 

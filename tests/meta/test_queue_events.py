@@ -6,11 +6,11 @@ import pytest
 
 from kvstream import Store
 from kvstream.logs import emit_deferred
-from kvstream.meta.queue_events import LIMITS, MEANINGS, THROTTLES_MAX, QueueEvents, Reason
+from kvstream.meta.events.queues import LIMITS, MEANINGS, THROTTLES_MAX, QueueEvents, Reason
 from kvstream.types.ids import StreamID
 
 JOBS = b"\x00\x00jobs"
-LOGGER = "kvstream.meta.queue_events"
+LOGGER = "kvstream.meta.events.queues"
 
 
 def test_all_counters_begin_at_zero_and_have_names_of_their_own() -> None:

@@ -7,7 +7,7 @@ import pytest
 from kvstream import ManualClock, Store
 from kvstream.errors import RequestError
 from kvstream.layout.keys import qualified
-from kvstream.meta.key_events import CHANNELS, flags_of
+from kvstream.meta.events.keys import CHANNELS, flags_of
 from kvstream.operations import append, keyspace, strings
 from kvstream.operations.plans import Stepped
 from tests.commands.dispatcher import Dispatcher

@@ -16,7 +16,7 @@ from kvstream.meta import changeset, filling, nodes, pel, pel_index, records, ru
 from kvstream.meta import txn as transactions
 from kvstream.meta.changeset import Changeset
 from kvstream.meta.compiled import plain
-from kvstream.meta.key_events import XADD
+from kvstream.meta.events.keys import XADD
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.runs import Run, run_tree
 from kvstream.meta.trees import key_tree

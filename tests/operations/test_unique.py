@@ -5,7 +5,7 @@ import pytest
 from kvstream import ManualClock, Store
 from kvstream.layout.keys import qualified
 from kvstream.meta import pel, timers
-from kvstream.meta.queue_events import Reason
+from kvstream.meta.events.queues import Reason
 from kvstream.meta.txn import Txn
 from kvstream.operations import unique
 from kvstream.operations.delivery import dead

@@ -19,7 +19,7 @@ from kvstream.replicas.sending import LogTail, locate
 from kvstream.storage import replacement
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.changes import read_history
-from kvstream.storage.families import read_families
+from kvstream.storage.manifest import read_families
 from kvstream.types.options import MEGABYTE
 
 SMALL = {"durability": "no", "write_buffer_bytes": MEGABYTE, "block_cache_bytes": MEGABYTE}

@@ -4,12 +4,14 @@ from math import inf
 
 import pytest
 
-from kvstream.server.runtime.replication.lease import lease_end, lease_s, next_change
 from kvstream.server.runtime.replication.states import (
     ALLOWED,
     OfPrimary,
     OfReplica,
     State,
+    lease_end,
+    lease_s,
+    next_change,
     state_of,
 )
 

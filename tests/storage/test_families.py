@@ -11,8 +11,8 @@ from kvstream.errors import Corruption
 from kvstream.storage import files, log
 from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
-from kvstream.storage.families import family_names, read_families
 from kvstream.storage.log import LogReader
+from kvstream.storage.manifest import family_names, read_families
 from tests.storage import log_bytes
 from tests.storage.log_bytes import part, varint, written
 from tests.storage.stores import SMALL, put

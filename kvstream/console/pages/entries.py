@@ -1,15 +1,18 @@
-"""The entries of a stream, by ID and time, and one entry."""
+"""The entries of a stream, by ID and time or by the values of their fields, and one entry."""
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from kvstream.console.access import Role, requires
 from kvstream.console.actions.plan import AUDIT
 from kvstream.console.figures import groups_of
+from kvstream.console.finding import conditions_of, find
 from kvstream.console.reading import read_slice
 from kvstream.console.view import ROWS
 from kvstream.errors import NoGroup, NoSuchKey
+from kvstream.types.formatting import printable
 from kvstream.types.ids import StreamID
 from kvstream.types.records import Entry, GroupInfo, PendingEntry
 
@@ -78,6 +81,26 @@ def shown_of(entry: Entry) -> dict[str, Any]:
         size += min(len(name), 60) + min(len(value), 200)
     left_out = len(entry.flat) // 2 - len(pairs)
     return {"id": entry.id, "pairs": pairs, "fields": dict(pairs), "left_out": left_out}
+
+
+@requires(Role.VIEWER)
+def find_entries(view: View) -> Response:
+    name, where, at = view.part("stream"), view.asked("where").strip(), view.asked("at").strip()
+    stream = view.store.stream(name)
+    info = stream.info()
+    found = find(view, stream, at, conditions_of(where), ROWS)
+    return view.page(
+        "find.html",
+        name=name,
+        info=info,
+        found=found,
+        rows=[shown_of(each) for each in found.entries],
+        columns=columns_of(found.entries),
+        where=where,
+        at=at,
+        command=shlex.join(["kvstream", "find", printable(name), *shlex.split(where), "--reverse"]),
+        next=f"({found.last}" if found.has_more and found.last else None,
+    )
 
 
 @requires(Role.VIEWER)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from itertools import islice
 
 from kvstream.meta import timers
+from kvstream.meta.events.queues import Reason
 from kvstream.meta.pel import Targets, release_runs, runs_waiting_for
-from kvstream.meta.queue_events import Reason
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, Run
 from kvstream.meta.timers import Kind, Timer

@@ -20,8 +20,8 @@ from kvstream.layout.keys import beside, key_of
 from kvstream.layout.values import Names, encode_flat
 from kvstream.logs import DeferredLogger, Throttle
 from kvstream.meta import pel, timers
+from kvstream.meta.events.queues import Reason
 from kvstream.meta.policy import DEAD_SUFFIX
-from kvstream.meta.queue_events import Reason
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.timers import Kind

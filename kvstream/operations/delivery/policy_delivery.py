@@ -14,6 +14,7 @@ blocked readers.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from kvstream.meta.events.queues import Reason
 from kvstream.meta.pel import (
     COUNT_MAX,
     acknowledge,
@@ -28,7 +29,6 @@ from kvstream.meta.pel import (
 from kvstream.meta.pel import deliver as make_pending
 from kvstream.meta.pel_index import nacked_in, pending_in
 from kvstream.meta.policy import GroupPolicy
-from kvstream.meta.queue_events import Reason
 from kvstream.meta.records import GroupMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn

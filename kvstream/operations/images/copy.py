@@ -7,7 +7,7 @@ the last step (``operations/plans.py``) grows with the groups and pending entrie
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import successor, tree_prefix
 from kvstream.meta import pel, unfinished_loads
-from kvstream.meta.key_events import COPY_TO, MOVE_FROM, MOVE_TO
+from kvstream.meta.events.keys import COPY_TO, MOVE_FROM, MOVE_TO
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import islice
 
 from kvstream.errors import BadPayload, InvalidArgument, StoreClosed
-from kvstream.meta.key_events import RESTORE
+from kvstream.meta.events.keys import RESTORE
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn

@@ -19,7 +19,7 @@ from kvstream.layout.keys import U64, key_of, tree_prefix
 from kvstream.layout.listpack import counters_size
 from kvstream.meta import idempotency, nodes, pel_index
 from kvstream.meta.bulk_fill import Sink, append_node, append_page
-from kvstream.meta.key_events import RESTORE
+from kvstream.meta.events.keys import RESTORE
 from kvstream.meta.nodes import measure
 from kvstream.meta.pel import COUNT_MAX, runs_from
 from kvstream.meta.records import (

@@ -14,7 +14,7 @@ from itertools import islice
 
 from kvstream.errors import RequestError, quote
 from kvstream.meta import timers
-from kvstream.meta.key_events import XGROUP_DELCONSUMER
+from kvstream.meta.events.keys import XGROUP_DELCONSUMER
 from kvstream.meta.pel import release_runs, runs_of
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.timers import Kind, Timer

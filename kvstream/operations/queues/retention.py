@@ -27,7 +27,7 @@ from kvstream.errors import Corruption, InvalidArgument
 from kvstream.layout.keys import ID_BYTES, successor, tree_prefix
 from kvstream.layout.values import decode_checked
 from kvstream.meta import nodes, timers
-from kvstream.meta.key_events import XTRIM
+from kvstream.meta.events.keys import XTRIM
 from kvstream.meta.pel import runs_from
 from kvstream.meta.policy import (
     ADDED_ROW,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from kvstream.errors import StoreError, StoreFull
 from kvstream.layout.keys import database_of, key_of
-from kvstream.meta.queue_events import MEANINGS, QueueEvents
+from kvstream.meta.events.queues import MEANINGS, QueueEvents
 from kvstream.operations.queues.workers import STATES, jobs_of
 from kvstream.server.metrics.metric import (
     Metric,

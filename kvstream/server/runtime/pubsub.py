@@ -7,7 +7,7 @@ between turns, so that a message to thousands of clients delays nobody. A client
 same turn gets its messages at once, in order with the reply.
 
 Keyspace notifications are messages, too. Operations note events in their transaction
-(``meta/key_events.py``). Those of a call are published right after it, in its turn; those of other
+(``meta/events/keys.py``). Those of a call are published right after it, in its turn; those of other
 threads, such as expired keys, after their commit. While events of calls are wanted, XADDs are not
 batched and no request takes the path of pipelines: so the events stand in the order of the calls.
 """
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, cast
 
 from kvstream.commands.replies import RESP3
 from kvstream.layout.keys import database_of, key_of
-from kvstream.meta.key_events import CHANNELS, EXPIRED, KEYEVENT, KEYMISS, KEYSPACE, Event
+from kvstream.meta.events.keys import CHANNELS, EXPIRED, KEYEVENT, KEYMISS, KEYSPACE, Event
 from kvstream.meta.txn import Txn
 from kvstream.server.runtime.client import ChannelKind, Client, PendingReplies, Server
 from kvstream.types.clock import perf_counter

@@ -8,7 +8,7 @@ from kvstream import ManualClock, Store
 from kvstream.errors import TEXT_BYTES_MAX
 from kvstream.layout.keys import qualified
 from kvstream.meta import pel
-from kvstream.meta.queue_events import Reason
+from kvstream.meta.events.queues import Reason
 from kvstream.meta.txn import Txn
 from kvstream.operations import strings
 from kvstream.operations.delivery import dead

@@ -16,7 +16,6 @@ from kvstream.server.runtime.blocked_clients import BlockedClients
 from kvstream.server.runtime.client import Client, Server
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.loop import Loop
-from kvstream.server.runtime.replication import lease
 from kvstream.server.runtime.replication.acks import ReplicaAcks
 from kvstream.server.runtime.replication.failover import Failover
 from kvstream.server.runtime.replication.recovery import Asking, Notes, Recovery, is_ahead
@@ -28,6 +27,9 @@ from kvstream.server.runtime.replication.states import (
     OfPrimary,
     OfReplica,
     State,
+    lease_end,
+    lease_s,
+    next_change,
     state_of,
 )
 from kvstream.server.runtime.replication.waits import Wait, Waits
@@ -263,10 +265,10 @@ class Replication:
 
     def _lease_end(self, wanted: int) -> float:
         echoes = (each.echo for each in self.replicas.online())
-        return lease.lease_end(echoes, wanted, self._lease_s())
+        return lease_end(echoes, wanted, self._lease_s())
 
     def _lease_s(self) -> float:
-        return lease.lease_s(self.setting("min-replicas-max-lag"), self.setting("replica-lease-ms"))
+        return lease_s(self.setting("min-replicas-max-lag"), self.setting("replica-lease-ms"))
 
     def count_good(self) -> int:
         """Return how many replicas are not behind for longer than ``min-replicas-max-lag``."""
@@ -286,7 +288,7 @@ class Replication:
         self.lease_until, self._needs_answers, reads = inf, False, allowed.reads
         if isinstance(known, OfPrimary):
             ends = known.acked_until, known.heard_until
-            self.lease_until, self._needs_answers = lease.next_change(ends, now), min(ends) < inf
+            self.lease_until, self._needs_answers = next_change(ends, now), min(ends) < inf
             acks = 0 if state is State.DEGRADED else self.setting("replica-acks")
         elif not (self.link_is_up or self.setting("replica-serve-stale-data")):
             reads = allowed.stale_reads

@@ -12,9 +12,8 @@ from functools import partial
 from kvstream.engine.following import Source
 from kvstream.errors import KVStreamError, ReplicationRefused
 from kvstream.logs import NOTICE
-from kvstream.replicas.connection import LinkOptions
+from kvstream.replicas.connection import LinkOptions, link_context
 from kvstream.replicas.follower import Follower
-from kvstream.replicas.tls import link_context
 from kvstream.server.inert_settings import number_of, text_of
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.blocked_clients import BlockedClients

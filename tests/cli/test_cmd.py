@@ -6,7 +6,7 @@ import pytest
 
 import kvstream as library
 from kvstream import Store
-from kvstream.cli.redis_command import reply_lines
+from kvstream.cli.requests.command import reply_lines
 from tests.cli.program import Program
 
 everywhere = pytest.mark.places("store", "server", "redis")

@@ -175,7 +175,7 @@ def large_store(folder: Path, sizes: Sizes) -> list[Limit]:
         stream = store.stream("orders")
         for batch in _batches(sizes.large):
             stream.add_many(batch)
-    command = [sys.executable, "-m", "bench.store_memory", str(path)]
+    command = [sys.executable, "-m", "bench.limits.store_memory", str(path)]
     seen = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     peer = _redis_megabytes(folder, sizes)
     held = f"a store of {sizes.large:,} entries"

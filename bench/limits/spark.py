@@ -1,6 +1,6 @@
 """Limits of the Spark data source: the time of a micro-batch, and the memory of executors.
 
-``python -m bench.spark_limits STORE EXECUTOR_MB`` measures that memory in a process of its own.
+``python -m bench.limits.spark STORE EXECUTOR_MB`` measures that memory in a process of its own.
 """
 
 import json
@@ -110,7 +110,7 @@ def more_than_memory(folder: Path, sizes: Sizes) -> list[Limit]:
     path, work = folder / "large-read", folder / "large-work"
     rows = _fill(path, folder / "large-parts", sizes.sparked_mb)
     work.mkdir()
-    command = [sys.executable, "-m", "bench.spark_limits", str(path), str(EXECUTOR_MB)]
+    command = [sys.executable, "-m", "bench.limits.spark", str(path), str(EXECUTOR_MB)]
     environment = {**os.environ, "SPARK_WORKER_DIR": str(work)}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     seen = json.loads(done.stdout.splitlines()[-1])

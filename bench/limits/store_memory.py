@@ -1,4 +1,4 @@
-"""Measure a store in a fresh process: ``python -m bench.store_memory STORE`` prints JSON."""
+"""Measure a store in a fresh process: ``python -m bench.limits.store_memory STORE`` prints JSON."""
 
 import json
 import re
