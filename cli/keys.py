@@ -22,7 +22,7 @@ from kvstream.cli.parameters import (
     stream_argument,
     yes_option,
 )
-from kvstream.cli.session import IMPORT_PREFIX, Session, existing_key, existing_stream
+from kvstream.cli.session import Session, existing_key, existing_stream
 from kvstream.cli.tables import (
     ID_WIDTH,
     Column,
@@ -40,6 +40,7 @@ from kvstream.cli.tables import (
     time_of,
 )
 from kvstream.types.clock import now_ms
+from kvstream.types.glob import is_listed
 from kvstream.types.ids import StreamID
 from kvstream.types.options import FULL_COUNT
 from kvstream.types.records import GroupDetail, StreamInfo
@@ -78,7 +79,12 @@ _LS = (
     epilog=example("kvstream ls", "kvstream ls 'orders:*' --json", "kvstream ls --names")
 )
 @click.argument("pattern", type=Name(), required=False)
-@click.option("--all", "everything", is_flag=True, help="Include the progress of imports.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Include the keys kvstream:..., which kvstream keeps for itself.",
+)
 @click.option("--names", "names_only", is_flag=True, help="Show the names alone, one per line.")
 @output_options
 def ls(
@@ -89,25 +95,24 @@ def ls(
     Lag is the number of entries that the slowest group has yet to read, - if unknown. Size is an
     estimate in bytes before compression. Age is the time since the last entry was added.
 
-    A PATTERN as in KEYS, such as 'orders:*', selects streams by name. The streams
-    kvstream:import:..., in which imports keep their progress, are listed only with --all. Plain
-    strings, which clients of a server can set, are listed too.
+    A PATTERN as in KEYS, such as 'orders:*', selects streams by name. The keys kvstream:..., which
+    kvstream keeps for itself (the audit and the samples of the console, the progress of imports),
+    are listed only with --all, or by a PATTERN that begins so. Plain strings, which clients of a
+    server can set, are listed too: --json tells their type.
     """
     with session.reading() as store:
         if names_only:
-            names = (each for each in store.scan_keys(pattern) if _is_shown(each, everything))
+            names = (
+                each for each in store.scan_keys(pattern) if everything or is_listed(each, pattern)
+            )
             out.names("stream", names, nothing="no streams")
         else:
             out.table(_LS, _rows(store, pattern, everything), nothing="no streams")
 
 
-def _is_shown(key: bytes, everything: bool) -> bool:
-    return everything or not key.startswith(IMPORT_PREFIX)
-
-
 def _rows(store: "Store", pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
     for info in store.key_infos(pattern, usage=True):
-        if _is_shown(info.key, everything):
+        if everything or is_listed(info.key, pattern):
             shown = info._asdict()
             yield {"stream": shown.pop("key"), **shown}
 

@@ -94,9 +94,9 @@ class StreamName(Name):
 
     def names(self, store: "Store", *inside: bytes) -> Iterator[bytes]:
         """Yield the names that ``store`` has, given the values of the arguments ``inside``."""
-        from kvstream.cli.session import IMPORT_PREFIX
+        from kvstream.types.glob import is_listed
 
-        return (name for name in store.scan_keys() if not name.startswith(IMPORT_PREFIX))
+        return filter(is_listed, store.scan_keys())
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

@@ -30,7 +30,7 @@ from kvstream.cli.queues.policy import (
     policy_rows,
     policy_values,
 )
-from kvstream.cli.session import IMPORT_PREFIX, Session, existing_stream, stream_or_free
+from kvstream.cli.session import Session, existing_stream, stream_or_free
 from kvstream.cli.tables import (
     Column,
     count_column,
@@ -44,6 +44,7 @@ from kvstream.cli.tables import (
     size,
 )
 from kvstream.errors import ServerTooOld
+from kvstream.types.glob import is_listed
 from kvstream.types.ids import Ticket
 from kvstream.types.options import CONFLICTS
 
@@ -112,7 +113,7 @@ def list_queues(session: Session, out: Output, /, pattern: bytes | None, everyth
 def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
     letters = letters_of(store)
     for info in store.key_infos(pattern):
-        if info.type != "stream" or info.key.startswith(IMPORT_PREFIX):
+        if info.type != "stream" or not is_listed(info.key, pattern):
             continue
         stream = store.stream(info.key)
         if not info.groups and _was_put_into(stream):

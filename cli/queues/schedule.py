@@ -12,15 +12,11 @@ from kvstream.cli.json_values import fields_json
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Field, StreamName, example, stream_argument
 from kvstream.cli.queues.delayed import fields_text, pairs_of
-from kvstream.cli.session import (
-    IMPORT_PREFIX,
-    Session,
-    existing_stream,
-    stream_or_free,
-)
+from kvstream.cli.session import Session, existing_stream, stream_or_free
 from kvstream.cli.tables import TIME_WIDTH, Column, name_column, printable, quote, time_of
 from kvstream.errors import RequestError
 from kvstream.types.cron import parse
+from kvstream.types.glob import is_listed
 from kvstream.types.options import MISFIRES, Misfire
 from kvstream.types.records import Schedule
 
@@ -110,7 +106,7 @@ def _note_silent(
 
 def _streams(store: "Store") -> Iterator[bytes]:
     for key in store.scan_keys():
-        if store.type(key) == "stream" and not key.startswith(IMPORT_PREFIX):
+        if is_listed(key) and store.type(key) == "stream":
             yield key
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kvstream.cli.output import pages
-from kvstream.cli.session import IMPORT_PREFIX
 from kvstream.cli.tables import printable
 from kvstream.errors import KVStreamError, NoSuchKey, RequestError, WrongType
 from kvstream.types.clock import monotonic
+from kvstream.types.glob import is_listed
 from kvstream.types.ids import StreamID
 from kvstream.types.records import GroupInfo, PendingEntry
 
@@ -317,7 +317,7 @@ class Sampler:
         key_pages, self._key_pages = self._key_pages or _stream_pages(store, self._match), None
         for page in key_pages:
             for name in page:
-                if not name.startswith(IMPORT_PREFIX):
+                if is_listed(name, self._match):
                     self._seen += 1
                     if len(self._names) < self._most:
                         self._names[name] = None

@@ -17,6 +17,7 @@ from kvstream.console.shared_calls import SharedCall
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.migration.items import OWN_PREFIXES
 from kvstream.types.clock import monotonic
+from kvstream.types.glob import is_own_key, matcher
 from kvstream.types.records import KeyInfo
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _INTERNAL = re.compile(
     rb":(?:results?|notes|history|workflow|ended|tagged|after|dependents|workers?):|:ended$"
 )
 """Parts of the names of streams that Jobs keep beside their queues."""
-_OWN = b"kvstream:"
 PRIORITIES = (b":high", b":low")
 """Ends of the names of streams that are priorities of a queue."""
 
@@ -53,8 +53,25 @@ class Listing:
     @cached_property
     def streams(self) -> list[KeyInfo]:
         """The streams that programs have made, by name."""
-        found = [each for each in self.keys.values() if each.type == "stream"]
-        return sorted((each for each in found if not is_internal(each.key)), key=_by_name)
+        return [each for each in self._all if not is_internal(each.key)]
+
+    @cached_property
+    def _all(self) -> list[KeyInfo]:
+        found = (each for each in self.keys.values() if each.type == "stream")
+        return sorted(found, key=_by_name)
+
+    def named(self, part: bytes, *, has_all: bool) -> tuple[list[KeyInfo], int]:
+        """Return the streams with a part of a name, or a pattern with ``*``; how many are hidden.
+
+        Hidden are those that kvstream keeps for itself, unless ``has_all``, or the part is the
+        beginning of their names.
+        """
+        fits = matcher(part) if b"*" in part else lambda key: part in key
+        found = [each for each in self._all if fits(each.key)]
+        if has_all or is_own_key(part):
+            return found, 0
+        shown = [each for each in found if not is_internal(each.key)]
+        return shown, len(found) - len(shown)
 
     @cached_property
     def dead(self) -> list[KeyInfo]:
@@ -94,7 +111,7 @@ def kept_s(keys: int) -> float:
 
 def is_internal(name: bytes) -> bool:
     """Return whether a stream is one that kvstream keeps for itself."""
-    return name.startswith(_OWN) or _INTERNAL.search(name) is not None
+    return is_own_key(name) or _INTERNAL.search(name) is not None
 
 
 def is_dead(name: bytes) -> bool:

@@ -236,5 +236,5 @@ def redrive_start(name: bytes, dry_run: bool = False, **asked: Unpack[redrive.As
     return say(name, REDRIVE, *words, result=replies.redrive_of)
 
 
-def redrive_move(name: bytes, ids: Sequence[StreamID]) -> Call:
+def redrive_move(name: bytes, ids: Sequence[StreamID] | None) -> Call:
     return redrive_start(name, ids=ids)

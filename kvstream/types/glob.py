@@ -1,4 +1,4 @@
-r"""Redis's glob patterns: ``*``, ``?``, ``[a-c]``, ``[^a]`` and ``\x``.
+r"""Redis's glob patterns: ``*``, ``?``, ``[a-c]``, ``[^a]`` and ``\x``; which keys a pattern lists.
 
 A pattern is compiled to steps. Matching keeps only the last star to backtrack to, so its time is at
 most pattern times text, and no pattern exhausts the stack (CVE-2024-31228).
@@ -6,12 +6,25 @@ most pattern times text, and no pattern exhausts the stack (CVE-2024-31228).
 
 from collections.abc import Callable
 
+OWN_PREFIX = b"kvstream:"
+"""The beginning of the keys that kvstream keeps for itself: the audit and the samples of the
+console, the progress of imports, migrations and queries of Spark."""
 _STAR = None
 _Step = frozenset[int] | None
 """The bytes that match, or None for any run of bytes."""
 _ANY_BYTE = frozenset(range(256))
 _STARS_MAX = 1000
 """Most stars of a pattern: one with more matches nothing, as in Redis."""
+
+
+def is_own_key(key: bytes) -> bool:
+    """Return whether a key is one that kvstream keeps for itself."""
+    return key.startswith(OWN_PREFIX)
+
+
+def is_listed(key: bytes, pattern: bytes | None = None) -> bool:
+    """Return whether a list shows a key that fits its pattern: kvstream's own need their prefix."""
+    return not is_own_key(key) or (pattern is not None and is_own_key(pattern))
 
 
 def matcher(pattern: bytes, ignore_case: bool = False) -> Callable[[bytes], bool]:

@@ -64,10 +64,14 @@ def test_ls_shows_names_alone(orders: Program) -> None:
     assert orders("ls", "nothing", "--names").stderr == "no streams\n"
 
 
-def test_ls_hides_the_notes_of_imports_by_default(orders: Program) -> None:
+def test_ls_hides_what_kvstream_keeps_for_itself_by_default(orders: Program) -> None:
     orders("add", IMPORT_PREFIX.decode() + "x", "a=1")
     assert len(orders.json("ls")) == 2
-    assert len(orders.json("ls", "--all")) == 3
+    orders("add", "kvstream:audit", "who=ann")
+    assert len(orders.json("ls")) == 2
+    assert len(orders.json("ls", "--all")) == 4
+    assert orders.lines("ls", "kvstream:a*", "--names") == ["kvstream:audit"]
+    assert sorted(orders.lines("ls", "*:*", "--names")) == ["orders:2025"]
 
 
 def test_databases_have_separate_streams(orders: Program) -> None:

@@ -5,13 +5,19 @@ from typing import Any
 
 import pytest
 
-from kvstream import Store
+import kvstream
+from kvstream import Queue, Store
 from kvstream.console import Role, User, app
+from kvstream.console.actions import plan
 from kvstream.console.actions.plan import AUDIT
 from kvstream.console.actions.table import ACTIONS
+from kvstream.operations.queues import redrive
 from kvstream.stream import Stream
 from tests.console.browser import Browser
 from tests.console.conftest import Open
+from tests.server.conftest import Served, serve, served
+
+__all__ = ["serve", "served"]
 
 
 def do(browser: Browser, path: str, code: int = 303, **given: str) -> Any:
@@ -94,10 +100,42 @@ def test_dead_letters_of_a_kind_are_redriven_after_a_dry_run(browser: Browser, f
     assert "nothing to do" in browser.page("/do/cancel-redrive?stream=emails:dead").text.lower()
 
 
-def test_all_letters_are_redriven(browser: Browser, full: Store) -> None:
-    page = do(browser, "/do/redrive?stream=emails:dead&all=1")
+def test_all_letters_are_redriven_in_the_commit_of_the_audit(
+    browser: Browser, full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = browser.page("/do/redrive?stream=emails:dead&all=1")
     assert "moves 9 dead letters" in page.text
+    (form,) = [each for each in page.forms if each["@"] == "post"]
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "AUDIT_MAX", -1)
+        assert browser.ask("POST", form[""], data={"csrf": form["csrf"]}).status_code == 400
+    assert len(full.stream("emails:dead")) == 9
+    do(browser, "/do/redrive?stream=emails:dead&all=1")
+    assert len(full.stream("emails:dead")) == 0
     assert audit_of(full) == [("ann", "redrive", "emails:dead", 9)]
+    assert full.stream(AUDIT).range()[0].fields[b"state"] == b"begun"
+
+
+def test_a_redrive_on_a_server_has_its_audit_in_one_commit(served: Served) -> None:
+    with kvstream.open(f"redis://127.0.0.1:{served.port}") as store:
+        emails = Queue(store, "emails", max_deliveries=1)
+        emails.get()
+        emails.put_many([{"n": str(at)} for at in range(8)])
+        for message in emails.get(8):
+            message.nack(fatal=True, error="no")
+        ids = [each.id for each in store.stream("emails:dead").range()]
+        browser = Browser(app(store, auth=lambda _: User("ann", "operator")))
+        do(browser, f"/do/redrive?stream=emails:dead&id={ids[0]}&id={ids[1]}")
+        store.run(redrive.start, b"emails:dead", rate=(1, 3_600_000))
+        assert "runs: wait" in do(browser, "/do/redrive?stream=emails:dead&all=1", 400).text
+        do(browser, "/do/cancel-redrive?stream=emails:dead")
+        do(browser, "/do/redrive?stream=emails:dead&all=1")
+        assert [len(store.stream(each)) for each in ("emails", "emails:dead")] == [8, 0]
+        assert [each[1:] for each in audit_of(store)] == [
+            ("redrive", "emails:dead", 2),
+            ("cancel-redrive", "emails:dead", 1),
+            ("redrive", "emails:dead", 5),
+        ]
 
 
 def test_a_queue_is_paused_with_all_its_priorities(browser: Browser, full: Store) -> None:

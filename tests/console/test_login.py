@@ -88,7 +88,7 @@ def test_keys_that_are_refused_are_not_shown(log_in: Log, admin: Any) -> None:
         for path in ("/", "/streams?all=1", "/streams?q=s", "/queues", "/dead"):
             assert "secrets" not in browser.page(path).text, path
         assert shown in browser.page("/streams").text
-        assert "Nothing has this name." in browser.page("/search?q=secrets").text
+        assert "No stream has this name." in browser.page("/search?q=secrets").text
         for path in ("/streams/secrets", "/streams/secrets/entries"):
             refused = browser.page(path, 403)
             assert "permissions to access" in refused.text

@@ -76,9 +76,14 @@ def test_no_dead_letter_leads_into_the_audit(browser: Browser, full: Store) -> N
     letter = full.stream("x:dead").add(
         {"who": "boss", **block, "dead:stream": AUDIT, "dead:id": "1-1"}
     )
-    for action in ("put", "redrive"):
-        page = browser.page(f"/do/{action}?stream=x:dead&id={letter}", 400)
-        assert "the audit of the console is not changed" in page.text
+    page = browser.page(f"/do/put?stream=x:dead&id={letter}", 400)
+    assert "names no stream that it may go back to" in page.text
+    page = browser.page(f"/do/redrive?stream=x:dead&id={letter}")
+    assert "1 entry would stay: they name no stream to go to" in page.text
+    assert "nothing to do" in page.text
+    do(browser, "/do/redrive?stream=x:dead&all=1")
+    assert len(full.stream("x:dead")) == 1
+    assert audit_of(full) == [("ann", "redrive", "x:dead", 1)]
 
 
 def test_an_entry_is_put_again_as_it_is_however_strange(browser: Browser, full: Store) -> None:

@@ -15,6 +15,7 @@ from kvstream.console.names import name_of, segment_of
 from kvstream.console.pages import group
 from kvstream.console.routes import ROUTES
 from kvstream.engine.engine import Engine
+from kvstream.operations import strings
 from tests.console.browser import Browser, route_of
 from tests.console.conftest import HOSTILE, Open
 from tests.server.conftest import Served, redis_port, redis_process, serve, served
@@ -186,6 +187,20 @@ def test_the_search_leads_to_a_stream(opened: Open) -> None:
     browser = opened()
     assert browser.get("/search?q=orders", 303).headers["location"] == "/streams/orders"
     assert "emails:dead" in browser.page("/search?q=email").text
+
+
+def test_lists_hide_strings_and_what_kvstream_keeps_for_itself(opened: Open, full: Store) -> None:
+    full.stream("kvstream:samples:10s").add({"orders": "1"})
+    full.run(strings.put, "orders:note", b"text")
+    browser = opened()
+    for path in ("/search?q=s:", "/streams?q=s:"):
+        page = browser.page(path)
+        assert "samples" not in page.text
+        assert "1 stream of single jobs and of kvstream hidden" in page.text
+        assert "orders:note" not in page.text
+        assert "kvstream:samples:10s" in browser.page(path + "&all=1").text
+    assert "kvstream:samples:10s" in browser.page("/streams?q=kvstream:sam*").text
+    assert "kvstream:samples:10s" in browser.page("/search?q=kvstream:sam").text
 
 
 def test_the_cost_of_a_page_does_not_grow(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,7 @@ def redrive_start(txn: Txn, session: Session, argv: Argv) -> Answer:
     key runs at a time.
 
     Without TO, letters go to the streams that they name: the user needs permission for all keys.
+    No letter goes to a key `kvstream:...`, which kvstream keeps for itself.
     """
     asked: Values = {}
     Args(argv, 3).take_options(_OPTIONS, asked)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvstream.console.actions.plan import Plan, ids_of, name_in, refuse_audit, still_there, words
+from kvstream.console.actions.plan import Plan, ids_of, name_in, still_there, words
 from kvstream.console.failures import LETTERS, kind_of, newest
+from kvstream.errors import InvalidArgument
+from kvstream.operations.queues.redrive import State
+from kvstream.operations.queues.redrive import move as redrive_letters
 from kvstream.queue import Queue
 from kvstream.types.formatting import plural, printable
 
@@ -43,13 +46,14 @@ def redrive(view: View) -> Plan:
         count, where, skipped = len(view.store.stream(stream)), "", 0
     elif chosen:
         dry = queue.redrive(*chosen, dry_run=True)
-        refuse_audit(*dry.streams)
         where = ", ".join(f"{n:,} to {printable(name)}" for name, n in dry.streams.items())
         count, skipped = dry.moved, dry.skipped
     else:
         count, where, skipped = 0, "", 0
     to = f" ({where})" if where else " to the streams that they come from"
-    left = f" {plural(skipped, 'entry')} would stay: they name no stream." if skipped else ""
+    left = (
+        f" {plural(skipped, 'entry')} would stay: they name no stream to go to." if skipped else ""
+    )
     return Plan(
         action="redrive",
         title="Redrive dead letters",
@@ -57,13 +61,20 @@ def redrive(view: View) -> Plan:
         f"with no deliveries.{left}",
         target=stream,
         command=_command("dead redrive", stream, chosen),
-        run=lambda _: queue.redrive(*(chosen or ())),
+        run=lambda _: _redrive(queue, stream, chosen),
         back=view.url("dead", stream),
         count=count,
-        is_alone=True,
-        goes_on=True,
+        goes_on=chosen is None,
         facts={"ids": "all" if chosen is None else [str(each) for each in chosen[:20]]},
     )
+
+
+def _redrive(queue: Queue, stream: bytes, chosen: list[StreamID] | None) -> None:
+    """Move letters in the commit of the audit: chosen ones all, of many the first step."""
+    status = queue.redrive_status()
+    if status is not None and status.state == State.RUNNING:
+        raise InvalidArgument("a redrive of these dead letters runs: wait for it, or stop it")
+    queue.store.run(redrive_letters, stream, chosen)
 
 
 def cancel_redrive(view: View) -> Plan:
@@ -71,7 +82,7 @@ def cancel_redrive(view: View) -> Plan:
     stream = name_in(view, "stream")
     queue = Queue(view.store, stream, dead_letter=stream)
     status = queue.redrive_status()
-    is_running = status is not None and status.state == "running"
+    is_running = status is not None and status.state == State.RUNNING
     return Plan(
         action="cancel-redrive",
         title="Stop the redrive",
@@ -81,7 +92,6 @@ def cancel_redrive(view: View) -> Plan:
         run=lambda _: queue.cancel_redrive(),
         back=view.url("dead", stream),
         count=int(is_running),
-        is_alone=True,
     )
 
 

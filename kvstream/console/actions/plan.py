@@ -3,8 +3,9 @@
 GET shows the plan, POST makes it again and runs it: the preview and the action have one rule, and
 both read the same query. What arrives after the preview is left out: ``keep`` adds the time of the
 preview to the query of the form. Each action leaves an entry in the stream ``kvstream:audit``, in
-the same commit. Some take many commits (a redrive, a purge, changes of jobs): they leave one with
-the state "begun" before, and one with what was really done, or the error, after it.
+the same commit. Some take many commits (a purge, changes of jobs): they leave one with the state
+"begun" before, and one with what was really done, or the error, after it. A redrive of all letters
+is begun in the commit of its entry, and goes on by itself.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Plan:
     is_alone: bool = False
     """It takes many commits, or cannot be a part of a transaction on a server."""
     goes_on: bool = False
-    """When it returns it has only begun, so the audit does not say that it is done."""
+    """Its commit has only begun it, and says so in the audit."""
     keep: Mapping[str, Any] = field(default_factory=dict)
     """What the form adds to the query of the preview."""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -98,7 +99,7 @@ def run(view: View, plan: Plan) -> Response:
     else:
         with view.store.transaction():
             plan.run(view)
-            _audit_plan(view, plan)
+            _audit_plan(view, plan, **({"state": "begun"} if plan.goes_on else {}))
     view.shown.listings.forget()
     return view.to(plan.back)
 
@@ -113,9 +114,8 @@ def _run_alone(view: View, plan: Plan) -> None:
         with suppress(KVStreamError):  # the store is away: the entry before says "begun"
             _audit_plan(view, plan, state="failed", error=str(error)[:500])
         raise
-    if not plan.goes_on:
-        count = changed if type(changed) is int else plan.count
-        _audit_plan(view, replace(plan, count=count), state="done")
+    count = changed if type(changed) is int else plan.count
+    _audit_plan(view, replace(plan, count=count), state="done")
 
 
 def _audit_plan(view: View, plan: Plan, **more: str) -> None:
@@ -157,14 +157,9 @@ def name_in(view: View, name: str) -> bytes:
     if not view.asked(name):
         raise NoSuchKey(f"the address names no {name}")
     found = view.name(name)
-    refuse_audit(found)
-    return found
-
-
-def refuse_audit(*changed: bytes) -> None:
-    """Refuse an action that would change the audit, which may be where a dead letter goes."""
-    if AUDIT in changed:
+    if found == AUDIT:
         raise InvalidArgument("the audit of the console is not changed by the console")
+    return found
 
 
 def still_there(stream: Stream, chosen: Sequence[StreamID]) -> list[StreamID]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvstream.console.actions.plan import Input, Plan, name_in, refuse_audit, words
+from kvstream.console.actions.plan import Input, Plan, name_in, words
 from kvstream.console.values import raw_of
-from kvstream.errors import NoSuchKey
-from kvstream.operations.delivery.dead import origin, strip
+from kvstream.errors import InvalidArgument, NoSuchKey
+from kvstream.operations.delivery.dead import origin, strip, target_of
 from kvstream.types.formatting import plural, printable, size
 from kvstream.types.ids import StreamID
 
@@ -37,8 +37,9 @@ def put(view: View) -> Plan:
     if entry is None:
         raise NoSuchKey(f"the stream has no entry {eid}: it was deleted, trimmed or moved")
     block = origin(entry.flat)
-    target = block.get(b"dead:stream", stream)
-    refuse_audit(target)
+    target = target_of(entry.flat) if block else stream
+    if not target:
+        raise InvalidArgument("the dead letter names no stream that it may go back to")
     fields = _fields(view, list(strip(entry.flat)))
     kept = sum(each.text is None for each in fields)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvstream.console.access import Role, requires
 from kvstream.console.applications import stored_of
 from kvstream.errors import RequestError
 from kvstream.jobs.workflows.handle import is_workflow
 from kvstream.remote.replies import is_key_refusal
+from kvstream.types.glob import is_listed
 from kvstream.types.ids import StreamID
 
 if TYPE_CHECKING:
@@ -42,13 +43,18 @@ def search(view: View) -> Response:
         return view.go("streams", name)
     if _has(lambda: is_workflow(stored_of(view), text)):
         return view.go("jobs", name)
-    found = [each for each in view.listing.keys if name in each]
-    if not view.listing.whole and not found:
+    keys, hidden = view.listing.named(name, has_all=bool(view.asked("all")))
+    if not view.listing.whole and not keys:
         pattern = _SPECIAL.sub(rb"\\\g<0>", name) + b"*"
-        found = [each.key for each in islice(view.store.key_infos(pattern), FOUND)]
-    return view.page(
-        "search.html", asked=text, found=found[:FOUND], count=len(found), entry="", left=0
-    )
+        page = islice(view.store.key_infos(pattern), FOUND)
+        keys = [each for each in page if each.type == "stream" and is_listed(each.key, name)]
+    found = [each.key for each in keys[:FOUND]]
+    return _list(view, text, found, len(keys), hidden=hidden)
+
+
+def _list(view: View, asked: str, found: list[bytes], count: int, **more: Any) -> Response:
+    values = {"entry": "", "left": 0, "hidden": 0, **more}
+    return view.page("search.html", 200, values, asked=asked, found=found, count=count)
 
 
 def _entry(view: View, text: str) -> Response:
@@ -60,14 +66,7 @@ def _entry(view: View, text: str) -> Response:
     found = [each for each in asked if _has(lambda: view.store.stream(each).get(eid) is not None)]  # noqa: B023
     if len(found) == 1:
         return view.go("streams", found[0], "entries", text)
-    return view.page(
-        "search.html",
-        asked=text,
-        found=found,
-        count=len(found),
-        entry=text,
-        left=len(able) - len(asked),
-    )
+    return _list(view, text, found, len(found), entry=text, left=len(able) - len(asked))
 
 
 def _has(look: Callable[[], bool]) -> bool:

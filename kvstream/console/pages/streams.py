@@ -9,11 +9,10 @@ from kvstream.console.figures import groups_of, info_of
 from kvstream.console.history import plots
 from kvstream.console.history.plots import plots_of
 from kvstream.console.history.samples import STREAM
-from kvstream.console.listing import is_internal
 from kvstream.console.names import name_of
+from kvstream.console.values import raw_of
 from kvstream.console.view import ROWS
 from kvstream.errors import KVStreamError, NoSuchKey, WrongType
-from kvstream.types.glob import matcher
 from kvstream.types.records import KeyInfo
 
 if TYPE_CHECKING:
@@ -47,13 +46,7 @@ class StreamRow(NamedTuple):
 def streams(view: View) -> Response:
     listing, sort = view.listing, view.asked("sort", "name")
     asked, has_all = view.asked("q"), bool(view.asked("all"))
-    keys = [each for each in listing.keys.values() if each.type == "stream"]
-    hidden = 0 if has_all else sum(is_internal(each.key) for each in keys)
-    found = keys if has_all else listing.streams
-    if asked:
-        pattern = asked if "*" in asked else f"*{asked}*"
-        is_wanted = matcher(pattern.encode("utf-8", "surrogateescape"))
-        found = [each for each in found if is_wanted(each.key)]
+    found, hidden = listing.named(raw_of(asked), has_all=has_all)
     found = sorted(found, key=_SORTS.get(sort, _SORTS["name"]))
     start = _start(found, view.asked("after"), sort)
     shown = found[start : start + ROWS]

@@ -31,6 +31,7 @@ from kvstream.operations.delete import erase
 from kvstream.operations.delivery import failures
 from kvstream.operations.reads.rows import read_entries_of
 from kvstream.operations.trim import find_referenced
+from kvstream.types.glob import is_own_key
 from kvstream.types.ids import StreamID, ascending_packed
 from kvstream.types.images import PackedID
 
@@ -189,6 +190,16 @@ def _add(txn: Txn, name: bytes, key: bytes, made: list[tuple[bytes, Names]]) -> 
 def is_letter(flat: Sequence[bytes]) -> bool:
     """Return whether an entry's fields end with the block of a dead letter."""
     return len(flat) > 2 * len(BLOCK) and tuple(flat[-2 * len(BLOCK) :: 2]) == BLOCK
+
+
+def target_of(flat: Sequence[bytes]) -> bytes:
+    """Return the key that a dead letter goes back to; empty if it names none that it may go to.
+
+    A program that adds a letter by itself may name any key. Into a key that kvstream keeps for
+    itself, such as the audit of the console, no letter is moved.
+    """
+    key = origin(flat).get(STREAM, b"")
+    return b"" if is_own_key(key) else key
 
 
 def strip(flat: Sequence[bytes]) -> Sequence[bytes]:

@@ -32,6 +32,7 @@ from kvstream.operations.plans import ALWAYS_HOLDS, Plan, Planning, run_at_once
 from kvstream.operations.reads.range import read_whole
 from kvstream.operations.reads.rows import read_entries_of
 from kvstream.operations.trim import drop_references
+from kvstream.types.glob import is_own_key
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending
 from kvstream.types.records import Entry
 
@@ -84,7 +85,7 @@ class Job:
     """When the next step is due."""
     moved: int = 0
     skipped: int = 0
-    """Letters that stay, since they name no stream to go to."""
+    """Letters that stay, since they name no stream that they may go to."""
     error: bytes = b""
     """Why it failed."""
     streams: dict[bytes, int] = field(default_factory=dict)
@@ -159,7 +160,7 @@ def start(txn: Txn, name: bytes, **asked: Unpack[Asked]) -> Job:
     return job
 
 
-def move(txn: Txn, name: bytes, ids: Sequence[StreamID]) -> None:
+def move(txn: Txn, name: bytes, ids: Sequence[StreamID] | None) -> None:
     """Redrive dead letters as ``start`` does, for a transaction that needs no result of it."""
     start(txn, name, ids=ids)
 
@@ -252,6 +253,8 @@ def _new(
         raise InvalidArgument("the rate of a redrive needs a count and a time above 0")
     if to == key_of(name):
         raise InvalidArgument("the target of a redrive must be another stream")
+    if is_own_key(to):
+        raise InvalidArgument(f"kvstream keeps {quote(to)} for itself: redrive to another stream")
     rate_count, rate_ms = rate or (0, 0)
     left = -1 if count is None else count
     job = Job(State.RUNNING, to, where or (), ids is not None, left, rate_count, rate_ms)
@@ -306,7 +309,7 @@ def _choose(
         flat = letter.flat
         if not _matches(flat, job.where):
             continue
-        key = job.to or dead.origin(flat).get(dead.STREAM, b"")
+        key = job.to or dead.target_of(flat)
         if not key or key == key_of(name):
             job.skipped += 1
             continue

@@ -24,11 +24,8 @@ from kvstream.errors import DataError, InvalidArgument, InvalidID, quote
 from kvstream.layout.columns import Columns
 from kvstream.spark.options import Options, first_id, last_id, patterns, split_list
 from kvstream.spark.schema import ReadSchema
-from kvstream.types.glob import matcher
+from kvstream.types.glob import is_listed, matcher
 from kvstream.types.ids import MAX_ID, MIN_ID, U64_MAX, StreamID
-
-OWN_PREFIX = b"kvstream:"
-"""The prefix of kvstream's own streams, in which for example imports record their progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +63,8 @@ class ReadSpec:
         return [
             key
             for key in keys
-            if any(match(key) and is_visible(key, pattern) for pattern, match in matches)
+            if any(match(key) and is_listed(key, pattern) for pattern, match in matches)
         ]
-
-
-def is_visible(key: bytes, pattern: bytes) -> bool:
-    """Return whether a pattern that matches a key selects it: kvstream's own need their prefix."""
-    return not key.startswith(OWN_PREFIX) or pattern.startswith(OWN_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,9 @@ from kvstream.remote.connection import Connection, raise_first_error, translate_
 from kvstream.remote.failover import connect_present, find_replica
 from kvstream.remote.replies import members
 from kvstream.spark.options import Place, is_stream
-from kvstream.spark.read.partitions import (
-    DataLoss,
-    Piece,
-    ReadSpec,
-    is_visible,
-)
+from kvstream.spark.read.partitions import DataLoss, Piece, ReadSpec
 from kvstream.store import Store
+from kvstream.types.glob import is_listed
 from kvstream.types.ids import StreamID, new_id
 from kvstream.types.urls import sentinels_of
 
@@ -140,7 +136,7 @@ class ServerReader:
         while True:
             words = ("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PAGE, "TYPE", "stream")
             cursor, keys = self.connection.ask(*words)
-            yield from (key for key in keys if is_visible(key, pattern))
+            yield from (key for key in keys if is_listed(key, pattern))
             if cursor == b"0":
                 return
 

@@ -52,6 +52,17 @@ def step(store: Store) -> None:
     store.engine.run(timer_thread.run_due, 100)
 
 
+def test_no_letter_goes_to_a_key_of_kvstream_itself(store: Store) -> None:
+    """A letter that a stranger has added may name the audit of the console."""
+    fill(store, 4, ("a", "kvstream:audit"))
+    job = start(store)
+    assert (job.state, job.moved, job.skipped) == (State.DONE, 2, 2)
+    assert (numbers(store, "a"), store.exists("kvstream:audit")) == ([0, 2], False)
+    with pytest.raises(InvalidArgument, match="for itself"):
+        start(store, to=b"kvstream:audit")
+    assert start(store, to=b"a").moved == 2
+
+
 def test_letters_return_to_their_streams_without_the_block(store: Store) -> None:
     fill(store, 6, ("a", "b"))
     job = start(store)
