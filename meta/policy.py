@@ -24,7 +24,7 @@ memory does not grow with the number of values, and a crash loses nothing::
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from random import random
 from typing import Any
@@ -147,7 +147,9 @@ class Retention(Public):
     @property
     def is_empty(self) -> bool:
         """Return whether there is no rule."""
-        return replace(self, force=False) == _NO_RULES
+        return not (
+            self.max_age_ms or self.max_length or self.max_bytes or self.acked or self.latest
+        )
 
     def encode(self) -> bytes:
         return encode_rules(self)
@@ -156,9 +158,6 @@ class Retention(Public):
     def decode(cls, packed: bytes) -> "Retention":
         """Decode rules; raise ValueError if they are damaged or of a later version."""
         return cls(**decode_rules(packed, cls, "retention"))
-
-
-_NO_RULES = Retention()
 
 
 def latest_row(value: bytes) -> bytes:
@@ -202,7 +201,11 @@ class Progress:
 
 # --- the bytes of rules ---------------------------------------------------------------------------
 
+_ENCODED_MAX = 128
+"""Rules whose bytes are kept: many streams and groups have the same."""
 
+
+@lru_cache(maxsize=_ENCODED_MAX)
 def encode_rules(rules: Any) -> bytes:
     """Return the bytes of a dataclass of rules: the fields that differ from their defaults."""
     values = {rule.name: getattr(rules, rule.name) for rule in fields(rules)}

@@ -30,13 +30,16 @@ job. For another ID, which a program has chosen, the whole stream is read; the l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from kvstream.errors import InvalidArgument, KVStreamError
 from kvstream.jobs.job import AnyJobs
+from kvstream.jobs.job_log import logger_of
+from kvstream.logs import Throttle
 from kvstream.meta.policy import Retention
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import MIN_ID, StreamID
@@ -63,6 +66,14 @@ _FIRST_PAGE, _PAGE = 100, 1000
 _UUID_LENGTH, _VERSION_AT = 36, 14
 """The length of a UUID as text, and the place of its version: 7 begins with its time."""
 ID = b"id"
+
+_log = logger_of(__name__)
+_changes = Throttle(1, 600.0)
+"""One line for all streams of a change."""
+_CHANGED = (
+    "jobs of %s that have ended are kept for %g s, %d in a stream; before it was %g s and %d: "
+    "programs of one application need equal limits, since those set last hold for all"
+)
 
 Addition = tuple[str | bytes, Mapping[Any, Any], float | None]
 """The key of a stream, the fields of an entry for it, and the seconds until the key expires."""
@@ -134,10 +145,10 @@ class Results:
         if not self._new or self._jobs.store.has_transaction():
             return
         with suppress(KVStreamError):  # the store is away, or the user may not
-            for key in [*self._new]:
-                keep_for(self._jobs, key, self._jobs.result_ttl, self._most)
-                self._ruled.add(key)
-                self._new.discard(key)
+            new = [*self._new]
+            keep_for(self._jobs, new, self._jobs.result_ttl, self._most)
+            self._ruled.update(new)
+            self._new.difference_update(new)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -192,13 +203,28 @@ def enqueued_ms(job_id: str) -> int | None:
         return None
 
 
-def keep_for(jobs: AnyJobs, key: str | bytes, ttl_s: float, most: int) -> None:
-    """Give a stream its rules of retention, if it has none or the application has others."""
-    stream = jobs.store.stream(key)
-    present = stream.retention()
+def keep_for(jobs: AnyJobs, keys: Iterable[str | bytes], ttl_s: float, most: int) -> None:
+    """Give streams their rules of retention, if they have none or the application has others.
+
+    It is one commit in the process that owns the store: elsewhere a transaction would conflict with
+    the results that others write meanwhile.
+    """
+    store = jobs.store
     wanted = Retention(max_age_ms=round(ttl_s * 1000), max_length=most)
-    if present is None or (present != wanted and jobs.tasks):
-        stream.set_retention(max_age=ttl_s, max_length=most)
+    replaced: Retention | None = None
+    with nullcontext() if store.own_engine is None else store.brief_transaction():
+        for key in keys:
+            stream = store.stream(key)
+            present = stream.retention()
+            if present is None or (present != wanted and jobs.tasks):
+                replaced = present or replaced
+                stream.set_retention(max_age=ttl_s, max_length=most)
+    if replaced is not None:
+        _changes.log(_log, logging.WARNING, _CHANGED, jobs.name, *_shown(wanted), *_shown(replaced))
+
+
+def _shown(rules: Retention) -> tuple[float, int]:
+    return rules.max_age_ms / 1000, rules.max_length
 
 
 class Reader:

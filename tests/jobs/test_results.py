@@ -15,6 +15,7 @@ from kvstream.errors import InvalidArgument, JobFailed, JobUnknown
 from kvstream.jobs import JobHandle
 from kvstream.jobs.job import new_id
 from kvstream.jobs.workers import registration
+from kvstream.layout.keys import qualified
 from kvstream.operations.queues import redrive
 from kvstream.types.ids import StreamID
 from tests.jobs.conftest import Working
@@ -187,6 +188,47 @@ def test_a_shared_stream_that_was_deleted_gets_rules_again(tested: Jobs) -> None
     tested.store.delete(stream.key)
     tested.results.look_again()
     assert retention_of_a_result()
+
+
+def test_new_shared_streams_leave_no_work_for_later(tested: Jobs) -> None:
+    keys = [shared(f"order-{n}").encode() for n in range(100)]
+    engine = tested.store.own_engine
+    assert engine is not None
+    for key in keys:
+        tested.store.stream(key).add({"id": "", "status": "done"})
+        tested.results.note_shared(key)
+    now_ms = tested.now_ms()
+    tested.results.set_rules()
+    for key in keys:
+        rules, stream = (
+            tested.store.stream(key).retention(),
+            engine.catalog.streams[qualified(0, key)],
+        )
+        assert rules is not None
+        assert rules.max_age_ms == 60_000
+        assert stream.due_at >= now_ms + 60_000
+
+
+def test_the_rules_that_were_set_last_hold_and_replacing_others_is_logged_once(
+    tested: Jobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tested.task
+    def work() -> int:
+        return 1
+
+    handles = [work.enqueue() for _ in range(5)]
+    assert not caplog.records
+    tested.result_ttl = 30.0  # as another program that has the same streams
+    tested.results.look_again()
+    for handle in handles:
+        tested.results.note_shared(shared(handle.id).encode())
+    work.enqueue()
+    for handle in handles:
+        rules = tested.store.stream(shared(handle.id)).retention()
+        assert rules is not None
+        assert rules.max_age_ms == 30_000
+    (line,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
+    assert "are kept for 30 s, 2 in a stream; before it was 60 s and 2" in line
 
 
 def test_the_last_record_counts_for_an_id_that_a_program_has_chosen(tested: Jobs) -> None:

@@ -161,11 +161,12 @@ class EndedJobs:
         with suppress(KVStreamError):  # the store is away, or the user may not
             names = self._names() if any(self._new.values()) else ()  # tags have none
             known = list(map(dict, names))
-            for key, fields in list(self._new.items()):
-                if fields:
-                    self._name(fields, known)
-                keep_for(self._jobs, key, self.ttl_s, self.most)
-                self._named.add(key)
+            new = dict(self._new)
+            for fields in filter(None, new.values()):
+                self._name(fields, known)
+            keep_for(self._jobs, new, self.ttl_s, self.most)
+            self._named.update(new)
+            for key in new:
                 self._new.pop(key, None)
 
     def note_queue(self, queue: Queue) -> None:

@@ -99,7 +99,10 @@ def set_rules(txn: Txn, name: bytes, rules: Retention) -> None:
     timers.put_row(txn, stream, RULES_ROW, rules.encode())
     stream.retained = Progress(rules)
     txn.catalog.retained[name] = None
-    timers.arm(txn, stream, Kind.RETENTION, txn.now_ms)
+    if stream.closed_nodes:
+        timers.arm(txn, stream, Kind.RETENTION, txn.now_ms)
+    else:  # a commit of the timer thread for each of many new streams would take longer
+        check(txn, stream)
 
 
 def begin_with(txn: Txn, name: bytes, rules: Retention, group: bytes = b"") -> bool:

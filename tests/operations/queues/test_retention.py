@@ -69,6 +69,18 @@ def test_rules_are_kept_shown_and_removed(quiet: Store, reopen: Reopen) -> None:
     assert ok(store, "KVSTREAM.RETENTION GET s") == {}
 
 
+def test_a_short_stream_is_checked_when_it_gets_rules(quiet: Store) -> None:
+    add(quiet, 1, 4)
+    ok(quiet, "KVSTREAM.RETENTION SET s MAXLEN 2")
+    assert list_left(quiet) == [3, 4]
+    assert quiet.engine.run(timer_thread.run_due, 100) == 0
+    quiet.stream("long").add_many([{"n": str(n)} for n in range(150)])
+    ok(quiet, "KVSTREAM.RETENTION SET long MAXLEN 2")
+    assert len(quiet.stream("long")) == 150
+    background(quiet)
+    assert len(quiet.stream("long")) == 2
+
+
 def test_rules_of_a_stream_that_begins(quiet: Store) -> None:
     """SET creates a stream; with NX it changes none that has begun."""
     assert ok(quiet, "KVSTREAM.RETENTION SET new MAXLEN 5") == OK
