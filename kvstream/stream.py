@@ -24,8 +24,10 @@ from kvstream.engine.coerce import (
     Name,
     Policy,
     Seconds,
+    add_ids,
     budget_of,
     id_list,
+    idempotency_of,
     name_bytes,
     optional,
     trim_of,
@@ -42,6 +44,7 @@ from kvstream.engine.queue_arguments import (
     due_ms,
     one_of,
     refuse_beside_delay,
+    retention_of,
     span_ms,
     unique_of,
 )
@@ -65,12 +68,10 @@ from kvstream.layout.values import (
     encode_fields,
     encode_many,
     flat_bytes,
-    to_bytes,
 )
 from kvstream.meta.policy import Retention
 from kvstream.meta.txn import Txn
 from kvstream.operations import append, delayed, delete, groups, info, trim
-from kvstream.operations.append import Idempotency
 from kvstream.operations.groups import text
 from kvstream.operations.queues import retention, schedules
 from kvstream.operations.reads import counts, read
@@ -78,7 +79,6 @@ from kvstream.operations.reads.range import Range, scan
 from kvstream.surface import Public
 from kvstream.types.cron import refuse_no_text
 from kvstream.types.ids import (
-    AddID,
     BoundLike,
     IDLike,
     StreamID,
@@ -120,7 +120,12 @@ class Stream(Public, Generic[S]):
 
     An ID is a StreamID, "ms-seq", "ms", (ms, seq), an int of milliseconds, a datetime or a date (in
     UTC without a zone). A bound of a range or trim may also be a timedelta (so long ago) or text:
-    ISO 8601, "now-15m", "15 minutes ago". Each call is atomic; WrongType: the key is a string.
+    ISO 8601, "now-15m", "15 minutes ago". Each call is atomic; WrongType: the key is a string. ::
+
+        orders = store.stream("orders")
+        orders.add({"sku": "A1", "qty": "2"})
+        for entry in orders.range("now-15m"):
+            print(entry.id, entry.fields)
     """
 
     __slots__ = ("_decoder", "_engine", "_name")
@@ -244,7 +249,7 @@ class Stream(Public, Generic[S]):
             trimming = trim_of(maxlen, minid, approximate, limit, ref_policy, self._now)
         once = None
         if idmp is not None or idmpauto is not None:
-            once = _once(fields, idmp, idmpauto)
+            once = idempotency_of(fields, idmp, idmpauto)
         eid = None if id == "*" else parse_add_id(id)
         try:
             return self._engine.run(
@@ -297,7 +302,7 @@ class Stream(Public, Generic[S]):
         """
         trimming = trim_of(maxlen, minid, approximate, limit, None, self._now)
         encoded = encode_many(entries)
-        wanted = None if ids is None else _add_ids(ids, len(encoded))
+        wanted = None if ids is None else add_ids(ids, len(encoded))
         if not encoded:
             return []
         if not (delay is at is ttl is None):
@@ -419,24 +424,7 @@ class Stream(Public, Generic[S]):
         ``latest`` one with its value of that field. No entry is removed that a group has pending or
         has not read, unless ``force``. A stream is created if there is none.
         """
-        numbers = {
-            "max_age": None if max_age is None else span_ms(max_age, "max_age"),
-            "max_length": optional(max_length, "max_length"),
-            "max_bytes": optional(max_bytes, "max_bytes"),
-        }
-        for name, number in numbers.items():
-            if number is not None and number < 1:
-                raise InvalidArgument(f"{name} must be above 0: drop_retention() removes rules")
-        rules = Retention(
-            max_age_ms=numbers["max_age"] or 0,
-            max_length=numbers["max_length"] or 0,
-            max_bytes=numbers["max_bytes"] or 0,
-            acked=bool(acked),
-            latest=b"" if latest is None else to_bytes(latest, "latest"),
-            force=bool(force),
-        )
-        if rules.is_empty:
-            raise InvalidArgument("give one of max_age, max_length, max_bytes, acked and latest")
+        rules = retention_of(max_age, max_length, max_bytes, acked, latest, force)
         self._engine.run(retention.set_rules, self._name, rules)
 
     def retention(self) -> Retention | None:
@@ -771,30 +759,3 @@ def read_until(
     wanted = [(stream._name, after)]
     reply = plain_read(stream._engine, wanted, None, wait_s, lambda: None, interrupt)
     return stream._decode(reply[0][1]) if reply else []
-
-
-def _add_ids(ids: Iterable[IDLike], count: int) -> list[AddID]:
-    """Return the IDs to add entries under; InvalidArgument unless there are ``count``."""
-    wanted = [None if eid == "*" else parse_add_id(eid) for eid in ids]
-    if len(wanted) != count:
-        raise InvalidArgument(f"ids must have an ID for each entry: {len(wanted)}, not {count}")
-    return wanted
-
-
-def _once(
-    fields: FieldsLike,
-    idmp: tuple[FieldPart, FieldPart] | None,
-    idmpauto: FieldPart | None,
-) -> Idempotency:
-    if idmp is not None and idmpauto is not None:
-        raise append.two_producers()
-    if idmpauto is not None:
-        pid = to_bytes(idmpauto)
-        append.refuse_empty_pid(pid, "IDMPAUTO")
-        return Idempotency(pid, append.automatic_iid(flat_bytes(fields)))
-    if not isinstance(idmp, tuple | list) or len(idmp) != 2:
-        raise InvalidArgument(f"idmp is a pair, (producer, idempotent ID), not {show(idmp)}")
-    pid, iid = to_bytes(idmp[0]), to_bytes(idmp[1])
-    append.refuse_empty_pid(pid, "IDMP")
-    append.refuse_empty_iid(iid)
-    return Idempotency(pid, iid)

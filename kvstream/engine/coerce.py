@@ -11,12 +11,23 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from kvstream.errors import InvalidArgument, advise, nearest, show
 from kvstream.layout.keys import qualified
-from kvstream.layout.values import to_bytes
+from kvstream.layout.values import FieldPart, FieldsLike, flat_bytes, to_bytes
+from kvstream.operations import append
+from kvstream.operations.append import Idempotency
 from kvstream.operations.reads.limits import Budget
 from kvstream.operations.trim import Strategy, Trim, limit_without_strategy, two_strategies
 from kvstream.storage.options import Tuning
 from kvstream.types.clock import Clock
-from kvstream.types.ids import MIN_ID, BoundLike, IDLike, NowMs, StreamID, id_or_time
+from kvstream.types.ids import (
+    MIN_ID,
+    AddID,
+    BoundLike,
+    IDLike,
+    NowMs,
+    StreamID,
+    id_or_time,
+    parse_add_id,
+)
 from kvstream.types.options import KEY_BYTES_MAX, Durability, NackMode, RefPolicy, StoreOptions
 from kvstream.types.records import BareEntry, Entry, PendingEntry
 from kvstream.types.urls import AnyPath, refuse_url, sentinels_of, server_url
@@ -259,6 +270,34 @@ def trim_of(
 
 _trim = lru_cache(maxsize=64)(Trim)
 """Cached, since most adds have the same trim as the one before."""
+
+
+def add_ids(ids: Iterable[IDLike], count: int) -> list[AddID]:
+    """Return the IDs to add entries under; InvalidArgument unless there are ``count``."""
+    wanted = [None if eid == "*" else parse_add_id(eid) for eid in ids]
+    if len(wanted) != count:
+        raise InvalidArgument(f"ids must have an ID for each entry: {len(wanted)}, not {count}")
+    return wanted
+
+
+def idempotency_of(
+    fields: FieldsLike,
+    idmp: tuple[FieldPart, FieldPart] | None,
+    idmpauto: FieldPart | None,
+) -> Idempotency:
+    """Return the producer and the idempotent ID of an entry; give one of the two arguments."""
+    if idmp is not None and idmpauto is not None:
+        raise append.two_producers()
+    if idmpauto is not None:
+        pid = to_bytes(idmpauto)
+        append.refuse_empty_pid(pid, "IDMPAUTO")
+        return Idempotency(pid, append.automatic_iid(flat_bytes(fields)))
+    if not isinstance(idmp, tuple | list) or len(idmp) != 2:
+        raise InvalidArgument(f"idmp is a pair, (producer, idempotent ID), not {show(idmp)}")
+    pid, iid = to_bytes(idmp[0]), to_bytes(idmp[1])
+    append.refuse_empty_pid(pid, "IDMP")
+    append.refuse_empty_iid(iid)
+    return Idempotency(pid, iid)
 
 
 def budget_of(max_count: int | None, max_size: int | None) -> Budget | None:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 
-from kvstream.engine.coerce import Name, Seconds, milliseconds, name_bytes, whole
+from kvstream.engine.coerce import Name, Seconds, milliseconds, name_bytes, optional, whole
 from kvstream.errors import InvalidArgument, describe, format_trace, nearest, show, stored_text
 from kvstream.layout.values import FieldPart, to_bytes
+from kvstream.meta.policy import Retention
 from kvstream.operations.unique import Conflict, Unique
 from kvstream.types.clock import Clock
 from kvstream.types.ids import StreamID
@@ -216,6 +217,36 @@ def _backoff(backoff: Delays) -> dict[str, Any]:
     delays = backoff if isinstance(backoff, Iterable) else (backoff,)
     listed = tuple(span_ms(delay, "a delay of backoff") for delay in delays)
     return {"backoff_ms": listed, "backoff_cap_ms": 0, "jitter_percent": 0}
+
+
+def retention_of(
+    max_age: Duration | None,
+    max_length: int | None,
+    max_bytes: int | None,
+    acked: bool,
+    latest: Name | None,
+    force: bool,
+) -> Retention:
+    """Return the rules of retention; raise InvalidArgument if none is given, or one is below 1."""
+    numbers = {
+        "max_age": None if max_age is None else span_ms(max_age, "max_age"),
+        "max_length": optional(max_length, "max_length"),
+        "max_bytes": optional(max_bytes, "max_bytes"),
+    }
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise InvalidArgument(f"{name} must be above 0: drop_retention() removes rules")
+    rules = Retention(
+        max_age_ms=numbers["max_age"] or 0,
+        max_length=numbers["max_length"] or 0,
+        max_bytes=numbers["max_bytes"] or 0,
+        acked=bool(acked),
+        latest=b"" if latest is None else to_bytes(latest, "latest"),
+        force=bool(force),
+    )
+    if rules.is_empty:
+        raise InvalidArgument("give one of max_age, max_length, max_bytes, acked and latest")
+    return rules
 
 
 def field_and_value(where: Any) -> tuple[bytes, bytes]:
