@@ -121,16 +121,17 @@ class _Consumer:
 
         A read that is lost looks for what was delivered since it began, however long ago that is.
         """
-        if not kept_s and len(self.reads) <= 1:  # that read itself
-            return
-        found = [(name, entry.id) for name, entries in reply or () for entry in entries]
+        self.add([(name, entry.id) for name, entries in reply or () for entry in entries], kept_s)
+
+    def add(self, found: list[Delivery], kept_s: float) -> None:
+        """Note entries that this process has."""
         now = oldest = monotonic()
         for each in list(self.reads):
             each.update(found)
             oldest = min(oldest, each.begun)
         while self.recent and self.recent[0][0] < oldest - kept_s:
             self.recent.popleft()
-        if found and kept_s:
+        if found:
             self.recent.append((now, found))
 
     def seen(self, others: set[Delivery]) -> set[Delivery]:
@@ -156,9 +157,10 @@ class RepeatingEngine:
     nothing."""
     in_doubt: tuple[type[StoreError], ...] = (ReplyLost,)
     """The same for a write that may have been done."""
-    recalls_s = 0.0
-    """How long deliveries are remembered, so that none is found a second time where the clocks of
-    servers differ."""
+    recalls_s: float
+    """How long deliveries are remembered after they came. A lost read does not return them again,
+    although the answer about what is pending takes time, and clocks of servers differ: both by
+    less, or else a lost delivery comes again once its lease has ended."""
     pause_s = 0.0
     """The pause before a call is repeated; where it is 0, looking for a server pauses."""
     ended = "the server of the store has ended"
@@ -294,6 +296,8 @@ class RepeatingEngine:
         server, own = self._local.server, self.own_engine
         if server is not None:
             return server.run(operation, *args, **kwargs)
+        if self._consumers and operation is leases.extend:
+            self._note_extended(*args)  # type: ignore[arg-type]
         if own is not None:
             return own.run(operation, *args, **kwargs)  # type: ignore[no-any-return]
         if operation is append.add:
@@ -457,10 +461,20 @@ class RepeatingEngine:
         finally:
             with self._consumers_lock:
                 consumer.reads[:] = [other for other in consumer.reads if other is not seen]
-                if not self.recalls_s and not consumer.reads:
+                if self.own_engine is not None and not consumer.reads:
                     self._consumers.pop(key, None)  # a forked child has none
                 elif len(self._consumers) > CONSUMERS_MAX:
                     self._consumers = {k: c for k, c in self._consumers.items() if c.reads}
+
+    def _note_extended(
+        self, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[leases.Token]
+    ) -> None:
+        """Note entries of which the leases begin anew: they look as if delivered just now."""
+        with self._consumers_lock:
+            known = self._consumers.get((group, consumer))
+        if known is not None:
+            with known.lock:
+                known.add([(name, eid) for eid, _ in tokens], self.recalls_s)
 
     def _find_deliveries(
         self,
@@ -479,7 +493,7 @@ class RepeatingEngine:
             for name, after in attempt.wanted:
                 if after is not readgroup.NEW:
                     continue
-                rows = _pending_since(engine, name, attempt, begun)
+                rows = _pending_since(engine, name, attempt, begun, self.recalls_s)
                 fetched = (
                     _fetch(engine, name, row, attempt.claim_ms is not None)
                     for row in rows
@@ -585,13 +599,17 @@ def _fetch(engine: Any, name: bytes, row: PendingEntry, claims: bool) -> list[En
 
 
 def _pending_since(
-    engine: Any, name: bytes, attempt: GroupRead, begun: float
+    engine: Any, name: bytes, attempt: GroupRead, begun: float, late_s: float
 ) -> list[PendingEntry]:
-    """Return the entries that were delivered to a consumer since a Unix time."""
+    """Return the entries that were delivered to a consumer since a Unix time.
+
+    Some of those delivered up to ``late_s`` before may be among them: an answer takes time.
+    """
+    latest = time.time() + late_s
     return [
         row
         for row in pending_rows(engine, name, attempt.group, attempt.consumer)
         if row.idle_ms is not None
-        and row.idle_ms <= (time.time() - begun) * 1000 + 1
+        and row.idle_ms <= (min(time.time(), latest) - begun) * 1000 + 1
         and row.deliveries != COUNT_MAX
     ]

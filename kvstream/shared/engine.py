@@ -50,6 +50,8 @@ WAIT_S = 15.0
 """Seconds to wait for an owner: opening a store after a crash reads its log again."""
 PAUSE_S, PAUSE_MAX_S = 0.002, 0.05
 """The first and the longest pause between two tries."""
+RECALLS_S = 2.0
+"""An owner answers a short question within this time, mostly."""
 REPLY_S_MIN = 1.0
 """An owner has at least this time for a reply: an fsync may take as long."""
 
@@ -87,6 +89,7 @@ class SharedEngine(Unclosed, RepeatingEngine):
     server_type: type[RemoteEngine] = RemoteEngine
     _opener: Callable[[], object] = staticmethod(threading.get_ident)
     """Returns who opens a store: the thread, or the task."""
+    recalls_s = RECALLS_S
     ended = "the process that had the store has ended"
 
     def __init__(self, directory: Path, options: StoreOptions, wait_s: float) -> None:

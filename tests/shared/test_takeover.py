@@ -23,6 +23,8 @@ from kvstream import (
     Conflict,
     InvalidArgument,
     ManualClock,
+    PendingEntry,
+    Queue,
     Store,
     StoreClosed,
     StoreLocked,
@@ -30,6 +32,7 @@ from kvstream import (
     UnsafeDirectory,
 )
 from kvstream.layout.keys import U64
+from kvstream.remote.procedures import pending_rows
 from kvstream.shared.owner import SOCKET, Claim
 from kvstream.storage.batch import Family
 from tests.patience import PATIENCE_S, until
@@ -84,6 +87,37 @@ def test_blocked_reads_go_on_with_the_next_owner(
         added = stream.add({"n": 1})
         assert [[entry.id for entry in call.get()] for call in calls] == [[added]] * 3
         assert is_owner(store)
+
+
+@pytest.mark.parametrize("is_extended", [False, True])
+def test_a_message_that_was_taken_before_a_lost_read_is_not_taken_again(
+    directory: Path, holder: Start, monkeypatch: pytest.MonkeyPatch, is_extended: bool
+) -> None:
+    """Its lease begins anew while the read waits, or the next owner answers late."""
+
+    def answered_late(*args: Any) -> Iterator[PendingEntry]:
+        rows = list(pending_rows(*args))
+        time.sleep(0.3)
+        yield from rows
+
+    if not is_extended:
+        monkeypatch.setattr("kvstream.remote.repeating.pending_rows", answered_late)
+    owner = holder()
+    with shared(directory) as store:
+        queue = Queue(store, "q", lease=PATIENCE_S)
+        queue.put({"n": 1})
+        taken = queue.get_one()
+        assert taken is not None
+        call = Call(lambda: queue.get(block=PATIENCE_S))
+        until(lambda: blocked(store) == 1)
+        if is_extended:
+            time.sleep(0.01)  # so it was delivered before the read by the clock, too
+            taken.extend()
+        kill(owner)
+        added = queue.put({"n": 2})
+        assert [message.id for message in call.get()] == [added]
+        assert is_owner(store)
+        taken.ack()
 
 
 @pytest.mark.parametrize("stop", [end, kill])
