@@ -33,7 +33,13 @@ exclude_patterns = [
     *(".*", "docs/_build"),
 ]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "site_index", "site_references"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "site_index",
+    "site_parameters",
+    "site_references",
+]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_block"]
@@ -48,6 +54,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
+autoclass_content = "both"  # what the constructor takes, too
 INHERITED_FROM_OTHERS = (
     "BaseException, Exception, IntEnum, KVStreamError, StrEnum, bytes, dict, int, object, str, "
     "tuple"

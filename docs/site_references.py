@@ -1,4 +1,4 @@
-"""Links from signatures to the reference, for Sphinx: a type is found by its name.
+"""Signatures in the reference, for Sphinx: the links of their types, and their defaults.
 
 A signature names a type as its module does (``Entry``, ``kvstream.types.records.Entry``); the
 reference has it where users import it (``kvstream.Entry``).
@@ -33,6 +33,8 @@ WITHOUT_PAGE = (
     r"(\w+\.)*(F_co|P|P\.args|P\.kwargs|R|R_co|S|T)",  # variables of types
 )
 """Types of Python and of other packages, whose pages are not asked for: a build has no network."""
+
+Constant = bool | int | float | str | bytes | tuple
 
 
 @cache
@@ -112,7 +114,16 @@ def written(function: Any, bound: bool) -> tuple[str, str]:
     for each in ast.walk(args):
         if isinstance(each, ast.arg) and each.annotation is not None:
             each.annotation = ast.parse(plain(each.annotation), mode="eval").body
+    values = inspect.unwrap(function).__globals__
+    args.defaults = [shown(each, values) for each in args.defaults]
+    args.kw_defaults = [each and shown(each, values) for each in args.kw_defaults]
     return f"({ast.unparse(args)})", plain(tree.returns)
+
+
+def shown(default: ast.expr, values: dict[str, Any]) -> ast.expr:
+    """Return a default as readers know it: the value of a constant in place of its name."""
+    value = values.get(default.id) if isinstance(default, ast.Name) else None
+    return ast.parse(repr(value), mode="eval").body if isinstance(value, Constant) else default
 
 
 def sign(

@@ -377,17 +377,17 @@ class Group(Public, Generic[S]):
         return self._run(groups.seek, max(0, at_ms))
 
     def create_consumer(self, name: Name) -> bool:
-        """Create a consumer before its first read; return whether it is new."""
+        """Create the consumer ``name`` before its first read; return whether it is new."""
         consumer = name_bytes(name, "the consumer")
         return self._run(groups.create_consumer, consumer)
 
     def delete_consumer(self, name: Name) -> int:
-        """Delete a consumer; return how many pending entries were lost with it."""
+        """Delete the consumer ``name``; return how many pending entries were lost with it."""
         consumer = name_bytes(name, "the consumer")
         return self._run(groups.delete_consumer, consumer)
 
     def remove_consumer(self, name: Name) -> int:
-        """Delete a consumer and give its pending entries back to the group; return how many.
+        """Delete the consumer ``name``, give its pending entries back; return how many.
 
         Unlike ``delete_consumer`` it loses none.
         """

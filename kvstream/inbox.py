@@ -161,7 +161,7 @@ class AsyncInbox:
 
     @asynccontextmanager
     async def handle(self, message: Awaited) -> AsyncIterator[bool]:
-        """Run a block in a transaction of the database, then acknowledge; see ``Inbox.handle``."""
+        """Run a block in a transaction, then acknowledge ``message``; see ``Inbox.handle``."""
         row = _row(getattr(message, "_sync", None), message)
         async with self._transaction():
             cursor = await self.connection.execute(self._database.insert, row)

@@ -83,7 +83,6 @@ class Store(Public, Generic[S]):
     @overload
     def __init__(self, engine: AnyEngine, db: int, decoder: Decoder[S]) -> None: ...
     def __init__(self, engine: AnyEngine, db: int = 0, decoder: Decoder[Any] = BYTES) -> None:
-        """Wrap an open engine; use ``kvstream.open`` instead."""
         if isinstance(engine, str | bytes | PathLike):
             raise TypeError("Store.open(path) opens a store: Store() wraps an engine that is open")
         self._engine = engine
@@ -398,7 +397,7 @@ class Store(Public, Generic[S]):
         return self._expire(key, self._engine.clock.now_ms(), seconds)
 
     def expire_at(self, key: Name, unix_seconds: float) -> bool:
-        """Set a key to expire at a Unix time in seconds; return False if it does not exist."""
+        """Set a key to expire at ``unix_seconds``; return False if it does not exist."""
         return self._expire(key, 0, unix_seconds)
 
     def _expire(self, key: Name, base_ms: int, seconds: Seconds) -> bool:
@@ -520,11 +519,12 @@ class Store(Public, Generic[S]):
     def bulk_load(
         self, ticket: BulkTicket, parts: Iterable[Part], *, mark: tuple[Name, int] | None = None
     ) -> BulkResult:
-        """Append the entries of parts in one commit: all or nothing, and invisible before.
+        """Append the entries of ``parts`` in one commit: all or nothing, and invisible before.
 
-        ``mark`` is the key of a plain string and the number of a batch. The same commit sets it; if
-        it is set to that number or a higher one, nothing is done. Other threads wait if rows have
-        to be written again. Raises IDTooSmall if IDs are not above a stream's last one.
+        ``ticket`` is that of ``bulk_ticket``. ``mark`` is the key of a plain string and the number
+        of a batch. The same commit sets it; if it is set to that number or a higher one, nothing is
+        done. Other threads wait if rows have to be written again. Raises IDTooSmall if IDs are not
+        above a stream's last one.
         """
         return commit.load(self.engine, ticket, parts, mark_of(mark, self.db))
 

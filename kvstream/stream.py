@@ -396,12 +396,12 @@ class Stream(Public, Generic[S]):
         return [self._decoder.schedule(self._name, each) for each in stored]
 
     def run_schedule(self, name: Name) -> StreamID:
-        """Add the message of a schedule now; its next time stays. Raises NoSuchKey without one."""
+        """Add the message of the schedule ``name`` now; its next time stays. Raises NoSuchKey."""
         schedule = name_bytes(name, "the schedule")
         return self._engine.run(schedules.run_schedule, self._name, schedule)
 
     def delete_schedule(self, name: Name) -> bool:
-        """Delete a schedule; return whether it existed."""
+        """Delete the schedule ``name``; return whether it existed."""
         schedule = name_bytes(name, "the schedule")
         return self._engine.run(schedules.delete_schedule, self._name, schedule)
 
@@ -468,7 +468,7 @@ class Stream(Public, Generic[S]):
         entries_added: int | None = None,
         max_deleted_id: IDLike | None = None,
     ) -> None:
-        """Set the last ID, and the counters that are given, as XSETID does."""
+        """Set ``last_id``, ``entries_added`` and ``max_deleted_id`` if given, as XSETID does."""
         deleted = None if max_deleted_id is None else StreamID.parse(max_deleted_id)
         last = StreamID.parse(last_id)
         added = optional(entries_added, "entries_added")
@@ -527,7 +527,7 @@ class Stream(Public, Generic[S]):
         return self._decoder.entries(self._name, found)
 
     def get(self, id: IDLike) -> Entry[S] | None:
-        """Return the entry with this ID, or None."""
+        """Return the entry whose ID is ``id``, or None."""
         eid = StreamID.parse(id)
         entries = self._decode(self._scan(eid, eid, 1))
         return entries[0] if entries else None
@@ -543,7 +543,7 @@ class Stream(Public, Generic[S]):
         return self._engine.run(counts.count, self._name, *self._bounds(start, end))
 
     def count_after(self, id: BoundLike) -> int:
-        """Return the exact number of entries after a bound, an ID or a time, as ``count`` does."""
+        """Return the exact number of entries after ``id``, an ID or a time, as ``count`` does."""
         return self._engine.run(info.count_after, self._name, after_bound(id, self._now))
 
     def scan(
@@ -721,7 +721,7 @@ class Stream(Public, Generic[S]):
         entries_read: int | None = None,
         exist_ok: bool = False,
     ) -> Group[S]:
-        """Create a consumer group that reads the entries after ``start``; "$" is the last ID.
+        """Create the group ``name``, which reads the entries after ``start``; "$" is the last ID.
 
         Creates an empty stream too, unless ``mkstream`` is false. If the group exists, it is
         returned unchanged with ``exist_ok``; otherwise BusyGroup is raised. ::
@@ -743,7 +743,7 @@ class Stream(Public, Generic[S]):
         return Group(self._engine, self._name, group, self._decoder)
 
     def group(self, name: Name) -> Group[S]:
-        """Return a handle on a group; whether it exists is not checked."""
+        """Return a handle on the group ``name``; whether it exists is not checked."""
         return Group(self._engine, self._name, name_bytes(name, "the group"), self._decoder)
 
     def groups(self) -> list[GroupInfo[S]]:

@@ -248,13 +248,13 @@ class AsyncStream(_AsyncProxy[Stream[S]], Generic[S]):
         entries_read: int | None = None,
         exist_ok: bool = False,
     ) -> AsyncGroup[S]:
-        """Create a consumer group that reads the entries after ``start``; see Stream."""
+        """Create the group ``name``, which reads the entries after ``start``; see Stream."""
         create = partial(self._sync.create_group, mkstream=mkstream, entries_read=entries_read)
         group = await self._engine.task_call(create, name, start, exist_ok=exist_ok)
         return AsyncGroup(self._engine, group)
 
     def group(self, name: Name) -> AsyncGroup[S]:
-        """Return a handle on a group; whether it exists is not checked."""
+        """Return a handle on the group ``name``; whether it exists is not checked."""
         return AsyncGroup(self._engine, self._sync.group(name))
 
     add = _wrap_call(Stream[S].add)

@@ -44,6 +44,7 @@ from kvstream.errors import (
     WrongType,
 )
 from kvstream.jobs import Jobs
+from kvstream.surface import Public
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -82,8 +83,10 @@ _TITLES = {
 }
 
 
-class Console:
+class Console(Public):
     """A console; it is an ASGI app. ``close`` closes what it has opened."""
+
+    _internal = frozenset({"answer", "in_thread", "run", "secret_of", "set_cookie", "shown_to"})
 
     def __init__(
         self,
@@ -97,7 +100,6 @@ class Console:
         hide_values: bool = False,
         **options: Any,
     ) -> None:
-        """See ``app``."""
         self.auth = auth
         self.place = place_of(place, read_only=read_only, **options)
         self.read_only = read_only or isinstance(self.place, ReadOnlyDirectory)

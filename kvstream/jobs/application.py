@@ -382,7 +382,8 @@ class Jobs(Outcomes, Listing, Public):
         ``timeout``: seconds from its begin to its end, waits included. ``version`` is stored with
         each new workflow; a worker runs those of its own version and of ``accepts``, others wait
         for another worker. ``max_events``: events that a history may have. ``result_ttl``: how long
-        result and history are kept after the end, seven days by default. ::
+        result and history are kept after the end, seven days by default. ``name``: by default that
+        of the function. ::
 
             @jobs.workflow(timeout=timedelta(days=30))
             def onboard(user: str) -> str:

@@ -174,7 +174,7 @@ class JobHandle(Public, Generic[R]):
     def __init__(
         self, jobs: AnyJobs, job_id: str, task: Any = None, where: StreamID | Ticket | None = None
     ) -> None:
-        """``where``: the ID of the message, its ticket while it is delayed, or None if unknown."""
+        # ``where``: the ID of the message, its ticket while it is delayed, or None if unknown.
         self.id = job_id
         self._jobs = jobs
         self._task = task

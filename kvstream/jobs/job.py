@@ -349,14 +349,14 @@ class Job(Public):
         return round(1000 * ((self.returned or monotonic()) - self.begun))
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Tell how far the job is, from 0 to 1, for ``handle.progress``. ::
+        """Tell how far the job is, from 0 to 1, and what it does, for ``handle.progress``. ::
 
         current_job().progress(0.4, "resizing")
         """
         add_note(self.task.jobs, self.id, text, fraction, self.task.result_ttl)
 
     def log(self, text: str) -> None:
-        """Keep a line with the job, for ``handle.log()``: the last 1000 of them."""
+        """Keep ``text``, a line, with the job, for ``handle.log()``: the last 1000 of them."""
         add_note(self.task.jobs, self.id, text, None, self.task.result_ttl)
 
     @contextmanager

@@ -279,7 +279,7 @@ class PlannedTarget(Protocol):
     """Whether it takes what a stream has as a queue."""
 
     def find_exclusion(self, item: Item) -> Loss | None:
-        """Return why the target cannot hold a key at all; None if it can."""
+        """Return why the target cannot hold ``item`` at all; None if it can."""
         ...
 
     def losses(self, state: StreamState) -> list[Loss]:
@@ -305,18 +305,19 @@ class Target(PlannedTarget, Protocol):
     def put_stream(
         self, item: Item, content: Content, *, label: bytes, replace: bool, consent: Consent
     ) -> Done:
-        """Write a stream, which becomes visible as a whole.
+        """Write ``content`` as the stream ``item``, which becomes visible as a whole.
 
-        Resumes an interrupted call with the same ``label``.
+        ``consent`` says which losses are accepted. An interrupted call with the same ``label``
+        is resumed.
         """
         ...
 
     def put_string(self, item: Item, value: bytes, *, replace: bool) -> None:
-        """Write a string, over an existing key only with ``replace``."""
+        """Write the string ``item`` with its ``value``, over a key only with ``replace``."""
         ...
 
     def put_function(self, text: bytes, *, replace: bool) -> None:
-        """Write a library of functions; raise RequestError if the target does not take it."""
+        """Write ``text``, a library of functions; RequestError if the target refuses it."""
         ...
 
     def finish(self) -> None:

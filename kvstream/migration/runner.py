@@ -91,7 +91,7 @@ class Report:
         return self.outcomes.total()
 
     def count(self, carried: Carried) -> None:
-        """Add what became of one key."""
+        """Add ``carried``, what became of one key."""
         self.outcomes[carried.outcome] += 1
         if carried.outcome is Outcome.SKIPPED:
             self.skipped.update(loss.what for loss in carried.losses)

@@ -5,6 +5,9 @@ import importlib
 import importlib.util
 import inspect
 import re
+import runpy
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ PAGES = [page.read_text() for page in sorted((ROOT / "docs" / "reference").glob(
 LISTED = re.findall(r"^\.\. auto\w+:: ([\w.]+)", "\n".join(PAGES), re.MULTILINE)
 OF_FRAMEWORKS = "kvstream.adapters"
 """The members of its classes are those of the frameworks, which document them."""
+_of_site = runpy.run_path(str(ROOT / "docs" / "site_parameters.py"))
+PARAMETERS, undescribed = _of_site["PARAMETERS"], _of_site["undescribed"]
 WITH_EXAMPLES = ("Group", "Queue", "Store", "StreamID")
 
 
@@ -69,6 +74,40 @@ def test_every_public_class_function_and_method_has_a_docstring(name: str) -> No
         assert inspect.getdoc(value), f"{name}.{each}"
         for member, of_class in members(value) if inspect.isclass(value) else ():
             assert inspect.getdoc(of_class), f"{name}.{each}.{member}"
+
+
+def described(function: Any, of_class: type | None = None) -> str:
+    """Return the text that the reference has of a call; that of a class begins its own."""
+    return f"{inspect.getdoc(function)} {inspect.getdoc(of_class) if of_class else ''}"
+
+
+def calls(of_module: Any) -> Iterator[tuple[str, Any, str]]:
+    """Yield the public functions, methods and constructors of a module, with their texts."""
+    for each in dir(of_module):
+        value = getattr(of_module, each)
+        if each.startswith("_"):
+            continue
+        if not inspect.isclass(value):
+            yield each, value, described(value)
+            continue
+        init = value.__init__
+        if inspect.isfunction(init) and init.__doc__ and not is_dataclass(value):
+            yield f"{each}.__init__", init, described(init, value)
+        for member, found in members(value):
+            yield f"{each}.{member}", getattr(found, "__func__", found), described(found)
+
+
+@pytest.mark.parametrize("name", [each for each in MODULES if not each.startswith(OF_FRAMEWORKS)])
+def test_the_reference_describes_each_parameter(name: str) -> None:
+    without = [
+        f"{call}({parameter})"
+        for call, function, text in calls(module(name))
+        if inspect.isfunction(inspect.unwrap(function))
+        and function.__module__.startswith("kvstream")
+        for parameter in undescribed(inspect.unwrap(function), text)
+        if parameter not in PARAMETERS
+    ]
+    assert without == []
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)

@@ -51,7 +51,7 @@ class Child(Public, Generic[R]):
     _internal = frozenset({"load"})
 
     def __init__(self, run: Any, task: Any, child_id: str, *, is_plain: bool = False) -> None:
-        """``is_plain``: the result stays plain data."""
+        # ``is_plain``: the result stays plain data.
         self.id, self.name = child_id, str(task.name)
         """The ID and the task of the job."""
         self._run, self._task = run, None if is_plain else task

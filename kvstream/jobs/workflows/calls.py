@@ -199,7 +199,7 @@ def random() -> float:
 
 
 def patched(name: str) -> bool:
-    """Return True if this workflow has come to this line since the code was changed.
+    """Return True if this workflow has come to this line since the change ``name`` was made.
 
     So workflows that were under way go on with the old code, and new ones take the new::
 
@@ -212,7 +212,7 @@ def patched(name: str) -> bool:
 
 
 def publish(name: str, value: Any = None) -> None:
-    """Show plain data to those who look at the workflow from outside, such as its progress.
+    """Show ``value``, plain data, under ``name`` to those who look from outside: its progress.
 
     It is written with the next commit of the workflow; in a step at once, and by each try.
     """

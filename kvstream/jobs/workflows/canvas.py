@@ -123,7 +123,7 @@ class group(Canvas):
 
 
 def chord(calls: group | Iterable[Call | Canvas], callback: Call) -> chain:
-    """Return the chain of a group and the call that gets the list of its results. ::
+    """Return the chain of a group of ``calls`` and ``callback``, which gets their results. ::
 
     chord([count.s(page) for page in pages], total.s()).enqueue()
     """

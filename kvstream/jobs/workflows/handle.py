@@ -110,7 +110,7 @@ class WorkflowHandle(JobHandle[R]):
     __slots__ = ()
 
     def __init__(self, jobs: AnyJobs, workflow_id: str, task: Any = None) -> None:
-        """``task``: what loads the result by its type hint."""
+        # ``task`` loads the result by its type hint.
         super().__init__(jobs, workflow_id, task)
         self._jobs = jobs
 
@@ -213,7 +213,7 @@ class WorkflowHandle(JobHandle[R]):
         return done
 
     async def asend(self, name: str, value: Any = None) -> bool:
-        """Send a signal as ``send`` does, without blocking the event loop."""
+        """Send the signal ``name`` with ``value`` as ``send`` does, without blocking the loop."""
         return await asyncio.to_thread(partial(self.send, name, value))
 
     def published(self) -> dict[str, Any]:

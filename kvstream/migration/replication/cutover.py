@@ -275,10 +275,8 @@ class Pair:
         note: FollowerNote,
         allowed: frozenset[str] = frozenset(),
     ) -> None:
-        """``server`` is the source, over other connections than the follower's.
-
-        ``allowed`` are the losses that do not stop it.
-        """
+        # ``server`` is the source, over other connections than the follower's; ``allowed`` are the
+        # losses that do not stop it.
         self._server = server
         self._follower = follower
         self._target = target

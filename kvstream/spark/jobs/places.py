@@ -26,7 +26,7 @@ TIMED = ENTRIES + ", timestamp timestamp"
 
 
 def place(address: str, db: int | None = None) -> dict[str, str]:
-    """Return the options that name a place: a server's URL, or the directory of a store."""
+    """Return the options that name ``address``: a server's URL, or the directory of a store."""
     kind = "path" if server_url(address) is None else "url"
     return {kind: address} | ({} if db is None else {"db": str(db)})
 
