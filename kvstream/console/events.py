@@ -2,7 +2,8 @@
 
 A viewer's connection names its page. Every two seconds the hub renders each such page once for all
 viewers of one role, and sends the new content if it differs. Without viewers it sleeps. So the cost
-is that of the distinct pages that are open, whatever the number of viewers.
+is that of the distinct pages that are open, whatever the number of viewers. A few pages are
+rendered at a time, so that one whose data are slow to read does not delay the others.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ HEARTBEAT_S = 15.0
 RETRY_MS = 3000
 LIFE_S = 600.0
 """Then a connection ends, and the browser makes a new one: it may have logged out meanwhile."""
+PAGES_MAX = 50
+"""Pages of a period: some 0.2 s of the processor a second. If more are open, each waits longer."""
+RENDERED_MAX = 4
+"""Pages rendered at a time: half of the threads, so that requests have the others."""
 VIEWERS_MAX = 100
 """Connections at a time; others ask for their pages every ten seconds."""
 _MAIN = re.compile(r"<main[^>]*>(.*)</main>", re.DOTALL)
@@ -77,7 +82,8 @@ class Hub:
     def __init__(self, console: Any) -> None:
         self._console = console
         self._topics: dict[Place, Topic] = {}
-        self._reader: asyncio.Task[None] | None = None
+        self._readers: set[asyncio.Task[None]] = set()
+        self._rendering = asyncio.Semaphore(RENDERED_MAX)
         self._viewers = 0
         self._is_closed = False
 
@@ -94,7 +100,7 @@ class Hub:
     @property
     def is_asleep(self) -> bool:
         """Whether nobody looks, so that nothing is read."""
-        return self._reader is None or self._reader.done()
+        return not self._readers
 
     async def messages(
         self, request: Request, user: User, page: Any, last: str
@@ -108,12 +114,13 @@ class Hub:
             int(user.role),
             0 if self._console.shown_to(user) is self._console else id(user),
         )
-        topic = self._topics.setdefault(place, Topic(request, user, page))
+        topic = self._topics.get(place)
+        if topic is None:
+            topic = self._topics[place] = Topic(request, user, page)
+            self._start(topic)
         topic.viewers += 1
         self._viewers += 1
         try:
-            if self.is_asleep:
-                self._reader = asyncio.create_task(self._read())
             yield f"retry: {RETRY_MS}\n\n"
             until = monotonic() + LIFE_S
             while not self._is_closed and monotonic() < until:
@@ -132,11 +139,19 @@ class Hub:
             if not topic.viewers:
                 self._topics.pop(place, None)
 
-    async def _read(self) -> None:
-        while self._topics:
-            for topic in list(self._topics.values()):
+    def _start(self, topic: Topic) -> None:
+        """Begin to render a page, until nobody looks at it."""
+        if self.is_asleep:
+            self._rendering = asyncio.Semaphore(RENDERED_MAX)  # of this event loop
+        reader = asyncio.create_task(self._read(topic))
+        self._readers.add(reader)
+        reader.add_done_callback(self._readers.discard)
+
+    async def _read(self, topic: Topic) -> None:
+        while topic.viewers:
+            async with self._rendering:
                 await self._render(topic)
-            await asyncio.sleep(PERIOD_S)
+            await asyncio.sleep(PERIOD_S * max(1, len(self._topics) / PAGES_MAX))
 
     async def _render(self, topic: Topic) -> None:
         try:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -141,6 +143,46 @@ def test_the_number_of_viewers_is_limited(
             async with watching(console, "/jobs") as (third,):
                 await until(third.task.done)
                 assert third.status == 503
+
+    asyncio.run(main())
+
+
+def test_a_slow_page_delays_no_other(
+    console: Console, full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are rendered side by side, at most some at a time, each once for all its viewers."""
+    monkeypatch.setattr(events, "RENDERED_MAX", 2)
+    answer, end, lock = console.answer, threading.Event(), threading.Lock()
+    running: Counter[str] = Counter()
+    most: list[int] = []
+
+    def watched_answer(page: Any, request: Any, *args: Any) -> Any:
+        path = request.url.path
+        with lock:
+            running[path] += 1
+            most.append(running.total())
+            assert running[path] == 1
+        try:
+            if path == "/queues":
+                assert end.wait(PATIENCE_S)
+            return answer(page, request, *args)
+        finally:
+            with lock:
+                running[path] -= 1
+
+    console.answer = watched_answer  # type: ignore[method-assign, assignment]
+
+    async def main() -> None:
+        pages = ["/queues", *["/streams/orders"] * 3, "/streams", "/dead", "/schedules"]
+        async with watching(console, *pages) as (slow, *others):
+            await until(lambda: all(each.contents for each in others))
+            full.stream("orders").add({"sku": "new"})
+            await until(lambda: all("121" in each.contents[-1] for each in others[:3]))
+            assert slow.contents == []
+            end.set()
+            await until(lambda: slow.contents)
+        await until(lambda: console.hub.is_asleep)
+        assert max(most) == 2
 
     asyncio.run(main())
 
