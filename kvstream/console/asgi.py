@@ -22,6 +22,7 @@ from kvstream.console.listing import Listings
 from kvstream.console.places import ReadOnlyDirectory, place_of
 from kvstream.console.redaction import Redaction
 from kvstream.console.rendering import FOLDER, templates
+from kvstream.console.replies import API, json_error
 from kvstream.console.routes import ROUTES
 from kvstream.console.server_info import ServerInfo
 from kvstream.console.sessions import Account, PasswordLogin, Sessions, TokenLogin
@@ -193,7 +194,7 @@ class Console(Public):
             if isinstance(error, AccessDenied) and isinstance(self.auth, PasswordLogin):
                 self.auth.end_all_of(user)
             reply = self._bare(request, _status_of(error), str(error))
-        if secret != self.secret_of(request):
+        if secret != self.secret_of(request) and not _is_json(reply):
             self.set_cookie(request, reply, secret)
         return reply
 
@@ -212,9 +213,12 @@ class Console(Public):
         )
 
     def _bare(self, request: Request, status: int, text: str) -> Response:
+        root, title = request.scope.get("root_path", ""), _TITLES.get(status, "An error")
+        if request.scope["path"].startswith(f"{root}{API}/"):
+            return json_error(status, title, text)
         values = {
-            "root": request.scope.get("root_path", ""),
-            "title": _TITLES.get(status, "An error"),
+            "root": root,
+            "title": title,
             "text": text,
             "login": _login_of(self.auth) if status == 401 else "",
         }
@@ -228,6 +232,11 @@ class Console(Public):
 
     def _broken(self, request: Request, error: Exception) -> Response:
         return self._bare(request, 500, "The page failed; the log of the program says why.")
+
+
+def _is_json(reply: Response) -> bool:
+    """Return whether a reply is for a program, which has no forms and so needs no cookie."""
+    return reply.media_type == "application/json"
 
 
 def _login_of(auth: Auth) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvstream.stream import Stream
@@ -10,6 +10,11 @@ if TYPE_CHECKING:
 
 FIRST, BYTES = 5, 4_000_000
 """The entries that are read first, and about how many bytes a page reads."""
+
+FIELDS_MAX = 30
+"""Fields of an entry that a list shows."""
+SHOWN_BYTES = 900
+"""Bytes of an entry that a list shows."""
 
 
 def read_slice(
@@ -35,3 +40,15 @@ def read_slice(
     rest = min(count - FIRST, BYTES * FIRST // max(1, size))
     more = read(f"({found[-1].id}", rest + 1)
     return found + more[:rest], len(more) > rest
+
+
+def shown_of(entry: Entry) -> dict[str, Any]:
+    """Return an entry as a list shows it: some fields and bytes, and what is left out."""
+    pairs, size = [], 0
+    for name, value in entry.pairs[:FIELDS_MAX]:
+        if size > SHOWN_BYTES:
+            break
+        pairs.append((name, value))
+        size += min(len(name), 60) + min(len(value), 200)
+    left_out = len(entry.flat) // 2 - len(pairs)
+    return {"id": entry.id, "pairs": pairs, "fields": dict(pairs), "left_out": left_out}

@@ -4,6 +4,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.routing import Route
 
 from kvstream.console.actions.table import ROUTES as ACTIONS
+from kvstream.console.api.routes import routes_of
 from kvstream.console.names import name_of, segment_of
 from kvstream.console.pages.dead import dead, dead_stream
 from kvstream.console.pages.entries import entries, entry, find_entries
@@ -35,7 +36,7 @@ class _NameConvertor(Convertor[bytes]):
 
 register_url_convertor("kvname", _NameConvertor())
 
-ROUTES = [
+PAGES = [
     Route("/", overview),
     Route("/queues", queues),
     Route("/queues/{queue:kvname}", queue),
@@ -59,6 +60,12 @@ ROUTES = [
     Route("/migrations", migrations),
     Route("/search", search),
     Route("/find/{stream:kvname}", find_entries),
+]
+"""What is shown: each of them is there as JSON, too."""
+
+ROUTES = [
+    *PAGES,
+    *routes_of(PAGES),
     Route("/export/{stream:kvname}", export_entries, methods=["POST"]),
     Route("/export-jobs", export_jobs, methods=["POST"]),
     Route("/events", events),

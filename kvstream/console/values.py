@@ -29,7 +29,7 @@ def text(value: bytes | str, most: int = CELL, *, lines: bool = False) -> Markup
     """
     raw = raw_of(value) if isinstance(value, str) else value
     cut = raw[:most]
-    shown = _decode(cut, is_cut=len(raw) > most)
+    shown = decoded(cut, is_cut=len(raw) > most)
     if shown is None or _is_wild(shown, lines):
         return _hex(raw, HEX_CELL if most <= CELL else most // 4)
     rest = Markup('<span class="cut">… {}</span>').format(size(len(raw)))
@@ -49,7 +49,7 @@ def whole(value: str) -> int | None:
     return int(value) if value.isdecimal() and len(value) <= DIGITS_MAX else None
 
 
-def _decode(raw: bytes, *, is_cut: bool) -> str | None:
+def decoded(raw: bytes, *, is_cut: bool) -> str | None:
     """Return the text of UTF-8; None for other bytes. A character that was cut is left out."""
     for end in (len(raw), *(range(len(raw) - 1, len(raw) - 4, -1) if is_cut else ())):
         with suppress(UnicodeDecodeError):

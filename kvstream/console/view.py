@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from kvstream.console.access import Role, User
 from kvstream.console.names import name_of, segment_of
+from kvstream.console.replies import API, json_error, json_reply
 from kvstream.console.server_info import Sections, has_archive, has_replicas
 from kvstream.console.values import raw_of
 from kvstream.errors import RequestError
@@ -81,6 +82,12 @@ class AnyConsole(Shown, Protocol):
     templates: Environment
 
 
+class AnyForm(Protocol):
+    """The JSON of a page, as the view sees it: see ``kvstream.console.api``."""
+
+    def json_of(self, view: View, page: Mapping[str, Any]) -> dict[str, Any]: ...
+
+
 class View:
     """What a page is made of. It is used by one thread."""
 
@@ -101,6 +108,8 @@ class View:
         self.token = ""
         """What a form of this page must have against forgery."""
         self.now_ms = _now_ms(store)
+        self.form_of_page: AnyForm | None = None
+        """What the JSON of the page is made by; None: the page is HTML."""
         self.has_begun = False
         """An action of many commits has begun, so some of them may be made."""
 
@@ -157,10 +166,12 @@ class View:
 
     def url(self, *parts: str | bytes, **query: Any) -> str:
         """Return the URL of a page; bytes are names of streams, groups and the like."""
+        if self.form_of_page is not None:
+            parts = parts if any(parts) else ("overview",)
         segments = [each if isinstance(each, str) else segment_of(each) for each in parts]
         asked = {name: _query(value) for name, value in query.items() if value not in (None, "")}
         end = f"?{urlencode(asked)}" if asked else ""
-        return f"{self.request.scope.get('root_path', '')}/{'/'.join(segments)}{end}"
+        return f"{self._root}/{'/'.join(segments)}{end}"
 
     def here(self, **query: Any) -> str:
         """Return the URL of this page with other values in the query; None leaves one out."""
@@ -172,8 +183,13 @@ class View:
     @property
     def path(self) -> str:
         """The path of the page within the console."""
-        root = self.request.scope.get("root_path", "")
-        return str(self.request.scope["path"]).removeprefix(root) or "/"
+        return str(self.request.scope["path"]).removeprefix(self._root) or "/"
+
+    @property
+    def _root(self) -> str:
+        """The path before those of the pages."""
+        root: str = self.request.scope.get("root_path", "")
+        return root if self.form_of_page is None else root + API
 
     @property
     def section(self) -> str:
@@ -222,9 +238,17 @@ class View:
     def page(
         self, template: str, code: int = 200, values: Mapping[str, Any] | None = None, **more: Any
     ) -> Response:
-        """Return a page from a template."""
+        """Return a page from a template, or as JSON from the same values."""
+        if self.form_of_page is not None:
+            return self._json({**(values or {}), **more}, code)
         made = self.render(template, **(values or {}), **more)
         return HTMLResponse(made.encode("utf-8", "backslashreplace"), code)
+
+    def _json(self, values: Mapping[str, Any], code: int) -> Response:
+        if self.has_failed or self.form_of_page is None:
+            return json_error(code, values["title"], values["error"])
+        links = {"self": self.here()}
+        return json_reply({**self.form_of_page.json_of(self, values), "links": links}, code)
 
     def render(self, template: str, **values: Any) -> str:
         names = {"view": self, "now_ms": self.now_ms, **values}

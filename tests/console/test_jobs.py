@@ -12,9 +12,11 @@ import kvstream
 from kvstream import Jobs
 from kvstream.console import User, app, applications, listing
 from kvstream.console.actions.plan import AUDIT
+from kvstream.console.replies import API
 from kvstream.jobs import Worker, step
 from tests.console.browser import Browser
 from tests.console.test_actions import do
+from tests.console.test_api import crawl
 from tests.console.test_pages import BYTES_MAX, CALLS_MAX, counting
 from tests.patience import until
 
@@ -99,6 +101,18 @@ def test_a_job_is_shown_with_what_it_has_done(browser: Browser, worked: Jobs) ->
     assert "scheduled" in browser.page(found).text
     browser.get("/jobs/018bcfe5-6800-7000-8000-000000000001", 404)
     assert browser.get(f"/search?q={one.id}", 303).headers["location"] == f"/jobs/{one.id}"
+
+
+def test_jobs_and_workflows_are_there_as_json(browser: Browser) -> None:
+    found = crawl(browser, f"{API}/jobs?status=failed", f"{API}/jobs", f"{API}/workers")
+    jobs = [each for path, each in found.items() if path.startswith(f"{API}/jobs/")]
+    (charge, *_) = [each for each in jobs if each["task"] == "charge"]
+    assert [each["outcome"] for each in charge["tries"]] == ["failed", "failed"]
+    assert charge["kwargs"]["card"].startswith("card-")
+    assert "the bank has not answered" in charge["traceback"]
+    (onboard,) = [each for each in jobs if each["is_workflow"]]
+    assert [each["name"] for each in onboard["steps"]] == ["add"]
+    assert found[f"{API}/jobs"]["counts"]["failed"] == 3
 
 
 def test_streams_that_jobs_keep_for_themselves_are_not_listed(

@@ -12,11 +12,13 @@ import redis
 from kvstream import Store
 from kvstream.console import User, app
 from kvstream.console.listing import KEPT_S, Listings
+from kvstream.console.replies import API
 from kvstream.console.server_info import Replica, replicas_in, settings_in
 from kvstream.console.shared_calls import SharedCall
 from kvstream.migration.items import JOURNAL_PREFIX
 from kvstream.operations import strings
 from tests.console.browser import Browser
+from tests.console.test_api import crawl
 from tests.patience import PATIENCE_S, until
 from tests.server.conftest import Serve, redis_port, redis_process, serve, served
 
@@ -50,6 +52,12 @@ def test_a_server_is_shown_by_sections(kind: str, request: pytest.FixtureRequest
             assert "masterauth (hidden)" in settings
             assert "s3cret" not in settings
             assert "maxclients" not in browser.page("/server/config?q=slowlog").text
+            pages = ("server", "server/clients", "server/slowlog", "server/config", "replicas")
+            found = crawl(browser, *(f"{API}/{each}" for each in pages))
+            assert found[f"{API}/server/config"]["settings"]["masterauth"] == "(hidden)"
+            assert "4242" not in str(found[f"{API}/server/slowlog"])
+            names = [each["name"] for each in found[f"{API}/server/clients"]["clients"]]
+            assert "<b>worker</b>" in names
         finally:
             console.close()
             client.config_set("masterauth", "")
@@ -122,6 +130,8 @@ def test_an_archive_is_shown(tmp_path: Path, serve: Serve) -> None:
         assert "/archive" in page.links
         assert url in page.text
         until(lambda: "follows" in browser.page("/archive").text, look_s=0.1)
+        (found,) = crawl(browser, f"{API}/archive").values()
+        assert found["archive"]["url"] == url
         assert (
             "/archive"
             not in Browser(app(Store(serve().engine), auth=_as("viewer"))).page("/").links
@@ -150,6 +160,8 @@ def test_a_follower_is_shown(full: Store) -> None:
     assert "damaged" not in page.text
     assert "JSONDecodeError" in page.text
     assert "RecursionError" in page.text
+    (found,) = crawl(browser, f"{API}/migrations").values()
+    assert [each["offset"] for each in found["followers"]] == [4321, None, None]
 
 
 def test_all_who_ask_share_one_call() -> None:

@@ -78,6 +78,9 @@ class Hit(NamedTuple):
 class Plot(NamedTuple):
     """One figure over time."""
 
+    name: str
+    points: Points
+    """A value at the end of each step, oldest first; None where no sample was taken."""
     title: str
     note: str
     now: str
@@ -99,6 +102,7 @@ class Plots(NamedTuple):
     plots: list[Plot]
     times: tuple[str, str, str]
     """Where the plots begin, their middle, and their end."""
+    end_ms: int
     is_empty: bool
 
 
@@ -117,6 +121,7 @@ def plots_of(view: AnyView, figures: Sequence[Figure], fields: Iterable[bytes] |
         spans=SPANS,
         plots=[_plot(each, row, span, end_ms) for each, row in zip(figures, rows, strict=True)],
         times=_times(span, end_ms),
+        end_ms=end_ms,
         is_empty=not any(value is not None for row in rows for value in row),
     )
 
@@ -180,7 +185,7 @@ def _plot(figure: Figure, points: Points, span: Span, end_ms: int) -> Plot:
     now = show(known[-1]) if known else "-"
     text = f"{figure.title}: {now} now, at most {show(most)} in the last {span.title}"
     return Plot(
-        *(figure.title, note, now, show(top), show(top // 2)),
+        *(figure.name, points, figure.title, note, now, show(top), show(top // 2)),
         line=_path(points, top, is_closed=False),
         area=_path(points, top, is_closed=True),
         hits=_hits(points, span, end_ms, show),

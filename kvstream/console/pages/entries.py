@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvstream.console.access import Role, requires
 from kvstream.console.actions.plan import AUDIT
 from kvstream.console.figures import groups_of
 from kvstream.console.finding import conditions_of, find
-from kvstream.console.reading import read_slice
+from kvstream.console.reading import read_slice, shown_of
 from kvstream.console.view import ROWS
 from kvstream.errors import NoGroup, NoSuchKey
 from kvstream.types.formatting import printable
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 COLUMNS_MAX = 7
 """Entries with more names of fields together are shown without columns."""
-FIELDS_MAX = 30
-"""Fields of an entry that a list shows."""
-SHOWN_BYTES = 900
-"""Bytes of an entry that a list shows."""
 GROUPS_MAX = 20
 """Groups that are asked whether an entry is pending."""
 
@@ -36,7 +32,7 @@ GROUPS_MAX = 20
 def entries(view: View) -> Response:
     name = view.part("stream")
     stream = view.store.stream(name)
-    if name == AUDIT and not view.store.exists(name):
+    if name == AUDIT and view.form_of_page is None and not view.store.exists(name):
         return view.page("audit.html")
     info = stream.info()
     at, is_forward = view.asked("at").strip(), view.asked("dir") == "newer"
@@ -69,18 +65,6 @@ def columns_of(found: list[Entry]) -> list[bytes] | None:
         if len(names) > COLUMNS_MAX:
             return None
     return list(names)
-
-
-def shown_of(entry: Entry) -> dict[str, Any]:
-    """Return an entry as a list shows it: some fields and bytes, and what is left out."""
-    pairs, size = [], 0
-    for name, value in entry.pairs[:FIELDS_MAX]:
-        if size > SHOWN_BYTES:
-            break
-        pairs.append((name, value))
-        size += min(len(name), 60) + min(len(value), 200)
-    left_out = len(entry.flat) // 2 - len(pairs)
-    return {"id": entry.id, "pairs": pairs, "fields": dict(pairs), "left_out": left_out}
 
 
 @requires(Role.VIEWER)

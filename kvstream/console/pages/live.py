@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 STILL = (
+    "/api/",
     "/do/",
     "/events",
     "/search",

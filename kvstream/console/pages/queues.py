@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstream.console.access import Role, requires
 from kvstream.console.failures import grouped, newest
@@ -66,9 +66,30 @@ def queue(view: View) -> Response:
         letters=len(letters),
         delayed=stream.delayed(count=DELAYED) if row.delayed else [],
         main=main,
-        messages=[(each, pending.get(each.id)) for each in found],
-        last_delivered=group.info().last_delivered_id,
+        messages=_messages(found, pending, group.info().last_delivered_id),
     )
+
+
+class Message(NamedTuple):
+    """A message of a queue, and what has become of it."""
+
+    entry: Entry
+    state: str
+    pending: PendingEntry | None
+
+
+def _messages(
+    found: list[Entry], pending: dict[StreamID, PendingEntry], last_delivered: StreamID
+) -> list[Message]:
+    """Return messages with their states."""
+
+    def state(entry: Entry) -> str:
+        known = pending.get(entry.id)
+        if known is not None:
+            return "in work" if known.consumer else "to be repeated"
+        return "ready" if entry.id > last_delivered else "delivered"
+
+    return [Message(each, state(each), pending.get(each.id)) for each in found]
 
 
 def _pending(group: Group, found: list[Entry]) -> dict[StreamID, PendingEntry]:

@@ -92,4 +92,5 @@ def _follower(view: View, key: bytes) -> dict[str, Any]:
             "error": "",
         }
     except _NOT_ITS_FORM as error:
-        return {"key": key, "error": f"{type(error).__name__}: {error}"}
+        unknown = dict.fromkeys(("source", "state", "offset", "again", "skipped", "refused"))
+        return {"key": key, "error": f"{type(error).__name__}: {error}", **unknown}
