@@ -338,7 +338,10 @@ class RowAdder:
         if eid == MIN_ID:
             raise RequestError(f"{MIN_ID} cannot be the ID of an entry")
         last = self._end.last_id
-        raise RequestError(f"{text} is not greater than {last}, the last ID of the stream")
+        raise RequestError(
+            f"{text} is not greater than {last}, the last ID of the stream: sort the rows by ID or "
+            "time, or assign new IDs with --new-ids"
+        )
 
     def _lookup(self, eid: StreamID) -> Pairs | None:
         if eid not in self._known:

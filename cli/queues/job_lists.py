@@ -29,6 +29,7 @@ from kvstream.cli.tables import (
 
 if TYPE_CHECKING:
     from kvstream.jobs.listing.filters import JobInfo
+    from kvstream.jobs.stored import StoredJobs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -171,11 +172,22 @@ def list_jobs(
     from kvstream.jobs.stored import StoredJobs
 
     with session.reading() as store:
-        page = StoredJobs(store, name).find(count=count, after=after, **criteria)
-    out.table(_LS, map(row_of, page.jobs), nothing="" if page.after else "no jobs")
+        stored = StoredJobs(store, name)
+        page = stored.find(count=count, after=after, **criteria)
+        nothing = "" if page.jobs or page.after or out.for_programs else _none_of(stored, criteria)
+    out.table(_LS, map(row_of, page.jobs), nothing=nothing)
     if page.after is not None:
         looked = f"looked at {number(page.looked)} jobs; go on with" if page.looked else "more:"
         click.echo(f"{looked} --after {printable(page.after)}", err=True)
+
+
+def _none_of(stored: StoredJobs, criteria: Mapping[str, Any]) -> str:
+    """Return the message of an empty list: who asks for failed jobs may mean the retrying ones."""
+    if criteria["status"] != "failed":
+        return "no jobs"
+    others = {**criteria, "status": "retrying", "failed_with": None}
+    retrying = stored.count(**others).total
+    return f"no jobs have failed; retrying: {number(retrying)}" if retrying else "no jobs"
 
 
 @click.command(

@@ -271,17 +271,20 @@ def _change(
     if bool(job_ids) == any(value is not None for value in criteria.values()):
         raise click.UsageError("give the IDs of jobs, or options that select them")
     with session.reading() if dry_run else session.writing() as store:
-        stored, done, left = StoredJobs(store, name), list[str](), list[str]()
+        stored, done, left = StoredJobs(store, name), list[str](), dict[str, str]()
         if job_ids:
             for each in job_ids:
-                changed = dry_run or getattr(stored.existing(each), words.change)()
-                (done if changed else left).append(each)
+                handle = stored.existing(each)
+                if dry_run or getattr(handle, words.change)():
+                    done.append(each)
+                else:
+                    left[each] = f"{words.otherwise}: it is {stored.status(handle)}"
         else:
             for page in stored.changes(words.change, **options):
                 done += page.done
-                left += page.left
+                left |= dict.fromkeys(page.left, words.otherwise)
     verb = words.would if dry_run else words.done
-    texts = [f"{each} {verb}" for each in done] + [f"{each} {words.otherwise}" for each in left]
+    texts = [f"{each} {verb}" for each in done] + [f"{each} {why}" for each, why in left.items()]
     out.result("\n".join(texts) if texts else "no such jobs", done=done)
     fail_unless(not job_ids or not left)
 

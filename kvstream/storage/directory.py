@@ -32,6 +32,7 @@ disabled in the child at the fork, and no call has to compare process ids.
 import ctypes
 import fcntl
 import os
+import pwd
 import re
 import shutil
 import stat
@@ -756,10 +757,22 @@ def _open_directory(path: Path) -> int:
         raise UnsafeDirectory(f"cannot open {path}: {error.strerror}") from None
 
 
+def _user_of(number: int) -> str:
+    """Return the number of a user of the system, with the name if there is one."""
+    try:
+        return f"{number} ({pwd.getpwuid(number).pw_name})"
+    except KeyError:
+        return str(number)
+
+
 def refuse_foreign(path: Path, status: os.stat_result, trusts_group: bool = False) -> None:
     """Raise UnsafeDirectory if another user owns a file or folder, or can write to it."""
     if status.st_uid != os.geteuid():
-        raise UnsafeDirectory(f"{path} belongs to user {status.st_uid}, not to us")
+        owner, user = map(_user_of, (status.st_uid, os.geteuid()))
+        raise UnsafeDirectory(
+            f"{path} belongs to user {owner}, not to user {user}: run this as its owner, or change "
+            "the owner with chown"
+        )
     writers = status.st_mode & _FOREIGN_WRITERS
     if not writers or (trusts_group and writers == stat.S_IWGRP):
         return

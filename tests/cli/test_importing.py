@@ -139,7 +139,10 @@ def test_wrong_usage_is_refused(kvstream: Program, arguments: list[str]) -> None
         ([], '{"a": ', "not JSON"),
         ([], '{"id": "x", "fields": {"a": 1}}', "'x' is not an ID"),
         ([], '{"id": "0-0", "fields": {"a": 1}}', "0-0 cannot be the ID of an entry"),
-        ([], '{"id": "1-1", "fields": {"a": 1}}', "1-1 is not greater than 9-0"),
+        (
+            *([], '{"id": "1-1", "fields": {"a": 1}}'),
+            "1-1 is not greater than 9-0, the last ID of the stream: sort the rows",
+        ),
         ([], '{"id": "9-0", "fields": {"a": 1}}', "the stream has an entry 9-0 with other fields"),
         ([], '{"id": "8-*", "fields": {"a": 1}}', "8-* is not greater than 9-0"),
         (["--id-column", "id"], '{"a": 1}', "no field 'id'"),

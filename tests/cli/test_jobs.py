@@ -79,7 +79,7 @@ def test_jobs_cancel_ends_unfinished_jobs(with_jobs: Program, job_ids: dict[str,
         job_ids["scheduled"]: "cancelled",
     }
     lines = with_jobs.lines("jobs", "cancel", job_ids["done"], code=1)
-    assert lines == [f"{job_ids['done']} had ended"]
+    assert lines == [f"{job_ids['done']} had ended: it is done"]
 
 
 def test_jobs_retry_queues_a_failed_one_again(with_jobs: Program, job_ids: dict[str, str]) -> None:
@@ -87,7 +87,24 @@ def test_jobs_retry_queues_a_failed_one_again(with_jobs: Program, job_ids: dict[
         f"{job_ids['failed']} queued again"
     ]
     assert statuses(with_jobs)[job_ids["failed"]] in ("queued", "retrying")
-    with_jobs("jobs", "retry", job_ids["queued"], code=1)
+    assert with_jobs.lines("jobs", "retry", job_ids["queued"], code=1) == [
+        f"{job_ids['queued']} has not failed: it is queued"
+    ]
+
+
+def test_who_looks_for_failed_jobs_learns_of_those_to_be_tried_again(tmp_path: Path) -> None:
+    program = Program(tmp_path / "store")
+    with Jobs(program.directory, shared=False) as jobs:
+        task = jobs.task(name="send", retries=1, backoff=60)(lambda: None)
+        job_id = task.enqueue().id
+        (queue,) = jobs.queues()
+        queue.nack(*queue.get(), delay=60)
+    said = program("jobs", "ls", "--status", "failed")
+    assert (said.stdout, said.stderr) == ("", "no jobs have failed; retrying: 1\n")
+    assert program("jobs", "ls", "--status", "failed", "--task", "other").stderr == "no jobs\n"
+    assert program.lines("jobs", "retry", job_id, code=1) == [
+        f"{job_id} has not failed: it is retrying"
+    ]
 
 
 def test_jobs_are_cancelled_and_retried_by_a_filter(
