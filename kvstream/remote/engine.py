@@ -609,7 +609,7 @@ class Transaction:
             raise InvalidArgument("a transaction on a server works on one database")
         self._connection = connection
         if call.effect is Effect.GUARD:
-            replies = self._send(connection, lambda link: link.ask_all(call.commands))
+            replies = self._ask_all(connection, call.commands)
             raise_first_error(replies)
             self._guards.append(call)
             return None
@@ -639,7 +639,7 @@ class Transaction:
         self.refuse_stale(call.keys)
         unwatched = [key for key in call.keys if key not in self._watched]
         watch: list[Words] = [("WATCH", *unwatched)] if unwatched else []
-        replies = self._send(connection, lambda link: link.ask_all([*watch, *call.commands]))
+        replies = self._ask_all(connection, [*watch, *call.commands])
         self._watched.update(unwatched)
         return raise_first_error(replies)[len(watch) :]
 
@@ -694,6 +694,10 @@ class Transaction:
             self._name_last_id(error, calls[replies.index(error)])
             raise
 
+    def _ask_all(self, connection: Connection, commands: Sequence[Words]) -> list[Any]:
+        """Return the replies to commands, error replies among them."""
+        return self._send(connection, lambda link: link.ask_all(commands))
+
     def _name_last_id(self, error: IDTooSmall, call: Call) -> None:
         """Add the stream of a call and its last ID to an error, if the server tells it."""
         (key,) = call.keys
@@ -705,7 +709,7 @@ class Transaction:
         """Raise LeaseLost if that is why EXEC has done nothing."""
         guards, self._guards = self._guards, []
         for call in guards:
-            raise_first_error(self._send(connection, lambda link: link.ask_all(call.commands)))  # noqa: B023
+            raise_first_error(self._ask_all(connection, call.commands))
 
     def end(self) -> None:
         """Give the connection back, without watches."""
@@ -714,7 +718,7 @@ class Transaction:
         try:
             if (self._watched or self._guards) and not self._failed:
                 with suppress(KVStreamError):
-                    self._send(self._connection, lambda link: link.ask_all([("UNWATCH",)]))
+                    self._ask_all(self._connection, [("UNWATCH",)])
         finally:
             if self._failed:
                 self._link.close()

@@ -15,8 +15,9 @@ import os
 import weakref
 from contextlib import closing, suppress
 from random import sample
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
+from kvstream.engine.interface import AnyEngine
 from kvstream.errors import (
     AccessDenied,
     InvalidArgument,
@@ -235,7 +236,7 @@ class FailoverEngine(RepeatingEngine):
             raise
         return engine
 
-    def _forget(self, engine: Any) -> None:
+    def _forget(self, engine: AnyEngine) -> None:
         if self._current is engine:
             self._current = None
         engine.close()

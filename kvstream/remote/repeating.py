@@ -167,7 +167,7 @@ class RepeatingEngine:
 
     _closed: bool
     _wait_s: float
-    _current: Any
+    _current: AnyEngine | None
     """The engine of the present server; None while none is known."""
 
     def _reset_calls(self) -> None:
@@ -181,14 +181,14 @@ class RepeatingEngine:
 
     # --- the present server ---------------------------------------------------------------------
 
-    def _get_engine(self, deadline: float | None, ends: Ends = never) -> Any:
+    def _get_engine(self, deadline: float | None, ends: Ends = never) -> AnyEngine:
         """Return the present engine; without one, look for a server until ``deadline``.
 
         It may give up earlier, once ``ends`` returns True.
         """
         raise NotImplementedError
 
-    def _forget(self, engine: Any) -> None:
+    def _forget(self, engine: AnyEngine) -> None:
         """Forget an engine whose server has ended."""
         raise NotImplementedError
 
@@ -271,7 +271,7 @@ class RepeatingEngine:
                 self.sleep(min(pause, deadline - now))
                 pause = min(2 * pause, 10 * self.pause_s)
 
-    def _attempt(self, call: Callable[[Any], T], engine: Any) -> T:
+    def _attempt(self, call: Callable[[Any], T], engine: AnyEngine) -> T:
         """Call with an engine; forget it if its server has ended."""
         try:
             return call(engine)
@@ -329,12 +329,10 @@ class RepeatingEngine:
         """Add an entry exactly once: by the caller's idempotent ID, or as a numbered request."""
 
         def add(request: Request | None) -> StreamID | None:
-            def on(engine: Any) -> StreamID | None:
+            def on(engine: AnyEngine) -> StreamID | None:
                 same = once if request is None else self._once(engine, request, eid)
                 try:
-                    return engine.run(  # type: ignore[no-any-return]
-                        append.add, name, value, names, eid, trim, nomkstream, same
-                    )
+                    return engine.run(append.add, name, value, names, eid, trim, nomkstream, same)
                 except StoreError as error:
                     if same is not None or not isinstance(self._name(error), self.in_doubt):
                         raise
@@ -366,11 +364,11 @@ class RepeatingEngine:
         """Acknowledge leases; after a lost call, leases that are not pending count as done."""
         calls = 0  # those that may have been done
 
-        def once(engine: Any) -> list[int]:
+        def once(engine: AnyEngine) -> list[int]:
             nonlocal calls
             calls += 1
             try:
-                return engine.run(leases.ack, name, group, consumer, tokens)  # type: ignore[no-any-return]
+                return engine.run(leases.ack, name, group, consumer, tokens)
             except StoreError as error:
                 calls -= isinstance(self._name(error), self.not_done)
                 raise
@@ -421,7 +419,7 @@ class RepeatingEngine:
         begun, lost = time.time(), False
         rest = rest_of(timeout_s)
 
-        def once(engine: Any) -> Reply | None:
+        def once(engine: AnyEngine) -> Reply | None:
             nonlocal lost
             if lost:
                 reply = self._find_deliveries(engine, attempt, begun, consumer, seen)
@@ -430,8 +428,8 @@ class RepeatingEngine:
             lost = True
             wait_s = rest()
             if wait_s == 0:
-                return engine.run(attempt)  # type: ignore[no-any-return]
-            return engine.wait_for(names, attempt, wait_s, attempt.retries)  # type: ignore[no-any-return]
+                return engine.run(attempt)
+            return engine.wait_for(names, attempt, wait_s, attempt.retries)
 
         def is_to_end() -> bool:
             return attempt.is_interrupted
@@ -478,7 +476,7 @@ class RepeatingEngine:
 
     def _find_deliveries(
         self,
-        engine: Any,
+        engine: AnyEngine,
         attempt: GroupRead,
         begun: float,
         consumer: _Consumer,
@@ -559,9 +557,9 @@ class RepeatingEngine:
             yield from look(server)
             return
         items: Iterator[T] = iter(())
-        source: Any = None
+        source: AnyEngine | None = None
 
-        def following(engine: Any) -> T | None:
+        def following(engine: AnyEngine) -> T | None:
             nonlocal items, source
             if engine is not source:  # another server: from the beginning
                 items, source = look(engine), engine
@@ -576,7 +574,7 @@ class RepeatingEngine:
             yield found
 
     def page_size(self, last: Sequence[Entry], most: int) -> int:
-        return self._get_engine(None).page_size(last, most)  # type: ignore[no-any-return]
+        return self._get_engine(None).page_size(last, most)
 
     def statistics(self) -> dict[str, Any]:
         """Return the sections of INFO, as of a server."""
@@ -586,7 +584,7 @@ class RepeatingEngine:
         self._repeat(lambda engine: engine.compact(), again=True)
 
 
-def _fetch(engine: Any, name: bytes, row: PendingEntry, claims: bool) -> list[Entry]:
+def _fetch(engine: AnyEngine, name: bytes, row: PendingEntry, claims: bool) -> list[Entry]:
     """Return a pending entry, or none if it is deleted.
 
     ``claims``: it has the number of its earlier deliveries, as in a read with CLAIM.
@@ -599,7 +597,7 @@ def _fetch(engine: Any, name: bytes, row: PendingEntry, claims: bool) -> list[En
 
 
 def _pending_since(
-    engine: Any, name: bytes, attempt: GroupRead, begun: float, late_s: float
+    engine: AnyEngine, name: bytes, attempt: GroupRead, begun: float, late_s: float
 ) -> list[PendingEntry]:
     """Return the entries that were delivered to a consumer since a Unix time.
 

@@ -20,7 +20,7 @@ range of which it has all tables that may have rows in it, as long as nothing is
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from kvstream.errors import Corruption
 from kvstream.storage import files
@@ -71,6 +71,22 @@ class Field(NamedTuple):
     values: list[int | bytes | Pairs]
     data: bytes
     """The field as it stands in the edit."""
+
+    def number(self, at: int = 0) -> int:
+        value = self.values[at]
+        assert isinstance(value, int)
+        return value
+
+    def text(self, at: int = 0) -> bytes:
+        value = self.values[at]
+        assert isinstance(value, bytes)
+        return value
+
+    def pairs(self) -> Pairs:
+        """Return the pairs that end a field."""
+        value = self.values[-1]
+        assert isinstance(value, list)
+        return value
 
 
 class Table(NamedTuple):
@@ -144,20 +160,19 @@ def parse_manifest(data: bytes) -> Manifest:
     rest = []
     for edit in _EditReader().feed(data):
         fields = _fields(edit)
-        number = next((_number(each) for each in fields if each.tag == NUMBER), 0)
+        number = next((each.number() for each in fields if each.tag == NUMBER), 0)
         for each in fields:
             if each.tag == NAME:
-                name = cast(bytes, each.values[0])
-                families[number] = name.decode("utf-8", "backslashreplace")
+                families[number] = each.text().decode("utf-8", "backslashreplace")
             elif each.tag == DROPPED:
                 families.pop(number, None)
             elif each.tag == _DELETED_TABLE:
-                tables.pop(_number(each, 1), None)
+                tables.pop(each.number(1), None)
             elif each.tag == _NEW_TABLE:
                 table = _table(number, each)
                 tables[table.number] = table
             elif each.tag == _NEW_BLOBS:
-                blobs[_number(each)] = Blobs(number, _number(each), each)
+                blobs[each.number()] = Blobs(number, each.number(), each)
         rest.append(b"".join(each.data for each in fields if each.tag not in _OF_TABLES))
     return Manifest(families, [*tables.values()], [*blobs.values()], rest)
 
@@ -181,16 +196,16 @@ def newer(tables: Iterable[Table], than: Iterable[Table]) -> list[Table]:
 
 
 def _with_epoch(table: Table, epoch: int) -> Table:
-    *values, pairs = table.field.values
+    *values, _ = table.field.values
     changed = [
-        (tag, put_varint(epoch) if tag == _EPOCH else value) for tag, value in cast(Pairs, pairs)
+        (tag, put_varint(epoch) if tag == _EPOCH else value) for tag, value in table.field.pairs()
     ]
     parts = [put_varint(_NEW_TABLE)]
-    for kind, value in zip(_VALUES[_NEW_TABLE], values, strict=False):
-        if kind == "n":
-            parts.append(put_varint(cast(int, value)))
-        else:
-            parts += [put_varint(len(cast(bytes, value))), cast(bytes, value)]
+    for value in values:
+        if isinstance(value, bytes):
+            parts += [put_varint(len(value)), value]
+        elif isinstance(value, int):
+            parts.append(put_varint(value))
     for tag, value in changed:
         parts += [put_varint(tag), put_varint(len(value)), value]
     parts.append(put_varint(1))
@@ -205,26 +220,14 @@ class _EditReader(FragmentReader[bytes]):
         return payload
 
 
-def _number(field: Field, at: int = 0) -> int:
-    return cast(int, field.values[at])
-
-
 def _table(family: int, field: Field) -> Table:
-    _, number, _, first, last, _, _, pairs = field.values
-    numbers = {tag: value for tag, value in cast(Pairs, pairs) if tag in (_OLDEST_BLOBS, _EPOCH)}
+    numbers = {tag: value for tag, value in field.pairs() if tag in (_OLDEST_BLOBS, _EPOCH)}
     blobs, epoch = (
         take_varint(numbers[tag], 0, _VARINT_BYTES)[0] if tag in numbers else 0
         for tag in (_OLDEST_BLOBS, _EPOCH)
     )
-    return Table(
-        family,
-        cast(int, number),
-        cast(bytes, first)[:-_KEY_END],
-        cast(bytes, last)[:-_KEY_END],
-        blobs,
-        epoch,
-        field,
-    )
+    first, last = field.text(3)[:-_KEY_END], field.text(4)[:-_KEY_END]
+    return Table(family, field.number(1), first, last, blobs, epoch, field)
 
 
 def _fields(edit: bytes) -> list[Field]:

@@ -63,7 +63,11 @@ def _entry(view: View, text: str) -> Response:
     able = [each for each in view.listing.streams if each.length and (each.last_id or eid) >= eid]
     able.sort(key=lambda each: -(each.length or 0))
     asked = [each.key for each in able[:STREAMS]]
-    found = [each for each in asked if _has(lambda: view.store.stream(each).get(eid) is not None)]  # noqa: B023
+
+    def is_in(key: bytes) -> bool:
+        return _has(lambda: view.store.stream(key).get(eid) is not None)
+
+    found = [each for each in asked if is_in(each)]
     if len(found) == 1:
         return view.go("streams", found[0], "entries", text)
     return _list(view, text, found, len(found), entry=text, left=len(able) - len(asked))

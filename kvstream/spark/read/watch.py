@@ -244,12 +244,15 @@ class ServerWatch:
             return 0
         return ends.length if ends.first > eid else None
 
+    def _ids(self, piece: Piece, size: int) -> list[StreamID]:
+        return self._ask(lambda reader: reader.ids(piece, size))
+
     def nth_after(self, key: bytes, after: StreamID, count: int) -> StreamID:
         last = after
         while count > 0:
             piece = Piece(key, last.next(), MAX_ID, 0)
             size = min(count, NTH_PAGE)
-            ids = self._ask(lambda reader, piece=piece, size=size: reader.ids(piece, size))  # type: ignore[misc]
+            ids = self._ids(piece, size)
             if not ids:
                 break
             last, count = ids[-1], count - len(ids)
