@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _NAMED_MAX = 3
-"""Damaged objects that a sentence names."""
+"""The most damaged objects that a message names."""
 VARIABLE = "KVSTREAM_ARCHIVE"
 """The variable of the environment with the URL of the archive."""
 _FAULTS = (

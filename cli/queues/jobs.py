@@ -135,7 +135,7 @@ def stack(session: Session, out: Output, /, job_id: str, timeout: float, name: s
     """Show where a running job is in its code, as its worker says.
 
     The files, lines and functions of its thread or its asyncio task, the most recent call last; no
-    values. If the job keeps Python's lock, the parent process of its worker answers, with all
+    values. If the job holds Python's lock, the parent process of its worker answers, with all
     threads that run jobs if it is not sure.
     """
     from kvstream.jobs.stored import StoredJobs

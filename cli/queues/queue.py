@@ -258,7 +258,7 @@ def put(
 
     The store and the stream are created if they do not exist. A delayed message has a ticket,
     @ms-number, until it is due and gets its ID. If --unique leaves the message out, the ID or
-    ticket of the one that is there is shown.
+    ticket of the existing one is shown.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if "delay" in given and "at" in given:
@@ -398,8 +398,8 @@ def retention(
 ) -> None:
     """Show or set which entries leave a stream by themselves.
 
-    The rules given take the place of all former ones. An entry goes when one of them lets it go,
-    in the background, and never while a group has it pending or has not read it, unless --force.
+    The rules given take the place of all former ones. An entry is removed in the background once
+    one rule says so, but without --force never while a group has it pending or has not read it.
     """
     rules = {name: options[name] for name in _RULES if options[name]}
     if off and (rules or force):

@@ -74,8 +74,8 @@ def list_schedules(session: Session, out: Output, /, stream: bytes | None) -> No
     """List the schedules of a stream, or of all streams.
 
     Times are in UTC. A schedule stops if its next time cannot be computed; then --json shows why.
-    One that fired while the clock was ahead is silent until that time, and a line on stderr says
-    so.
+    A schedule that fired while the clock was ahead does not fire until that time; a line on stderr
+    says so.
     """
     silent: list[tuple[bytes, Schedule]] = []
     with session.reading() as store:

@@ -91,7 +91,7 @@ def workers() -> None:
 def list_workers(session: Session, out: Output, /, with_jobs: bool, name: str) -> None:
     """List the workers, and what they do.
 
-    A worker is working, draining, stopping, silent (a job keeps Python's lock) or lost: it has
+    A worker is working, draining, stopping, silent (a job holds Python's lock) or lost: it has
     given no sign of life for 35 seconds. Those that have ended are not listed; lost ones are for a
     day. A job is late once it has run for longer than its timeout, or than an hour if it has none.
     """
@@ -169,7 +169,7 @@ def drain(
     """Let workers finish what they run and end; they take nothing more.
 
     NAME is that of a worker, or of a program: then all its workers are meant, and `kvstream work`
-    ends with them. However long a job takes, it may finish. With --wait the exit code is 1 if a
+    ends with them. A job may take as long as it needs. With --wait the exit code is 1 if a
     worker has not ended in time.
     """
     _end(session, out, DRAIN, _Wanted(names, app_version), wait, name)

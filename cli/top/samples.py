@@ -115,7 +115,7 @@ class ServerSample:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSample:
-    """What a server is to others, and how far they are apart."""
+    """The role of a server, and the lag between primary and replicas."""
 
     role: str
     """``primary`` or ``replica``."""
@@ -139,7 +139,7 @@ class WorkersSample:
     states: dict[str, int]
     running: int
     late: int
-    """Jobs that have run for too long, those that were given up and go on among them."""
+    """Late jobs, and jobs that still run after they were given up."""
     oldest_ms: int
 
 

@@ -1,4 +1,4 @@
-"""What failed: dead letters grouped by their error, so that a thousand of one kind are one line."""
+"""Failures: dead letters grouped by their error, so that a thousand of one kind are one line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LETTERS = 200
 """The newest letters of a stream that are grouped."""
 _TASK = b"task"
 _CHANGING = re.compile(rb"0x[0-9a-fA-F]+|\d+")
-"""What differs between errors of one kind: numbers and addresses."""
+"""Parts that differ between errors of one kind: numbers and addresses."""
 _LINE = 300
 
 

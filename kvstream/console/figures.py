@@ -57,14 +57,14 @@ class QueueRow(NamedTuple):
 
 
 GROUPS_READ, CONSUMERS_READ = 1000, 2000
-"""Of streams with more groups, and groups with more consumers, none is listed: a server has no
-command for a part of them, and all are one reply."""
+"""Above these numbers no groups of a stream, and no consumers of a group, are listed: a server has
+no command for a part of them, and sends all in one reply."""
 OLD_MS = 300_000
 """A queue whose oldest message is older is shown among the first."""
 
 
 def groups_of(stream: Stream, count: int | None) -> list[GroupInfo] | None:
-    """Return the groups of a stream that has ``count``; None if they are too many."""
+    """Return the groups of a stream that has ``count`` of them; None if they are too many."""
     return stream.groups() if (count or 0) <= GROUPS_READ else None
 
 

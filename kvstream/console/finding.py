@@ -1,11 +1,11 @@
-r"""Entries by the values of their fields: newest first, a bounded number of them looked at.
+r"""Search entries by the values of their fields: newest first, up to a bounded number.
 
 The conditions are those of ``kvstream find``, as words of a shell::
 
     condition := FIELD=PATTERN | FIELD!=PATTERN | FIELD
     PATTERN   := as in KEYS: * any text, ? any character, [ab] one of these, \ before a sign
 
-There are no expressions and no regular expressions: nothing that is asked can run or take long.
+There are no expressions and no regular expressions, so no condition can run code or take long.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from kvstream.types.records import Entry
 
 LOOKED_MAX, SLICE = 5000, 500
-"""Entries that one page looks at, and how many it reads at a time."""
+"""Entries that one page searches, and entries that it reads at a time."""
 LOOKED_S = 10.0
-"""How long one page looks."""
+"""Seconds that one page searches."""
 CONDITIONS_MAX = 10
 PATTERN_MAX, VALUE_MAX = 200, 64_000
 """Bytes of a condition, and of a value that are compared: the time is at most their product, which
@@ -72,7 +72,7 @@ def _condition(word: bytes) -> Condition:
 
 
 class Found(NamedTuple):
-    """What a search has found, and how far it has come."""
+    """The result of a search, and where it has stopped."""
 
     entries: list[Entry]
     looked: int

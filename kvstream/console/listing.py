@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from kvstream.store import Store
 
 KEPT_S, KEPT_S_A_KEY = 5.0, 0.006
-"""How long a listing is kept: at least so long, and so long for each key. One of 10,000 keys takes
-a server 0.35 s of the processor: each 60 s."""
+"""Seconds for which a listing is kept: a minimum, and seconds for each key. A listing of 10,000
+keys takes 0.35 s of a server's processor time, so it is kept for 60 s."""
 KEYS_MAX = 10_000
 _INTERNAL = re.compile(
     rb":(?:results?|notes|history|workflow|ended|tagged|after|dependents|workers?):|:ended$"
@@ -43,11 +43,11 @@ class Listing:
     """By name, in order of creation."""
     taken: float
     whole: bool
-    """Whether these are all keys."""
+    """Whether the listing has all keys."""
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it need not be read anew."""
+        """Whether it is still kept."""
         return monotonic() - self.taken < kept_s(len(self.keys))
 
     @cached_property
@@ -81,7 +81,7 @@ class Listing:
 
     @cached_property
     def migrations(self) -> list[bytes]:
-        """The keys that migrations into this database keep while they go on."""
+        """The keys of migrations into this database that are under way."""
         return [each for each in self.keys if each.startswith(OWN_PREFIXES)]
 
     @cached_property

@@ -66,7 +66,7 @@ def _lasted(ms: float | None) -> str | Markup:
 
 
 def _ago(moment: Any, now_ms: int) -> Markup:
-    """Return how long ago, or in which time, a moment is, with its UTC time as the title."""
+    """Return a moment as a time from now, such as "3 min ago", with its UTC time as the title."""
     utc = time_of(moment)
     if not utc:
         return _DASH

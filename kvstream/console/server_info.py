@@ -1,4 +1,4 @@
-"""What a server says of itself: INFO, clients, slow log and settings, each in a bounded call."""
+"""Facts of a server: INFO, clients, slow log and settings, each by a bounded call."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ServerInfo:
 
     @property
     def last(self) -> Sections:
-        """What was read last: a page that shows an error asks nothing."""
+        """The sections that were read last; a page that shows an error asks no server."""
         return self._last
 
     def get(self, store: Store) -> Sections:
@@ -86,7 +86,7 @@ def _text(value: Any) -> Any:
 
 
 def archive_of(store: Store) -> Status | None:
-    """Return how far the archive of a directory that this process has is; None if there is none."""
+    """Return the state of the archive of a directory that this process owns; None without one."""
     engine = store.own_engine
     return None if engine is None else engine.archiving.status()
 

@@ -28,7 +28,7 @@ class SharedCall(Generic[T]):
         return self._running is not None
 
     def run(self, call: Callable[[], T]) -> T:
-        """Return the result of ``call``, or of that which runs."""
+        """Return the result of ``call``, or of the call that runs already."""
         with self._lock:
             running = self._running
             if running is None:

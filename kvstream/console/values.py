@@ -1,4 +1,4 @@
-"""Bytes of strangers as HTML: escaped, cut, with control characters visible and bidi isolated.
+"""Untrusted bytes as HTML: escaped, cut, with control characters visible and bidi isolated.
 
 A cell has a bounded size whatever its bytes are: text is cut, and bytes that are no text, or have
 many control characters, are shown as hexadecimal digits.
@@ -45,7 +45,7 @@ def raw_of(value: str) -> bytes:
 
 
 def whole(value: str) -> int | None:
-    """Return a number in the query; None if it is none that a store can have."""
+    """Return a number of the query; None for text, or more digits than a store can have."""
     return int(value) if value.isdecimal() and len(value) <= DIGITS_MAX else None
 
 

@@ -48,7 +48,7 @@ _MORE: list[tuple[tuple[str, str], Callable[[Sections, Listing | None], bool]]] 
     (("archive", "Archive"), lambda sections, _: has_archive(sections)),
     (("migrations", "Migrations"), lambda _, listing: bool(listing and listing.migrations)),
 ]
-"""Pages of what not every place has."""
+"""Pages of the menu for features that not every place has."""
 SERVER_TABS = [
     ("", Role.VIEWER, "Figures"),
     ("clients", Role.OPERATOR, "Clients"),
@@ -106,7 +106,7 @@ class View:
         self.has_failed = False
         """Whether the page is that of an error, which asks the store for nothing."""
         self.token = ""
-        """What a form of this page must have against forgery."""
+        """The token against forgery that the forms of this page have."""
         self.now_ms = _now_ms(store)
         self.form_of_page: AnyForm | None = None
         """What the JSON of the page is made by; None: the page is HTML."""

@@ -95,7 +95,7 @@ def _instances(middleware: Any) -> tuple[Middleware, ...]:
 
 
 def _name_of(function: Any) -> str:
-    """Return the name of a function; InvalidArgument if it is none, or has none."""
+    """Return the name of a function; InvalidArgument for another object, or one without a name."""
     if not callable(function):
         raise InvalidArgument(
             f"a task is a function, not {show(function)}: options have names, as in "
@@ -243,7 +243,7 @@ class Jobs(Outcomes, Listing, Public):
         self.use(None)
 
     def use(self, store: Store | None) -> None:
-        """Use a store that is open, in place of the one before, which is closed."""
+        """Use an open store in place of the present one, which is closed."""
         with self._lock:
             before, self._store = self._store, store
             self._queues.clear()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 AFTER, DEPENDENTS = "after", "dependents"
 """Parts of the keys."""
 WAIT, RUN, FAIL = IF_FAILED = "wait", "run", "fail"
-"""What becomes of a job if one that it depends on does not end well."""
+"""What happens to a job if one that it depends on fails."""
 REFUSED = ("unique", "window", "on_conflict")
 """Options that a job with ``depends_on`` does not take."""
 WHERE, _WHEN = b"after:queue", ("delay", "at", "ttl")
@@ -68,7 +68,7 @@ def dependents_key(name: str, job_id: str) -> bytes:
 
 
 class Fate(NamedTuple):
-    """What becomes of a job that depends on others."""
+    """The decision about a job that depends on others."""
 
     status: str
     """DONE: it starts; FAILED or CANCELLED: it ends so."""
@@ -79,7 +79,7 @@ STARTS = Fate(DONE)
 
 
 def _fate_of(if_failed: str, job_id: str, status: str | None) -> Fate | None:
-    """Return what the end of a job means for one that depends on it; None: it waits on."""
+    """Decide about a job by the end of one that it depends on; None: it still waits."""
     if status is None:
         return None
     if status == DONE or if_failed == RUN:
@@ -179,7 +179,7 @@ def _id_of(job: Any) -> str:
 
 
 def outcome_of(jobs: AnyJobs, job_id: str) -> str | None:
-    """Return how a job has ended, also LOST; None if it has not."""
+    """Return the outcome of a job, which may be LOST; None if it has not ended."""
     fields = jobs.results.last(job_id)
     status = fields.get(b"status", b"").decode()
     if status == FAILED and FINAL.encode() in fields:

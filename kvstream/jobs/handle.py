@@ -204,7 +204,7 @@ class JobHandle(Public, Generic[R]):
         return cast("dict[bytes, bytes]", self._jobs.results.last(self.id))
 
     def _end(self) -> str | None:
-        """Return how the job has ended, such as "done" or "failed"; None if it has not."""
+        """Return the outcome of the job, such as "done" or "failed"; None if it has not ended."""
         status = self._last_record().get(b"status", RETRY)
         if status == FAILED:
             if self._is_redriven():
@@ -341,7 +341,7 @@ class JobHandle(Public, Generic[R]):
 
     @property
     def progress(self) -> Progress | None:
-        """How far the job is, as ``current_job().progress`` has told; None if it has not."""
+        """The last progress that ``current_job().progress`` has reported; None if there is none."""
         return progress_of(self._jobs, self.id)
 
     @property
@@ -414,7 +414,8 @@ class JobHandle(Public, Generic[R]):
 
     @property
     def waits_for(self) -> str | None:
-        """What the job waits for, such as ``"2 jobs"`` of ``depends_on``; None if it does not."""
+        """What the job waits for, such as ``"2 jobs"`` of ``depends_on``; None if it does not
+        wait."""
         found = waits_for(self._jobs, self.id)
         return text_of(len(found)) if found else None
 

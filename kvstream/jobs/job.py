@@ -176,7 +176,7 @@ def id_of(fields: Mapping[bytes, bytes], entry_id: object) -> str:
 
 
 def has_id(fields: Mapping[bytes, bytes], entry_id: object, job_id: str) -> bool:
-    """Return whether a message is the job with an ID; any program may have written it."""
+    """Return whether a message holds the job with an ID; any program may have written it."""
     try:
         return id_of(fields, entry_id) == job_id
     except ValueError:
@@ -189,7 +189,7 @@ def is_time(value: bytes) -> bool:
 
 
 def expires_ms_of(fields: Mapping[bytes, bytes]) -> int | None:
-    """Return the Unix time after which a job does not begin; 0: there is none, None: no time.
+    """Return the Unix time after which a job does not begin; 0: no limit, None: not a time.
 
     The messages of a schedule expire some time after the time that they were planned for.
     """
@@ -349,7 +349,7 @@ class Job(Public):
         return round(1000 * ((self.returned or monotonic()) - self.begun))
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Tell how far the job is, from 0 to 1, and what it does, for ``handle.progress``. ::
+        """Report the progress, from 0 to 1, and what the job does, for ``handle.progress``. ::
 
         current_job().progress(0.4, "resizing")
         """

@@ -1,4 +1,4 @@
-"""What a job says of itself while it runs: its progress, and lines of text.
+"""Notes of a running job: its progress, and lines of text.
 
 Both are entries of one stream a job, ``<name>:notes:<id>``, which keeps the last 1000 and expires a
 day after the last one, or after ``result_ttl`` if that is longer.
@@ -74,7 +74,7 @@ def _check(fraction: float) -> float:
 
 
 def progress_of(jobs: Place, job_id: str) -> Progress | None:
-    """Return the last progress of a job; None if it has told none."""
+    """Return the last progress that a job has reported; None if there is none."""
     end = "+"
     while page := _stream(jobs, job_id).revrange(end, count=_PAGE):
         for entry in page:

@@ -1,4 +1,4 @@
-"""How jobs end in the store: their results, and the commits that acknowledge them with these."""
+"""Ends of jobs: their results, and the commits that store these and acknowledge the jobs."""
 
 from __future__ import annotations
 

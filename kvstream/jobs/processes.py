@@ -63,14 +63,14 @@ LATE_S = 5.0
 REQUESTS_S = 10.0
 """Longest single wait for a request, and the pause after an error."""
 ANSWER_S = 1.0
-"""How long a child has to answer itself."""
+"""How long a child has to answer before its parent does."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STUCK = 75
-"""The exit code of a child whose threads all hang."""
+"""Exit code of a child whose threads all hang."""
 LEFT = 76
-"""That of a child which was asked through the store to end: it is not started again."""
+"""Exit code of a child that a request has ended; it is not started again."""
 SPENT = 77
-"""That of a child which has drained by ``max_jobs`` or ``max_memory``: another one follows it."""
+"""Exit code of a child that has drained by ``max_jobs`` or ``max_memory``; it is replaced."""
 
 _log = job_log.logger_of("kvstream.jobs.processes")  # a child runs this module as __main__
 
@@ -261,10 +261,10 @@ class Child:
         self.beats: Beats | None = None
         self.dump: Dump | None = None
         self.kill_at = inf
-        """When it is killed, since it was asked to stop and cannot."""
+        """When to kill it: it was asked to stop and cannot."""
         self.is_leaving = self.has_left = False
-        """Whether it was asked to end, and whether it has: then it is not started again, also if a
-        job has killed it meanwhile."""
+        """Whether it was asked to end, and whether it has ended: it is not started again then, even
+        if a job has killed it meanwhile."""
         self._is_killed = False
         self._begun = 0.0
         self._pause_s = PAUSE_S
@@ -470,7 +470,7 @@ class Supervisor:
         self._dead.put(name)
 
     def _read_requests(self, jobs: Jobs) -> None:
-        """Obey requests in place of children whose jobs keep Python's lock, until the end."""
+        """Obey requests for children whose jobs hold Python's lock, until the end."""
         requests = Requests(jobs, self._ending)
         while not self._ending.is_set():
             try:

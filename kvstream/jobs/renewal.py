@@ -1,4 +1,4 @@
-"""Renews the leases of a child whose job keeps Python's lock, so that no other thread of it runs.
+"""Renew the leases of a child whose job holds Python's lock, so that its other threads stand still.
 
 The child of ``kvstream work`` has a socket to its parent. It sends its name as a consumer, then a
 byte at each beat, in a thread that does nothing else. While the beats stay away and the process
@@ -170,7 +170,7 @@ class Renewal:
             late_s = silent_s - SILENT_BEATS * self.every_s
             late = [message for message in held if self._is_late(message, late_s)]
             if late:
-                _log.error("a job keeps Python's lock beyond a timeout: killing its worker")
+                _log.error("a job holds Python's lock beyond a timeout: killing its worker")
                 kill()
                 self._end(held, late, late_s)
         except KVStreamError as error:
@@ -196,7 +196,7 @@ class Renewal:
         return [message for queue in self._queues for message in queue.messages_of(consumer)]
 
     def _is_late(self, message: Message, late_s: float) -> bool:
-        """Return whether a job has stood still for longer than its timeout."""
+        """Return whether a child was silent for longer than the timeout of its job."""
         task = self._jobs.tasks.get(message.fields.get(TASK, b"").decode("utf-8", "replace"))
         timeout = None if task is None else task.timeout
         return timeout is not None and late_s >= max(timeout, LATE_S_MIN)

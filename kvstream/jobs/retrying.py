@@ -1,7 +1,8 @@
-"""Retries by hand: dead letters move back to their queue, and their jobs are not failed any more.
+"""Retries by hand: move dead letters back to their queue, and record that their jobs run again.
 
-Both are one commit. A record alone would make a job look tried again that stays a dead letter; a
-redrive alone would let a worker end the job before the record, which would then be the last one.
+Both are one commit. With the record alone, a job that is still a dead letter would look as if it
+were retried. With the redrive alone, a worker could end the job before the record is written, and
+the record would come last.
 """
 
 from __future__ import annotations

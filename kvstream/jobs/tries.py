@@ -1,8 +1,8 @@
 """The tries of a job: when each ran, where, for how long, and how it ended.
 
-The record of an outcome (results.py) is also that of a try, so to keep them costs some fields. Of a
-job that is tried very often the last ones are kept. A try without a record was cut short: its
-worker died, or lost the job.
+The record of an outcome (results.py) is also that of a try, so keeping tries costs some fields. Of
+many tries only the last ones are kept. A try without a record was cut short: its worker died, or
+lost the job.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Jobs of tasks that a worker does not know: it leaves them to the workers of others for a while.
 
-Several applications, or two versions of one while it is deployed, may work on one queue. A worker
-gives a job back whose task it lacks, or has in a version that the arguments do not fit, as not
-tried: after a delay any worker may take it. Delays are random: of two workers that wait in step the
-same one would take the job each time. Once the grace has passed since the first time, the job is
-given up; a workflow waits for ever. That time is a record of the job's outcome, so it holds for all
-workers and survives them; ``error`` of the handle has the reason.
+Several applications, or two versions of one while it is deployed, may work on one queue. If a
+worker lacks the task of a job, or has a version of it that the arguments do not fit, it gives the
+job back as not tried. After a delay any worker may take it. Delays are random: of two workers that
+wait in step the same one would take the job each time. Once the grace has passed since the first
+time, the job is given up; a workflow waits for ever. That time is a record of the job's outcome, so
+it holds for all workers and survives them; ``error`` of the handle has the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DELAY_MAX_S = 30.0
 KEPT_S = 60.0
 """How long a record is kept beyond the grace."""
 _LISTED = 20
-"""Tasks of the worker that an error names at most."""
+"""The most tasks of a worker that an error names."""
 _UNKNOWN = "unknown"
 """The field of the records of a job that was left to other workers."""
 _log, _lines = logger_of(__name__), Throttle()

@@ -158,9 +158,9 @@ class Worker(Public):
         """Jobs that it has finished, and tries that have failed."""
         self._runs: set[Run] = set()
         self._abandoned: set[Run] = set()
-        """Runs that were given up and go on."""
+        """Runs that were given up and still run."""
         self._stuck = 0
-        """Threads and async tasks whose jobs have taken too long and go on."""
+        """Threads and async tasks that still run after the timeout of their job."""
         self._keeps_none = False
         """Whether the thread that keeps leases sleeps until a job begins."""
         self._takes_one = False

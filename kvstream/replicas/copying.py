@@ -33,7 +33,8 @@ class CopySource:
     """The checkpoint that one replica gets; ``close`` removes it."""
 
     def __init__(self, engine: Engine, sums: Sums) -> None:
-        """Make it: its sums are read, which takes a second a gigabyte; any thread may do that.
+        """Make the checkpoint, and read its files for their sums: a second a gigabyte, in any
+        thread.
 
         ``sums`` has those of files that were copied before, and gets the new ones.
         """
@@ -87,9 +88,9 @@ class Incoming:
         self.bytes_left = sum(self._files[number].size for number in self.needed)
 
     def write(self, index: int, offset: int, data: bytes) -> None:
-        """Take the next bytes of a file; ProtocolError if they are not.
+        """Take the next bytes of a file; ProtocolError for other bytes.
 
-        Raises Corruption if a whole file is not what its sum says; it is removed.
+        Raises Corruption, and removes the file, if a whole file does not match its sum.
         """
         if index != self._index:
             self._begin(index)

@@ -327,7 +327,7 @@ class Follower(threading.Thread):
         _log.log(NOTICE, "has the copy of %s:%d, up to lsn %d", *self.source, self.place.lsn)
 
     def _diverged(self, copy: Copy) -> tuple[int | None, dict[str, object]]:
-        """Return from which log on this store has what the primary lacks; None: nothing."""
+        """Return the first log with rows that the primary lacks; None if there are none."""
         history, own = read_history(self._engine.database), self._read_history()
         if history is None or own is None or self._needs_copy:
             return None, {}

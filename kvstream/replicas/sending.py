@@ -1,8 +1,8 @@
 """The log of a primary on its way to replicas: where a position is in it, and what is new.
 
 The bytes are sent as they are in the files, also those of a record that is not whole yet: the
-replica puts them together. What a failed write has left at the end of a log is no record: the next
-log goes on with the number that was next, and the replica drops that end.
+replica puts them together. A failed write may leave bytes at the end of a log that are no record.
+The next log continues with the same sequence number, and the replica drops these bytes.
 """
 
 import os

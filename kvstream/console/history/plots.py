@@ -21,7 +21,7 @@ WIDTH, HEIGHT = 600, 60
 HITS = 30
 """Parts of a plot that say their time and value."""
 _GREATEST = frozenset({"oldest_ms", "median_ms", "slowest_ms"})
-"""Figures of which several series have the greatest, not the sum."""
+"""Figures of which several series together have the maximum, not the sum."""
 _DAY_MS = 86_400_000
 
 

@@ -20,7 +20,7 @@ ROWS_MAX = 200
 
 @requires(Role.VIEWER)
 def schedules(view: View) -> Response:
-    """Streams with the word of a schedule in their name are asked first; Jobs call theirs so."""
+    """Show schedules; streams named ``...:scheduled``, as those of Jobs are, are asked first."""
     names = [each.key for each in view.listing.streams]
     names.sort(key=lambda each: (not each.endswith(b":scheduled"), each))
     start = whole(view.asked("from")) or 0

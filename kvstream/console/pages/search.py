@@ -74,7 +74,7 @@ def _entry(view: View, text: str) -> Response:
 
 
 def _has(look: Callable[[], bool]) -> bool:
-    """Return what a look says; False for a key that the server refuses to this user."""
+    """Return the result of ``look``; False for a key that the server refuses to this user."""
     try:
         return look()
     except RequestError as error:

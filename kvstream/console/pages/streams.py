@@ -64,7 +64,7 @@ def streams(view: View) -> Response:
 
 
 def _start(found: list[KeyInfo], after: str, sort: str) -> int:
-    """Return where the page after a stream begins; by name the stream may be gone, else it is 0."""
+    """Return the index of the first stream after one; 0 if that is gone, unless by name."""
     if not after:
         return 0
     name = name_of(after)

@@ -39,7 +39,7 @@ class ChangeOptions(Criteria, total=False):
 
 
 class Listing:
-    """What a ``Jobs`` tells operators of its jobs."""
+    """The methods by which operators list, count and change the jobs of a ``Jobs``."""
 
     def find(
         self, *, count: int = PAGE, after: str | None = None, **criteria: Unpack[Criteria]

@@ -46,7 +46,7 @@ class JobInfo(NamedTuple):
 
 
 class Criteria(TypedDict, total=False):
-    """What may be asked for; None and what is left out admits all."""
+    """What a list is restricted to; a criterion that is None or left out admits all jobs."""
 
     status: str | Collection[str] | None
     task: str | None
@@ -71,11 +71,11 @@ class JobFilter(NamedTuple):
 
     @property
     def has_details(self) -> bool:
-        """Whether more is asked for than an index has: status, task and time."""
+        """Whether a criterion needs more than the indexes have, which is status, task and time."""
         return (self.tag, self.key, self.error) != (None, None, None)
 
     def may_admit(self, fields: Mapping[bytes, bytes], error: bytes) -> bool:
-        """Return whether stored fields may be those of a job that is asked for.
+        """Return whether stored fields may be those of an admitted job.
 
         It decodes nothing: most entries that a page looks at are of other jobs. ``error`` names the
         field of the error.
@@ -88,7 +88,7 @@ class JobFilter(NamedTuple):
         )
 
     def admits(self, job: JobInfo) -> bool:
-        """Return whether a job is asked for."""
+        """Return whether a job meets all criteria."""
         return (
             job.status in self.statuses
             and self.task in (None, job.task)
@@ -98,13 +98,13 @@ class JobFilter(NamedTuple):
         )
 
     def admits_time(self, job: JobInfo) -> bool:
-        """Return whether a job is of the time that is asked for, if its place does not tell."""
+        """Return whether the time of a job is in the range of the filter."""
         ms = round(job.at.timestamp() * 1000)
         return self.first.ms <= ms <= self.last.ms
 
 
 def filter_of(criteria: Criteria, now_ms: Callable[[], int]) -> JobFilter:
-    """Return checked criteria; raise InvalidArgument for a status or time that is none."""
+    """Return checked criteria; raise InvalidArgument for an unknown status or a wrong time."""
     status, error = criteria.get("status"), criteria.get("failed_with")
     statuses = STATUSES if status is None else (status,) if isinstance(status, str) else status
     for each in statuses:

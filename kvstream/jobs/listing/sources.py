@@ -51,7 +51,7 @@ _ENDS_LOOKED_AT = 1000
 """Ends of each task and outcome among which one job is looked for."""
 
 Row = tuple[StreamID, JobInfo | None]
-"""The ID of an entry, and its job; None if it is none, or of no status that is asked for."""
+"""The ID of an entry, and its job; None if it has no job, or one of another status."""
 
 
 class Source(Protocol):
@@ -196,7 +196,7 @@ class QueueSource:
         self._statuses, self._wanted = wanted.statuses.intersection(IN_QUEUE), wanted
         self._group_name = jobs.group.encode()
         self._top: StreamID | None = None
-        """The last ID that may have a job that is asked for."""
+        """The last ID that may have a job of the filter."""
         self._leased: list[PendingEntry] | None = None
         """The entries that workers have, the newest first, if only jobs in work are asked for."""
 
@@ -340,7 +340,7 @@ def _slice(stream: Stream, last: StreamID, count: int) -> list[Entry[bytes]]:
 def info_of(
     fields: Fields[bytes], where: StreamID | Ticket, status: str, key: str
 ) -> JobInfo | None:
-    """Return the job in a message; None if it is none, or a wake of a workflow that waits."""
+    """Return the job in a message; None if there is no job, or it wakes a waiting workflow."""
     try:
         job = Job.of(fields, where)
     except Refused:
@@ -412,7 +412,7 @@ def _time(ms: int) -> datetime:
 
 
 def _creation_ms(job_id: str) -> int | None:
-    """Return when an ID was made; None if another program has chosen it."""
+    """Return the creation time in an ID; None if another program has chosen the ID."""
     try:
         return creation_ms(job_id)
     except InvalidArgument:

@@ -103,7 +103,7 @@ class WorkerRecord:
 
     name: str
     state: str
-    """``"working"``, ``"draining"``, ``"stopping"``, ``"silent"`` (a job keeps Python's lock), or
+    """``"working"``, ``"draining"``, ``"stopping"``, ``"silent"`` (a job holds Python's lock), or
     ``"lost"``: it has given no sign of life for 35 seconds, or for 105 if it was idle."""
     host: str
     pid: int
@@ -124,7 +124,7 @@ class WorkerRecord:
     failed: int
     """Tries that have failed, whether their jobs are tried again or not."""
     hanging: int
-    """Jobs that have taken too long and go on; their threads cannot be ended."""
+    """Jobs that still run after their timeout; their threads cannot be ended."""
     jobs: tuple[RunningJob, ...]
     """What it has in work now, the oldest first."""
     _jobs: Any = field(repr=False, compare=False)
@@ -214,7 +214,7 @@ def remove(jobs: Place, name: str) -> None:
 
 
 def note_silent(jobs: Place, name: str) -> None:
-    """Write a beat for a worker that lives and cannot do it, since a job keeps Python's lock."""
+    """Write a beat for a worker that cannot, because a job holds Python's lock."""
     stream = records_of(jobs)
     own = [entry for entry in stream.range() if text_of(entry.fields, "name") == name]
     if own:

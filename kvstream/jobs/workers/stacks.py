@@ -1,4 +1,4 @@
-"""The stack of a job that runs, asked through the store and answered by its worker.
+"""The stack of a running job: requested through the store, and answered by its worker.
 
 A request names the job; each worker reads it, and the one that runs the job adds an entry to
 ``jobs:workers:reply:<id of the request>``. The frames of a thread are those of
@@ -43,7 +43,7 @@ FRAMES_MAX = 100
 AWAITED_MAX = 10
 """Tasks of one ``gather`` whose stacks are shown."""
 DUMP_S, DUMP_STILL_S, DUMP_LOOK_S = 2.0, 0.1, 0.02
-"""How long a dump may take, after which pause it is complete, and the pause between two looks."""
+"""How long a dump may take, the pause after which it is complete, and the pause between reads."""
 DUMP_MAX = 1 << 20
 DUMP_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2 + 2) - 2
 """The signal at which a child writes its frames: one that programs do not use for themselves."""
@@ -60,7 +60,7 @@ class JobStack(NamedTuple):
 
     worker: str
     kind: str
-    """``"thread"``, ``"task"`` (of asyncio), or ``"process"``: the job keeps Python's lock, so
+    """``"thread"``, ``"task"`` (of asyncio), or ``"process"``: the job holds Python's lock, so
     these are the frames of the threads of its worker that run jobs, as its parent sees them."""
     text: str
     """As in a traceback; empty if the job begins or ends just now."""
@@ -133,7 +133,7 @@ def answer(jobs: Place, request: StreamID, stack: JobStack) -> None:
     jobs.store.expire(stream.key, REPLY_KEPT_S)
 
 
-# --- a process that keeps Python's lock -----------------------------------------------------------
+# --- a process that holds Python's lock -----------------------------------------------------------
 
 
 class Dump:
@@ -209,5 +209,5 @@ def ask_stack(jobs: Place, job_id: str, timeout: Duration, status: Callable[[], 
         raise TimeoutError(f"no worker runs the job {job_id}: it is {state}")
     raise TimeoutError(
         f"no worker has answered within {timeout_s:g} s: that of the job {job_id} is away, or the "
-        "job keeps Python's lock and no kvstream work is the worker's parent"
+        "job holds Python's lock and no kvstream work is the worker's parent"
     )

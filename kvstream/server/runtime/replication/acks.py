@@ -32,7 +32,7 @@ class ReplicaAcks:
         self.reached = 0
         """The sequence number up to which all have the writes."""
         self._given_up = 0
-        """The one up to which writes were answered with NoAcks: reads of them wait no more."""
+        """Writes up to it were answered with NoAcks; reads of them do not wait."""
         self._release: Callable[[KVStreamError | None], None] = lambda error: None
         self._fail: Callable[[KVStreamError], None] = lambda error: None
         self._unconfirmed: deque[tuple[int, float]] = deque()

@@ -27,7 +27,7 @@ from kvstream.storage.changes import read_history
 from kvstream.types.clock import monotonic
 
 HOLD_S = 3.0
-"""How long writes are held at a time, and how long a replica that does not answer is called."""
+"""How long writes are held at a time, and how long a silent replica is asked."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class _Asked:
     until: float | None
     """When it stops waiting for a replica; None: never."""
     forced: bool
-    """Then it hands over to one that has not all."""
+    """It then hands over to a replica that lacks rows."""
 
 
 class Failover:
@@ -60,11 +60,11 @@ class Failover:
         self.state = FailoverState.NONE
         self._asked = _Asked(None, None, False)
         self._held_at = self._called_at = 0.0
-        """When writes began to be held, or to go on; and when the replica was called first."""
+        """When writes began to be held, or to go on; and when the replica was first asked."""
         self._has_all = False
-        """The replica that is handed over to had all rows."""
+        """The replica had all rows at the hand-over."""
         self._abort_by = ""
-        """Why it is to end at the next step; empty: it is not."""
+        """Why the next step ends it; empty: it goes on."""
 
     @property
     def is_under_way(self) -> bool:
@@ -152,7 +152,7 @@ class Failover:
     # --- the change of both roles ---------------------------------------------------------------
 
     def _hand_over(self, target: Source, sequence: int | None) -> None:
-        """Follow the replica, unless a row was written behind ``sequence``."""
+        """Follow the replica, unless a row was written after ``sequence``."""
         try:
             follows = self._role.hand_over(target, sequence)
         except (KVStreamError, OSError) as error:

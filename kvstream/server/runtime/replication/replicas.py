@@ -1,4 +1,4 @@
-"""The replicas of a primary: their links, what is sent to them, and what they say that they have.
+"""The replicas of a primary: their links, what is sent to them, and what they acknowledge.
 
 It sends in the loop, between turns, at most each SEND_S, or at once if a client waits for replicas:
 sending after each commit takes a seventh of the primary's processor time, a thread that is woken by
@@ -59,11 +59,11 @@ class Replica:
     log: int = NO_LOG
     """The first log that it needs."""
     lsn: int = 0
-    """The last row that it has."""
+    """The last row that it has acknowledged."""
     durable: int = 0
-    """The last row that it has on disk."""
+    """The last row that it has acknowledged as durable."""
     at: float = 0.0
-    """When it has said so."""
+    """The time of that acknowledgement."""
     echo: float = 0.0
     """The newest time of the primary's own clock that it has sent back."""
 
@@ -78,7 +78,7 @@ class Replica:
         return self.ip or self.client.address.rpartition(":")[0].strip("[]")
 
     def take(self, lsn: int, durable: int, echo_ns: int) -> None:
-        """Note what it says that it has, and the clock that it has sent back."""
+        """Note the rows that it acknowledges, and the clock that it sends back."""
         self.lsn, self.durable = lsn, durable
         self.at, self.echo = monotonic(), max(self.echo, echo_ns / _NS)
         if self.feed is not None and not self.feed.is_copy:
@@ -166,7 +166,7 @@ class Replicas:
         threading.Thread(target=work, name="kvstream-replica", daemon=True).start()
 
     def turn_away(self, client: Client, why: str) -> None:
-        """Say to a replica that asks for the log that it gets nothing now."""
+        """Answer a replica that asks for the log with NOTREADY."""
         replica = introduce(client)
         replica.link = self._loop.link_to(client)
         self.linked[client] = replica
@@ -183,7 +183,7 @@ class Replicas:
             self._server.post(partial(self._begin, replica, place, answer))
 
     def refuse(self, replica: Replica, why: str) -> None:
-        """Say to a replica that it gets nothing now, and disconnect it."""
+        """Answer a replica with NOTREADY, and disconnect it; it tries again later."""
         if replica.link is not None and replica.client in self.linked:
             replica.link.send(Outgoing(f"-NOTREADY {' '.join(why.split())}\r\n".encode()))
             self._server.drop(replica.client)

@@ -37,9 +37,9 @@ from kvstream.storage.changes import read_history
 from kvstream.types.clock import monotonic
 
 ACK_LOOK_S = 0.25
-"""How often it is looked whether a write waits for replicas for too long."""
+"""How often to check whether a write has waited for replicas for too long."""
 FAILOVER_LOOK_S = 0.05
-"""How often a failover goes on although nothing has arrived."""
+"""How often to step a failover when nothing arrives."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Replication:
         self.waits = Waits(self._engine, self.replicas.online, lambda: self.lsn)
         self.acks = ReplicaAcks()
         self.lease_until = inf
-        """When the state is to be told anew, since answers of replicas are too old then."""
+        """When to compute the state again: the answers of replicas are too old then."""
         self._needs_answers = False
         """Whether the state depends on what replicas answer."""
         self.is_waited_for = True
@@ -82,7 +82,7 @@ class Replication:
         """What replicas have said since a power loss; None: there was none, or it is over."""
         self._asking: Asking | None = None
         self._takes_back = False
-        """Somebody has decided in this turn that the archive is this server's."""
+        """In this turn a user has given the archive to this server."""
         self._last_online: dict[Source, float] = {}
         """When each replica had the log last."""
 
@@ -163,7 +163,7 @@ class Replication:
             self._go_on()
 
     def trust(self) -> None:
-        """Be a primary whatever others have: somebody has decided that."""
+        """Be a primary whatever the replicas have: a user has decided that."""
         if self._is_replaced and self.source is None:
             self._engine.archiving.take()
             self.is_busy = self._takes_back = True

@@ -24,7 +24,7 @@ from kvstream.storage.changes import read_history
 from kvstream.types.clock import monotonic
 
 STOP_S = 1.0
-"""How long a stop waits for the link: nothing is applied any more."""
+"""How long a stop waits for the thread of the link, which applies nothing more."""
 UNBLOCKED = "force unblock from blocking operation, instance state changed (master -> replica?)"
 
 _log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """The states of a server in its replication, and what each of them allows: one enum, one table.
 
-No part keeps a state: ``state_of`` tells it from what is known at the moment.
+The state is never stored: ``state_of`` computes it from what is known at the moment.
 
 A primary has a lease: for how long the answers of its replicas count. Replicas send back the
 primary's own clock with each heartbeat. So answers that a stopped process finds in its sockets are
@@ -28,20 +28,20 @@ READONLY = ErrorReply.of(ReplicaReadOnly())
 
 
 class State(StrEnum):
-    """What a server is to others."""
+    """The state of a server, as other servers and clients see it."""
 
     ALONE = "alone"
-    """Nobody has ever followed it, or not for long."""
+    """It has had no replica for ``repl-backlog-ttl``."""
     PRIMARY = "primary"
     DEGRADED = "degraded"
     """A primary that goes on without the replicas of ``replica-acks``."""
     SUSPECT = "suspect"
-    """A primary that may have lost, with its power, what its replicas have."""
+    """A primary that may have lost, in a power loss, rows that its replicas have."""
     FENCED = "fenced"
     """A primary that hears too few replicas, so that another one may have been promoted; or that
     another one has replaced, which has its archive."""
     SYNCING = "syncing"
-    """A replica that has no whole data yet."""
+    """A replica that has not finished its first copy."""
     REPLICA = "replica"
     BEHIND = "behind"
     """A replica that must not be promoted: it knows that it lacks rows."""
@@ -75,11 +75,11 @@ class OfReplica(NamedTuple):
     """What a replica knows of itself."""
 
     has_data: bool
-    """It has once had all data of a primary."""
+    """It has finished a copy of a primary."""
     is_copying: bool
     """A copy is under way."""
     lacks_rows: bool
-    """Clients know that replicas have a row which this one has not."""
+    """Clients were told that replicas have a row which this replica lacks."""
     valid_until: float
     """When its link has been down for ``replica-validity``; infinite while it is up."""
 
@@ -95,7 +95,7 @@ class OfPrimary(NamedTuple):
     degrades: bool
     """``replica-acks-degrade``."""
     is_suspect: bool
-    """It has lost power, and not heard of each replica that it is not ahead."""
+    """It has lost power, and not yet heard from each replica that the replica is not ahead."""
     is_replaced: bool = False
     """Another server has taken its archive over."""
 

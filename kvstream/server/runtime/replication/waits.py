@@ -12,7 +12,7 @@ from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.replication.replicas import Replica
 
 TOKEN = b"r"
-"""The name that clients wait for who wait for replicas: no key has it."""
+"""The name under which clients wait for replicas; no key has it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +46,7 @@ class Waits:
         self._engine, self._online, self._lsn = engine, online, lsn
         self._waits: dict[Wait, None] = {}
         self.confirmed = 0
-        """The last row that replicas have by the reply to a client."""
+        """The last row of which a client was told that replicas have it."""
 
     def __bool__(self) -> bool:
         return bool(self._waits)
