@@ -22,15 +22,23 @@ def testing() -> Iterator[Testing]:
 
 
 def transactions_of(jobs: Any) -> list[int]:
-    """Return a list with one item, the number of transactions, which counts from now on."""
+    """Return a list with one item, the number of transactions, which counts from now on.
+
+    Those that give new streams their rules, after the ends of jobs, do not count.
+    """
     engine, counted = jobs.store.engine, [0]
-    commit = engine.commit_turn
+    commit, after_commit = engine.commit_turn, jobs.after_commit
 
     def count(*args: Any) -> Any:
         counted[0] += 1
         return commit(*args)
 
-    engine.commit_turn = count
+    def give_rules() -> None:
+        before = counted[0]
+        after_commit()
+        counted[0] = before
+
+    engine.commit_turn, jobs.after_commit = count, give_rules
     return counted
 
 
