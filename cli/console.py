@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PORT = 9122
 LOGINS = ("token", "acl")
 """How one logs in: see ``kvstream.console.serving.Served``."""
+PROXY = "proxy"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MISSING = f"the console needs starlette, jinja2 and uvicorn: {install_command('console')}"
 BESIDE = "A port of 127.0.0.1 for the web console; 0: any free port. A login URL is printed."
@@ -31,6 +32,8 @@ BESIDE = "A port of 127.0.0.1 for the web console; 0: any free port. A login URL
         "kvstream console --store data",
         "kvstream console --url redis://localhost:6390 --open",
         "kvstream console --store data --read-only",
+        "kvstream console --auth proxy --proxy-from 10.0.0.7 --proxy-host ops.example.com "
+        "--proxy-role '*=viewer' --host 0.0.0.0",
     ),
 )
 @click.option("--host", default=_LOOPBACK[0], help="The address to listen on.")
@@ -43,10 +46,43 @@ BESIDE = "A port of 127.0.0.1 for the web console; 0: any free port. A login URL
 )
 @click.option(
     "--auth",
-    type=click.Choice(LOGINS),
+    type=click.Choice([*LOGINS, PROXY]),
     default=LOGINS[0],
-    help="Who is let in: who opens the URL with a token, or users of the server (ACL) with their "
-    "names and passwords.",
+    help="Who is let in: who opens the URL with a token, users of the server (ACL) with their "
+    "names and passwords, or users whom a proxy has logged in and names in a header.",
+)
+@click.option(
+    "--proxy-from",
+    multiple=True,
+    metavar="ADDRESS",
+    help="For --auth proxy: an address or network from which its header is believed, such as "
+    "127.0.0.1 or 10.1.0.0/16; may be repeated.",
+)
+@click.option(
+    "--proxy-host",
+    multiple=True,
+    metavar="HOST",
+    help="For --auth proxy: the name by which browsers reach it, with the port unless it is the "
+    "usual one; requests with another header Host are refused. May be repeated.",
+)
+@click.option(
+    "--proxy-role",
+    multiple=True,
+    metavar="NAME=ROLE",
+    help="For --auth proxy: viewer, operator or admin for a user, a group (@NAME) or everybody "
+    "whom the proxy lets in (*); may be repeated. Others are refused.",
+)
+@click.option(
+    "--proxy-header",
+    default="X-Forwarded-User",
+    metavar="NAME",
+    help="For --auth proxy: the header that has the name of the user.",
+)
+@click.option(
+    "--proxy-groups-header",
+    default="X-Forwarded-Groups",
+    metavar="NAME",
+    help="For --auth proxy: the header that has the groups of the user, with commas.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the browser.")
 @click.option("--read-only", is_flag=True, help="Refuse every action that changes something.")
@@ -67,6 +103,7 @@ def console(
     opens: bool,
     read_only: bool,
     redact: tuple[str, ...],
+    **proxy: Any,
 ) -> None:
     """Show what failed, the queues, jobs, streams and groups of a store in the browser.
 
@@ -74,11 +111,15 @@ def console(
     another one. For a machine elsewhere make a tunnel: ssh -L 9122:127.0.0.1:9122 HOST. Programs
     that share the directory work meanwhile. With --read-only a directory is opened read-only for
     each page. With --auth acl users of the server at --url log in, and each sees and does what the
-    server allows; then --host may be another address. To have the console inside an application,
+    server allows; with --auth proxy a proxy logs users in, such as oauth2-proxy. Then --host may be
+    another address. To have the console inside an application,
     with users of your own, mount kvstream.console.app there: see docs/console.md.
     """
     check_address("--host", host, auth)
     serving = _serving()
+    login = _proxy_login(opens, **proxy) if auth == PROXY else auth
+    if auth != PROXY and (proxy["proxy_from"] or proxy["proxy_host"] or proxy["proxy_role"]):
+        raise click.UsageError("--proxy-from, --proxy-host and --proxy-role are for --auth proxy")
     if auth == "acl":
         if isinstance(session, DirectorySession):
             raise click.UsageError("--auth acl is for the users of a server: give --url")
@@ -91,15 +132,47 @@ def console(
         port=port,
         read_only=read_only,
         options={**options, "redact": redact},
-        announce=_announce,
+        announce=_announce_to_proxy if auth == PROXY else _announce,
         opens=opens,
-        login=auth,
+        login=login,
     )
+
+
+def _proxy_login(
+    opens: bool,
+    proxy_from: tuple[str, ...],
+    proxy_host: tuple[str, ...],
+    proxy_role: tuple[str, ...],
+    proxy_header: str,
+    proxy_groups_header: str,
+) -> Any:
+    """Return the login by a proxy; UsageError says which option is missing."""
+    from kvstream.console.logins.proxy import ProxyLogin
+
+    for option, given in (("from", proxy_from), ("host", proxy_host), ("role", proxy_role)):
+        if not given:
+            raise click.UsageError(f"--auth proxy needs --proxy-{option}")
+    if opens:
+        raise click.UsageError("--open does not go with --auth proxy: open the page of the proxy")
+    return ProxyLogin(
+        proxy_from,
+        {name: role for name, _, role in (each.rpartition("=") for each in proxy_role)},
+        hosts=proxy_host,
+        user_header=proxy_header,
+        groups_header=proxy_groups_header,
+    )
+
+
+def _announce_to_proxy(url: str) -> None:
+    click.echo(f"listening at {url} for the proxy")
+    sys.stdout.flush()
 
 
 def check_address(option: str, host: str, auth: str) -> None:
     """Refuse an address of a network for a login by token; warn of one without TLS."""
     if host in _LOOPBACK:
+        return
+    if auth == PROXY:
         return
     if auth == "acl":
         click.echo(

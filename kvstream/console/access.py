@@ -40,6 +40,15 @@ class Role(IntEnum):
     """Trim and delete."""
 
 
+def role_of(role: Role | str) -> Role:
+    """Return the role of a name; InvalidArgument if no role has it."""
+    names = {each.name.lower(): each for each in Role}
+    found = names.get(role) if isinstance(role, str) else Role(role)
+    if found is None:
+        raise InvalidArgument(f"a role is one of {', '.join(names)}, not {show(role)}")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class User:
     """A user of the console; ``role`` is "viewer", "operator" or "admin"."""
@@ -48,11 +57,7 @@ class User:
     role: Role | str = Role.VIEWER
 
     def __post_init__(self) -> None:
-        names = {each.name.lower(): each for each in Role}
-        role = names.get(self.role) if isinstance(self.role, str) else Role(self.role)
-        if role is None:
-            raise InvalidArgument(f"a role is one of {', '.join(names)}, not {show(self.role)}")
-        object.__setattr__(self, "role", role)
+        object.__setattr__(self, "role", role_of(self.role))
 
     def may(self, role: Role) -> bool:
         """Tell whether the user may do what a role may."""

@@ -19,13 +19,14 @@ from kvstream.console.events import Hub
 from kvstream.console.guard import Guard
 from kvstream.console.history.recorder import Histories, Recorder
 from kvstream.console.listing import Listings
+from kvstream.console.logins.passwords import Account, PasswordLogin
+from kvstream.console.logins.sessions import Sessions, TokenLogin
 from kvstream.console.places import ReadOnlyDirectory, place_of
 from kvstream.console.redaction import Redaction
 from kvstream.console.rendering import FOLDER, templates
-from kvstream.console.replies import API, json_error
+from kvstream.console.replies import is_api, json_error
 from kvstream.console.routes import ROUTES
 from kvstream.console.server_info import ServerInfo
-from kvstream.console.sessions import Account, PasswordLogin, Sessions, TokenLogin
 from kvstream.console.view import Shown, View
 from kvstream.errors import (
     AccessDenied,
@@ -214,7 +215,7 @@ class Console(Public):
 
     def _bare(self, request: Request, status: int, text: str) -> Response:
         root, title = request.scope.get("root_path", ""), _TITLES.get(status, "An error")
-        if request.scope["path"].startswith(f"{root}{API}/"):
+        if is_api(request.scope):
             return json_error(status, title, text)
         values = {
             "root": root,

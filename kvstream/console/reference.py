@@ -23,7 +23,8 @@ INTRODUCTION = """\
 Each page of [the web console](console.md) is there as JSON, under `/api/v1`, for GET alone: an
 action needs the form of a page, or the command that the page names. Login, roles, hidden values and
 the bounds of a page are those of HTML, since one function makes both. So a program asks with the
-cookie of a login, or with what the `auth` of your application takes:
+cookie of a login, with name and password under `--auth acl` (`curl -u`), or with what the `auth`
+of your application takes:
 
 ```bash
 curl -c jar 'http://127.0.0.1:9122/login?token=...'

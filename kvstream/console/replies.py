@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
 
 API = "/api/v1"
 """Where the JSON of the pages is: see ``kvstream.console.api``."""
+
+
+def is_api(scope: Mapping[str, Any]) -> bool:
+    """Return whether a request is for JSON."""
+    return str(scope["path"]).startswith(f"{scope.get('root_path', '')}{API}/")
 
 
 def json_reply(content: Any, status: int = 200) -> Response:

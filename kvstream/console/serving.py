@@ -7,13 +7,15 @@ import socket
 import webbrowser
 from collections.abc import Callable, Mapping
 from threading import Thread
-from typing import Any
+from typing import Any, TypeAlias
 
 import uvicorn
 
 from kvstream.console.access import Role, User
 from kvstream.console.asgi import Console
-from kvstream.console.sessions import PasswordLogin, TokenLogin
+from kvstream.console.logins.passwords import PasswordLogin
+from kvstream.console.logins.proxy import ProxyLogin
+from kvstream.console.logins.sessions import TokenLogin
 from kvstream.errors import RequestError
 from kvstream.types.urls import netloc_of
 
@@ -24,6 +26,9 @@ GRACE_S = 2
 """How long open connections may take to end."""
 ENDING_S = 2 * GRACE_S
 """How long a program that stops waits for its console."""
+
+
+Login: TypeAlias = str | ProxyLogin
 
 
 class ConsoleServer(uvicorn.Server):
@@ -52,11 +57,12 @@ class Served:
     """A console on an address, and how one logs in there.
 
     ``login`` is "token": a URL with a token, which works once, logs one browser in; or "acl": a
-    user of the server gives name and password. Only this may be on an address of a network.
+    user of the server gives name and password; or a ProxyLogin. The last two may be on an address
+    of a network.
     """
 
     def __init__(
-        self, host: str, port: int, announce: Callable[[str], object], login: str = "token"
+        self, host: str, port: int, announce: Callable[[str], object], login: Login = "token"
     ) -> None:
         """Listen; RequestError if the port is taken. ``announce`` is called with each URL."""
         self.listening = _listen(host, port)
@@ -69,6 +75,11 @@ class Served:
         """Return the server of a place, and the first URL to open."""
         root = f"http://{netloc_of(self._host, self._port)}/"
         cookie = f"kvstream-console-{self._port}"
+        if isinstance(self._login, ProxyLogin):
+            hosts = self._login.hosts
+            console = Console(place, self._login, read_only=read_only, hosts=hosts, **options)
+            self._announce(root)
+            return ConsoleServer(console, **settings), root
         if self._login == "acl":
             by_password = PasswordLogin(place, cookie, db=options.get("db"))
             # Another name that leads here gets no further than the form: proxies have names.
@@ -91,7 +102,7 @@ def serve(
     options: Mapping[str, Any],
     announce: Callable[[str], object],
     opens: bool = False,
-    login: str = "token",
+    login: Login = "token",
 ) -> None:
     """Serve a place until SIGTERM or Ctrl-C; ``announce`` is called with each login URL."""
     served = Served(host, port, announce, login)

@@ -8,8 +8,8 @@ import kvstream.console
 from kvstream import InvalidArgument, Store
 from kvstream.console import Console, Role, User, app
 from kvstream.console.guard import POLICY
+from kvstream.console.logins.sessions import TokenLogin
 from kvstream.console.routes import ROUTES
-from kvstream.console.sessions import TokenLogin
 from tests.console.browser import Browser
 from tests.console.conftest import Open
 

@@ -1,5 +1,6 @@
 """Login by the users of a server: roles, limits, the end, and keys that are refused."""
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -9,8 +10,12 @@ import pytest
 import redis
 
 from kvstream import AccessDenied, InvalidArgument, ServerUnavailable
-from kvstream.console import Console, Role, User, sessions
-from kvstream.console.sessions import PasswordLogin, Sessions, role_of
+from kvstream.console import Console, Role, User
+from kvstream.console.logins import sessions
+from kvstream.console.logins import tries as limits
+from kvstream.console.logins.passwords import PasswordLogin, role_of_user
+from kvstream.console.logins.sessions import Sessions
+from kvstream.console.logins.tries import TooManyTries, Tries
 from kvstream.opening import open as open_store
 from kvstream.types.urls import with_login
 from tests.console.browser import Browser
@@ -121,6 +126,9 @@ def test_a_login_has_a_new_secret_and_ends(log_in: Log, admin: Any) -> None:
     before = dict(ann.cookies)
     log_in("ann", "a1", browser=ann)
     assert before != dict(ann.cookies)
+    earlier = Browser(ann._app)
+    earlier.cookies = httpx.Cookies(before)
+    earlier.get("/", 401)  # a second login of a browser ends its first one
     stolen = Browser(ann._app)
     stolen.cookies = httpx.Cookies(ann.cookies)
     (form,) = [each for each in ann.page("/").forms if each[""] == "/logout"]
@@ -141,50 +149,107 @@ def test_a_user_who_is_deleted_is_logged_out(log_in: Log, admin: Any) -> None:
 @pytest.mark.parametrize("port", ["redis"], indirect=True)
 def test_logins_are_limited(log_in: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1e6]
-    monkeypatch.setattr(sessions, "monotonic", lambda: now[0])
-    for _ in range(sessions.TRIES):
+    for module in (sessions, limits):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    for _ in range(limits.TRIES):
         log_in("ann", "wrong", 401)
     assert "wait a minute" in log_in("ann", "a1", 429).last.text  # type: ignore[attr-defined]
     ann = log_in("bob", "b1")
-    now[0] += sessions.TRIES_S + 1
+    now[0] += limits.TRIES_S + 1
     log_in("ann", "a1")
-    for at in range(sessions.TRIES_OF_ADDRESS):
+    for at in range(limits.TRIES_OF_ADDRESS):
         fail(ann._app.auth._tries, f"x{at}", "127.0.0.1")
     log_in("eve", "e1", 429)
     now[0] += sessions.SESSION_S
     ann.get("/", 401)
 
 
-def fail(tries: sessions.Tries, name: str, address: str) -> None:
+def fail(tries: Tries, name: str, address: str) -> None:
     with suppress(AccessDenied), tries.counted(name, address):
         raise AccessDenied("wrong")
 
 
+def test_strangers_do_not_lock_a_user_out() -> None:
+    """From many addresses a name is guessed 30 times a minute; a browser of the user gets in."""
+    tries = Tries()
+    for at in range(limits.TRIES_OF_NAME):
+        fail(tries, "ann", f"10.0.0.{at}")
+    with pytest.raises(TooManyTries), tries.counted("ann", "10.0.1.1"):
+        pass
+    with tries.counted("ann", "10.0.1.1", "a browser"), tries.counted("bob", "10.0.1.1"):
+        pass
+    for _ in range(limits.TRIES):
+        with suppress(AccessDenied), tries.counted("ann", "10.0.0.1", "stolen"):
+            raise AccessDenied("wrong")
+    with pytest.raises(TooManyTries), tries.counted("ann", "10.0.0.1", "stolen"):
+        pass
+
+
+@pytest.mark.parametrize("port", ["redis"], indirect=True)
+def test_a_browser_that_was_logged_in_is_known(log_in: Log) -> None:
+    """Also when it has logged out, and all come from the address of one proxy."""
+    ann = log_in("ann", "a1")
+    (form,) = [each for each in ann.page("/").forms if each[""] == "/logout"]
+    ann.ask("POST", "/logout", data={"csrf": form["csrf"]})
+    for _ in range(limits.TRIES):
+        log_in("ann", "wrong", 401)
+    log_in("ann", "a1", 429)
+    log_in("ann", "a1", browser=ann)
+    log_in("bob", "b1", browser=ann)  # a browser is known for its last user alone
+    log_in("ann", "a1", 429, browser=ann)
+
+
+@pytest.mark.parametrize("port", ["redis"], indirect=True)
+def test_a_program_gives_name_and_password_for_json(log_in: Log, admin: Any) -> None:
+    console = log_in("ann", "a1")._app
+
+    def ask(path: str, name: str, password: str) -> httpx.Response:
+        given = b64encode(f"{name}:{password}".encode()).decode()
+        return Browser(console).ask("GET", path, headers={"authorization": f"Basic {given}"})
+
+    before = len(console.auth._sessions)
+    for _ in range(3):
+        assert ask("/api/v1/streams/orders", "eve", "e1").json()["length"] == 1
+    assert len(console.auth._sessions) == before + 1
+    assert ask("/api/v1/streams/secrets", "eve", "e1").status_code == 403
+    assert ask("/streams/orders", "eve", "e1").status_code == 401
+    for _ in range(limits.TRIES):
+        assert ask("/api/v1/overview", "eve", "wrong").status_code == 401
+    assert ask("/api/v1/overview", "eve", "wrong").status_code == 429
+    assert ask("/api/v1/overview", "eve", "e1").status_code == 200
+    for header in (b"Basic \xff", b"Basic eA==", b"Bearer x"):
+        reply = Browser(console).ask("GET", "/api/v1/server", headers={"authorization": header})
+        assert reply.status_code == 401, header
+    admin.execute_command("ACL", "DELUSER", "eve")
+    assert ask("/api/v1/overview", "eve", "e1").status_code == 403
+    assert ask("/api/v1/overview", "eve", "e1").status_code in (401, 429)
+
+
 def test_logins_at_a_time_are_as_few_as_those_in_a_row() -> None:
     """Each counts from its begin on; only those that fail go on to count."""
-    tries = sessions.Tries()
+    tries = Tries()
     with ExitStack() as running:
-        for _ in range(sessions.TRIES):
+        for _ in range(limits.TRIES):
             running.enter_context(tries.counted("ann", "10.0.0.1"))
-        with pytest.raises(sessions.TooManyTries), tries.counted("ann", "10.0.0.1"):
+        with pytest.raises(TooManyTries), tries.counted("ann", "10.0.0.1"):
             pass
         with tries.counted("ann", "10.0.0.2"), tries.counted("bob", "10.0.0.1"):
             pass
     with pytest.raises(ServerUnavailable), tries.counted("ann", "10.0.0.1"):
         raise ServerUnavailable("away")
-    for _ in range(sessions.TRIES):
+    for _ in range(limits.TRIES):
         fail(tries, "ann", "10.0.0.1")
-    with pytest.raises(sessions.TooManyTries), tries.counted("ann", "10.0.0.1"):
+    with pytest.raises(TooManyTries), tries.counted("ann", "10.0.0.1"):
         pass
 
 
 def test_what_is_kept_of_logins_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    tries = sessions.Tries()
-    monkeypatch.setattr(sessions, "TRACKED_MAX", 10)
+    tries = Tries()
+    monkeypatch.setattr(limits, "TRACKED_MAX", 10)
     for at in range(50):
         fail(tries, f"n{at}" * 1000, f"10.0.0.{at}")
     assert len(tries._failed) == 10
-    assert max(len(part) for key in tries._failed for part in key) == sessions.NAME_MAX
+    assert max(len(part) for key in tries._failed for part in key) == limits.NAME_MAX
     ids, kept = [], Sessions("c", most=3)
     for _ in range(5):
         ids.append(kept.begin(User("ann")))
@@ -233,4 +298,4 @@ def test_the_url_of_another_user(url: str, wanted: str) -> None:
 def test_who_may_do_all_but_write_sees(admin: Any, port: int) -> None:
     admin.execute_command("ACL", "SETUSER", "watch", ">w", "on", "+@all", "-@write", "~*")
     with open_store(with_login(f"redis://127.0.0.1:{port}", "watch", "w")) as store:
-        assert role_of(store) == Role.VIEWER
+        assert role_of_user(store) == Role.VIEWER

@@ -36,10 +36,10 @@ def running(*words: str, **options: Any) -> Iterator[tuple[str, Any]]:
         lines = []
         for line in process.stdout or ():
             lines.append(line)
-            if "open http://" in line:
+            if " http://" in line:
                 break
-        assert "open http" in "".join(lines[-1:]), (lines, process.poll())
-        yield lines[-1].rpartition("open ")[2].strip(), process
+        assert " http" in "".join(lines[-1:]), (lines, process.poll())
+        yield "http" + lines[-1].partition(" http")[2].split()[0], process
     finally:
         if process.poll() is None:
             process.kill()
@@ -75,11 +75,30 @@ def test_the_command_prints_a_login_url(tmp_path: Path) -> None:
         (("--host", "0.0.0.0"), "make a tunnel"),
         (("--host", "0.0.0.0", "--auth", "acl"), "--auth acl is for the users of a server"),
         (("--port", "70000"), "not in the range"),
+        (("--auth", "proxy"), "--auth proxy needs --proxy-from"),
+        (("--auth", "proxy", "--proxy-from", "::1"), "--auth proxy needs --proxy-host"),
+        (("--proxy-role", "*=viewer"), "are for --auth proxy"),
     ],
 )
 def test_it_starts_on_this_machine_alone(tmp_path: Path, words: tuple[str, str], said: str) -> None:
     result = Program(tmp_path / "s")("console", *words, code=2)
     assert said in " ".join(result.stderr.split())
+
+
+def test_a_proxy_logs_users_in(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s", durability="no") as store:
+        store.stream("orders").add({"sku": "a1"})
+    words = ("--auth", "proxy", "--proxy-from", "127.0.0.1", "--proxy-host", "ops.example.com")
+    more = ("--proxy-role", "@staff=operator", "--host", "127.0.0.1", "--port", "0")
+    options = ("console", "--store", str(tmp_path / "s"), *words, *more)
+    with running(*options) as (url, _), httpx.Client(timeout=PATIENCE_S) as browser:
+        named = {"host": "ops.example.com", "x-forwarded-user": "ann"}
+        staff = {**named, "x-forwarded-groups": "staff,all"}
+        assert "ann, operator" in browser.get(url + "streams", headers=staff).text
+        assert browser.get(url + "api/v1/streams", headers=staff).json()["count"] == 1
+        assert browser.get(url, headers=named).status_code == 403
+        assert browser.get(url, headers={**staff, "host": "evil.test"}).status_code == 421
+        assert browser.get(url, headers={"host": "ops.example.com"}).status_code == 401
 
 
 def test_it_needs_a_store(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ from kvstream.console.access import (
     public,
     requires,
 )
-from kvstream.console.sessions import PasswordLogin, Sessions, TokenLogin, TooManyTries
+from kvstream.console.logins.passwords import WAIT, PasswordLogin
+from kvstream.console.logins.sessions import Sessions, TokenLogin
+from kvstream.console.logins.tries import TooManyTries
 from kvstream.errors import KVStreamError
 
 if TYPE_CHECKING:
@@ -39,8 +41,7 @@ async def log_in(request: Request) -> Response:
     root = request.scope.get("root_path", "")
     # A redirect would still count as a request from where the URL was opened: a page is none.
     reply = HTMLResponse(console.templates.get_template("welcome.html").render(root=root))
-    console.set_cookie(request, reply, session)
-    return reply
+    return await _entered(console, request, reply, session)
 
 
 @public
@@ -54,17 +55,23 @@ async def log_in_by_password(request: Request) -> Response:
     name, address = form.get("name", ""), request.client.host if request.client else ""
     try:
         session = await console.in_thread(
-            console.auth.log_in, name, form.get("password", ""), address
+            console.auth.log_in,
+            *(name, form.get("password", ""), address, console.secret_of(request)),
         )
     except TooManyTries:
-        wrong = "Too many logins have failed: wait a minute."
-        return _form(console, request, 429, name, wrong)
+        return _form(console, request, 429, name, WAIT)
     except KVStreamError as error:
         return _form(console, request, 503, name, f"The server does not answer: {error}")
     if session is None:
         wrong = "The server does not let in this name with this password."
         return _form(console, request, 401, name, wrong)
     reply = RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
+    return await _entered(console, request, reply, session)
+
+
+async def _entered(console: Any, request: Request, reply: Response, session: str) -> Response:
+    """Give a browser its session, and end the one that it had: its cookie is of no use any more."""
+    await console.in_thread(console.auth.end, console.secret_of(request))
     console.set_cookie(request, reply, session)
     return reply
 
