@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,9 +23,11 @@ from tests.ports import free_port
 from tests.shared import apps
 from tests.shared.conftest import owner_of, shared
 
-KILLS = rounds(4)
+KILLS = rounds(3)
 ADDED_BETWEEN = 30
-WORKERS = 4
+WORKERS = 3
+PAUSE_S = 0.002
+"""Between two requests of a load, which else keeps a core busy while workers start."""
 
 pytestmark = pytest.mark.timeout(7200)
 
@@ -85,6 +88,7 @@ class Load(threading.Thread):
             self.next += 1
             if self.asked(self.next):
                 self.acknowledged.append(self.next)
+            time.sleep(PAUSE_S)
 
     def asked(self, n: int) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
@@ -104,18 +108,20 @@ def under_load(directory: Path, process: "subprocess.Popen[bytes]", port: int) -
     until(lambda: loads[0].asked(0), "the program", 0.05)
     for load in loads:
         load.start()
-    for number in range(KILLS):
-        before = sum(len(load.acknowledged) for load in loads)
-        until(lambda: sum(len(load.acknowledged) for load in loads) >= before + ADDED_BETWEEN)  # noqa: B023
-        until(lambda: len(workers_of(process)) >= WORKERS, "the workers", 0.02)
-        victims = workers_of(process)
-        owner = owner_of(directory)  # which every second kill hits, where it is a worker
-        hits = number % 2 == 0 and owner in victims
-        os.kill(owner if hits and owner else chance.choice(victims), signal.SIGKILL)
-    for load in loads:
-        load.stop.set()
-    for load in loads:
-        load.join(PATIENCE_S)
+    try:
+        for number in range(KILLS):
+            before = sum(len(load.acknowledged) for load in loads)
+            until(lambda: sum(len(load.acknowledged) for load in loads) >= before + ADDED_BETWEEN)  # noqa: B023
+            until(lambda: len(workers_of(process)) >= WORKERS, "the workers", 0.02)
+            victims = workers_of(process)
+            owner = owner_of(directory)  # which every second kill hits, where it is a worker
+            hits = number % 2 == 0 and owner in victims
+            os.kill(owner if hits and owner else chance.choice(victims), signal.SIGKILL)
+    finally:
+        for load in loads:
+            load.stop.set()
+        for load in loads:
+            load.join(PATIENCE_S)
     with shared(directory) as store:
         added = Counter(int(entry.fields[b"n"]) for entry in store.stream("n"))
     assert max(added.values()) == 1

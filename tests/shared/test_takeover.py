@@ -35,6 +35,7 @@ from kvstream.layout.keys import U64
 from kvstream.remote.procedures import pending_rows
 from kvstream.shared.owner import SOCKET, Claim
 from kvstream.storage.batch import Family
+from tests import forking
 from tests.patience import PATIENCE_S, until
 from tests.shared.conftest import Holder, end, is_owner, kill, shared
 
@@ -280,14 +281,14 @@ def test_an_owner_that_closes_loses_no_call(directory: Path) -> None:
 
 def test_a_program_may_end_while_a_daemon_thread_reads(directory: Path) -> None:
     program = """if True:
-        import sys, threading, kvstream
+        import sys, threading, time, kvstream
         store = kvstream.open(sys.argv[1], shared=True)
         stream = store.stream("s")
         worker = stream.create_group("g").consumer("c")
         for read in (lambda: stream.read(block=0), lambda: worker.read(block=0)):
             threading.Thread(target=read, daemon=True).start()
         while len(store._engine.own_engine.waiters) < 2:
-            pass
+            time.sleep(0.01)
     """
     done = subprocess.run([sys.executable, "-c", program, str(directory)], capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -412,7 +413,9 @@ def public() -> Iterator[Path]:
 
 def as_nobody(directory: Path) -> str:
     command = [sys.executable, "-c", AS_NOBODY, str(directory)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = forking.run(command, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")

@@ -15,7 +15,8 @@ import kvstream
 from kvstream import Store, UnsafeDirectory
 from kvstream.shared import owner
 from kvstream.shared.owner import SOCKET, peer_user
-from tests.patience import until
+from tests import forking
+from tests.patience import PATIENCE_S, until
 from tests.shared.conftest import shared
 
 NOBODY = 65534
@@ -63,7 +64,9 @@ def open_to_all(directory: Path) -> None:
 
 def run_as(user: int, program: str, place: str, *arguments: str) -> str:
     command = [sys.executable, "-c", program, place, str(user), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = forking.run(command, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
 
 
 @needs_users
@@ -106,7 +109,7 @@ def test_root_may_use_the_socket_of_another_user_but_not_the_directory(public: P
     os.chown(directory, NOBODY, NOBODY)
     command = [sys.executable, "-c", program, str(directory), str(NOBODY)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+    with forking.start(command, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
         with pytest.raises(UnsafeDirectory, match=rf"belongs to user {NOBODY}\b.*owner"):
