@@ -142,6 +142,24 @@ def measure(folder: Path) -> Counts:
     return counts
 
 
+class _Transport:
+    """The transport of a client that reads its replies at once."""
+
+    def __init__(self, replies: deque[bytes]) -> None:
+        self.send = replies.append
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def pending_output(self) -> int:
+        return 0
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
 class _Timed(NoLoop):
     """Runs an executor on a manual clock."""
 
@@ -157,7 +175,7 @@ def _requests(folder: Path, clock: ManualClock) -> Iterator[Step]:
     engine = Engine(folder, StoreOptions(), clock)
     executor = Executor(engine, TABLE, ServerOptions(), _Timed(clock))
     replies: deque[bytes] = deque(maxlen=1)
-    client = Client(executor, 1, RequestReader(), replies.append, lambda: None, 0.0)
+    client = Client(executor, 1, RequestReader(), _Transport(replies), 0.0)
     client.pages = True
     executor.add(client)
     numbers = count(1)

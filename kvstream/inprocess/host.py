@@ -67,6 +67,33 @@ class Endpoint(Protocol):
         ...
 
 
+class _Transport:
+    """The way from a client to its endpoint, which counts the replies."""
+
+    def __init__(self, executor: Executor, end: Endpoint) -> None:
+        self._executor = executor
+        self._send, self.close, self.abort = end.send, end.close, end.close
+        self.pending_output = end.pending
+        self.client: Client | None = None
+
+    def send(self, data: bytes) -> None:
+        """Send replies; drop a client that reads too slowly."""
+        self._send(data)
+        client, executor = self.client, self._executor
+        if client is None:
+            return
+        client.bytes_out += len(data)
+        executor.statistics.bytes_out += len(data)
+        if not executor.limits.admits(client):
+            self.close()
+
+    def pause(self) -> None:
+        """Do nothing: the caller sends when it likes."""
+
+    def resume(self) -> None:
+        """Do nothing, as ``pause``."""
+
+
 class Host(NoLoop):
     """The clients of one store in this process, and their executor."""
 
@@ -101,10 +128,9 @@ class Host(NoLoop):
                 end.close()
                 return None
             number = next(self._numbers)
-            now = executor.clock()
-            client = Client(executor, number, RequestReader(), end.send, end.close, now)
-            client.send = partial(self._send, client, end)
-            client.pending_output, client.abort = end.pending, end.close
+            transport = _Transport(executor, end)
+            client = Client(executor, number, RequestReader(), transport, executor.clock())
+            transport.client = client
             client.is_local = True
             client.address = client.local_address = f"inprocess:{number}"
             self._ends[client] = end
@@ -184,14 +210,6 @@ class Host(NoLoop):
     def _forget(self, client: Client) -> None:
         self._ends.pop(client, None)
         self.executor.forget(client)
-
-    def _send(self, client: Client, end: Endpoint, data: bytes) -> None:
-        """Send replies; drop a client that reads too slowly."""
-        end.send(data)
-        client.bytes_out += len(data)
-        self.executor.statistics.bytes_out += len(data)
-        if not self.executor.limits.admits(client):
-            end.close()
 
     # --- turns ----------------------------------------------------------------------------------
 

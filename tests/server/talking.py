@@ -32,6 +32,15 @@ def request(*words: bytes | str) -> bytes:
     return b"*%d\r\n" % len(given) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in given)
 
 
+class _Ends:
+    """The transport of a Talker."""
+
+    def __init__(self, talker: "Talker") -> None:
+        self.send, self.pending_output = talker.hear, talker.pending_output
+        self.close = self.abort = talker.close
+        self.pause, self.resume = talker.pause, talker.resume
+
+
 class Talker:
     """A client, its requests and the replies to them."""
 
@@ -39,16 +48,27 @@ class Talker:
         self.server = server
         self._said = b""
         self.closed = False
-        self.client = Client(
-            server.executor, number, RequestReader(), self._hear, self._close, server.now
-        )
+        self.holds: list[str] = []
+        self.client = Client(server.executor, number, RequestReader(), _Ends(self), server.now)
         server.executor.add(self.client)
 
-    def _hear(self, data: bytes) -> None:
+    def hear(self, data: bytes) -> None:
         self._said += data
 
-    def _close(self) -> None:
+    def close(self) -> None:
         self.closed = True
+
+    def pending_output(self) -> int:
+        """Return how much of the output the client has not read."""
+        return 0
+
+    def pause(self) -> None:
+        """Note that the server reads no more."""
+        self.holds.append("held")
+
+    def resume(self) -> None:
+        """Note that the server reads again."""
+        self.holds.append("read")
 
     def send(self, *words: bytes | str) -> None:
         """Send a request; it runs in the next turn."""

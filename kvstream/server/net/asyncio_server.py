@@ -273,17 +273,8 @@ class Listener:
             transport.write(refusal)
             return None
         reader = RequestReader()
-        client = Client(
-            self.executor,
-            self._next_id,
-            reader,
-            connection.send,
-            connection.close,
-            self._loop.time(),
-        )
+        client = Client(self.executor, self._next_id, reader, connection, self._loop.time())
         self._next_id += 1
-        client.pending_output, client.abort = connection.pending_output, connection.abort
-        client.pause, client.resume = connection.pause, connection.resume
         client.pages = True
         transport.set_write_buffer_limits(high=AHEAD)  # for resume_writing
         client.is_local = local

@@ -1,7 +1,7 @@
 """One client: its session, its unread requests, and what CLIENT LIST shows of it.
 
 A client holds no socket: the owner of the socket passes received bytes to ``receive`` and provides
-``send`` and ``close``. Received bytes are parsed in small pieces, so that no client delays the
+a ``Transport``. Received bytes are parsed in small pieces, so that no client delays the
 others, and bytes behind a blocked command cost no more than their size.
 """
 
@@ -193,6 +193,34 @@ class ReplicaClient(Protocol):
         ...
 
 
+class Transport(Protocol):
+    """How a client writes to its connection, and ends it."""
+
+    def send(self, data: bytes) -> None:
+        """Write bytes to the client; must not raise if the connection is gone."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection after the bytes sent so far."""
+        ...
+
+    def abort(self) -> None:
+        """Close the connection and discard unsent bytes."""
+        ...
+
+    def pending_output(self) -> int:
+        """Return the bytes of replies that the client has not read yet."""
+        ...
+
+    def pause(self) -> None:
+        """Stop reading from the connection."""
+        ...
+
+    def resume(self) -> None:
+        """Read from it again."""
+        ...
+
+
 class Client(Session):
     """One connection."""
 
@@ -252,8 +280,7 @@ class Client(Session):
         server: Server,
         client_id: int,
         reader: RequestReader,
-        send: Callable[[bytes], None],
-        close: Callable[[], None],
+        transport: Transport,
         now: float,
     ) -> None:
         super().__init__(server.engine.options.databases)
@@ -262,27 +289,18 @@ class Client(Session):
         self.reader = reader
         self.fault: ProtocolError | None = None
         """A protocol error: answered after the replies to the requests before it."""
-        self.send = send
-        """Write bytes to the client; must not raise if the connection is gone."""
-        self.close = close
-        """Close the connection after the bytes sent so far."""
+        self.send, self.pending_output = transport.send, transport.pending_output
+        self.close, self.abort = transport.close, transport.abort
+        self.pause, self.resume = transport.pause, transport.resume
         self.created = self.last_used = now
         self.address = self.local_address = ""
         self.is_unix = False
         """The connection is a Unix socket; the address is the socket's path."""
         self.name = self.lib_name = self.lib_version = b""
         self.descriptor = -1
-        self.pending_output: Callable[[], int] = lambda: 0
-        """Return the bytes of replies that the client has not read yet."""
         self.output_over_since: float | None = None
-        """When these bytes last rose above the soft limit; None: they are below."""
+        """When ``pending_output`` last rose above the soft limit; None: it is below."""
         self.bytes_in = self.bytes_out = 0
-        self.abort: Callable[[], None] = close
-        """Close the connection and discard unsent bytes."""
-        self.pause: Callable[[], None] = lambda: None
-        """Stop reading from the connection."""
-        self.resume: Callable[[], None] = lambda: None
-        """Read from it again."""
         self.look_at = READ_AHEAD if server.acl.is_open else STRANGER_AHEAD
         """The value of ``bytes_in`` at which the read-ahead limit is checked next."""
         self.replica: ReplicaClient | None = None

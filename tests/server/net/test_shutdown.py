@@ -25,8 +25,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
 class Leaver(Talker):
     """A client whose connection is lost once it is closed, like that of a socket."""
 
-    def _close(self) -> None:
-        super()._close()
+    def close(self) -> None:
+        super().close()
         asyncio.get_running_loop().call_soon(self.leave)
 
 

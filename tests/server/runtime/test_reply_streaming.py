@@ -35,8 +35,9 @@ class Reader(Talker):
         super().__init__(server, number)
         self.client.pages = True
         self.reads = True
-        self.client.pending_output = lambda: 0 if self.reads else AHEAD + 1
-        self.client.abort = self._close
+
+    def pending_output(self) -> int:
+        return 0 if self.reads else AHEAD + 1
 
     def page(self) -> bytes:
         """Run a turn or two and take one page, the first that is not empty."""
@@ -401,7 +402,7 @@ def test_a_transaction_on_a_full_disk_is_atomic(
 def test_the_memory_of_a_transaction_counts_for_its_client(server: Server, reader: Reader) -> None:
     execute(reader, *[["XRANGE", "s", "-", "+", "COUNT", "100"]] * 60)
     server.executor.run()
-    reader.client.pending_output = lambda: 0
+    reader.reads = True
     assert 60 * 100 * len(VALUE) < client_bytes(server.executor, reader.client) < 4 << 20
     assert reader.rest().count(VALUE) == 6000
     assert client_bytes(server.executor, reader.client) == 0
