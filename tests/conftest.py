@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import redis.utils
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from kvstream import ManualClock, Store
 from kvstream.logs import emit_deferred
@@ -25,7 +25,12 @@ from tests.opening import Stores
 # A machine that does other work too may stall any one example, so there are no deadlines. Fifty
 # examples, half of hypothesis's own number, have found the same planted mistakes.
 EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES") or 50)
-settings.register_profile("kvstream", deadline=None, max_examples=EXAMPLES)
+settings.register_profile(
+    "kvstream",
+    deadline=None,  # a deadline and this check measure the load of the machine
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=EXAMPLES,
+)
 settings.load_profile("kvstream")
 
 TESTS = Path(__file__).parent
