@@ -12,13 +12,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.processes import port_of, redis_server
 from bench.results import Comparison, Log
 from bench.workload import Sizes
+
+if TYPE_CHECKING:
+    from kvstream.jobs import Jobs
 
 THREADS = 8
 POLL_S = 0.001
@@ -41,28 +45,30 @@ def work(number: int) -> int:
     return number
 
 
-def _wait(count: int) -> None:
+def wait(count: int) -> None:
+    """Wait until so many jobs are done."""
     while len(done) < count:
         time.sleep(POLL_S)
 
 
+def run_worker(jobs: "Jobs", count: int) -> None:
+    """Run a worker of kvstream until so many jobs are done."""
+    from kvstream.jobs import Worker
+
+    stop = threading.Event()
+    thread = threading.Thread(target=Worker(jobs, concurrency=THREADS).run, args=[stop])
+    thread.start()
+    wait(count)
+    stop.set()
+    thread.join()
+
+
 @contextmanager
 def _kvstream(folder: Path) -> Iterator[Side]:
-    from kvstream.jobs import Jobs, Worker
+    from kvstream.jobs import Jobs
 
     with Jobs(folder / "jobs") as jobs:
-        task = jobs.task(work)
-
-        def run(count: int) -> None:
-            stop = threading.Event()
-            worker = Worker(jobs, concurrency=THREADS)
-            thread = threading.Thread(target=worker.run, args=[stop])
-            thread.start()
-            _wait(count)
-            stop.set()
-            thread.join()
-
-        yield Side(task.enqueue, run)
+        yield Side(jobs.task(work).enqueue, partial(run_worker, jobs))
 
 
 @contextmanager
@@ -75,7 +81,7 @@ def _huey(folder: Path) -> Iterator[Side]:
     def run(count: int) -> None:
         consumer = huey.create_consumer(workers=THREADS, periodic=False, initial_delay=0.001)
         consumer.start()
-        _wait(count)
+        wait(count)
         consumer.stop(graceful=True)
 
     yield Side(task, run)
@@ -100,7 +106,7 @@ def _dramatiq(folder: Path) -> Iterator[Side]:
         def run(count: int) -> None:
             worker = dramatiq.Worker(broker, worker_threads=THREADS)
             worker.start()
-            _wait(count)
+            wait(count)
             worker.stop()
 
         yield Side(actor.send, run)
@@ -121,7 +127,7 @@ def _rq(folder: Path) -> Iterator[Side]:
         def run(count: int) -> None:
             logging.getLogger("rq.worker").setLevel(logging.ERROR)
             SimpleWorker([queue], connection=client).work(burst=True, logging_level="ERROR")
-            _wait(count)
+            wait(count)
 
         yield Side(lambda number: queue.enqueue(work, number), run)
 

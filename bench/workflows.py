@@ -9,15 +9,15 @@ kvstream's own: as many as the workflow has calls.
 
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.jobs import THREADS
+from bench.jobs import THREADS, done, run_worker, wait
 from bench.processes import port_of, redis_server
 from bench.results import Comparison, Log
 from bench.workload import Sizes
@@ -26,7 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
 CALLS = 5
 SHARE = 10
 """So many jobs are as much work as one workflow, or more."""
-POLL_S = 0.001
 DBOS_MAX = 40
 """Workflows of DBOS in one round: it runs a few a second."""
 
@@ -38,29 +37,20 @@ class Side(NamedTuple):
     run: Callable[[int], None]
 
 
-done: list[int] = []
-"""The results of the workflows that have ended."""
-
-
 def add(number: int) -> int:
     """Run as each call of a workflow."""
     return number + 1
 
 
 def add_last(number: int) -> int:
-    """Run as the last call of a workflow."""
+    """Run as the last call of a workflow; its results are the workflows that are done."""
     done.append(number + 1)
     return number + 1
 
 
-def _wait(count: int) -> None:
-    while len(done) < count:
-        time.sleep(POLL_S)
-
-
 @contextmanager
 def kvstream_side(folder: Path, name: str) -> Iterator[Side]:
-    from kvstream.jobs import Jobs, Worker, chain, step
+    from kvstream.jobs import Jobs, chain, step
 
     with Jobs(folder / "jobs") as jobs:
         task, last = jobs.task(add), jobs.task(add_last)
@@ -76,22 +66,13 @@ def kvstream_side(folder: Path, name: str) -> Iterator[Side]:
                 task.enqueue(number)
             last.enqueue(number + CALLS - 1)
 
-        def run(count: int) -> None:
-            stop = threading.Event()
-            worker = Worker(jobs, concurrency=THREADS)
-            thread = threading.Thread(target=worker.run, args=[stop])
-            thread.start()
-            _wait(count)
-            stop.set()
-            thread.join()
-
         rest = [task.s() for _ in range(CALLS - 2)]
         begins: dict[str, Callable[[int], object]] = {
             "chains": lambda number: chain(task.s(number), *rest, last.s()).enqueue(),
             "workflows": flow.enqueue,
             "plain": plain,
         }
-        yield Side(begins[name], run)
+        yield Side(begins[name], partial(run_worker, jobs))
 
 
 @contextmanager
@@ -120,7 +101,7 @@ def _dramatiq(folder: Path, _: str) -> Iterator[Side]:
         def run(count: int) -> None:
             worker = dramatiq.Worker(broker, worker_threads=THREADS)
             worker.start()
-            _wait(count)
+            wait(count)
             worker.stop()
 
         yield Side(begin, run)
@@ -146,7 +127,7 @@ def _celery(folder: Path, _: str) -> Iterator[Side]:
         def run(count: int) -> None:
             options: dict[str, Any] = {"pool": "threads", "concurrency": THREADS}
             with start_worker(app, perform_ping_check=False, loglevel="ERROR", **options):
-                _wait(count)
+                wait(count)
 
         yield Side(begin, run)
         app.close()
