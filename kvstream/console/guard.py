@@ -1,4 +1,4 @@
-"""What holds for every request and reply: headers, the names of the host, the origin of writes."""
+"""Rules for every request and reply: headers, names of the host, the origin of writes."""
 
 from __future__ import annotations
 

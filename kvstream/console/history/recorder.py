@@ -1,7 +1,7 @@
 """The thread that takes a sample every ten seconds, while the console runs.
 
 It begins with the first page that is read, and takes the store that the pages use: it opens nothing
-itself. Several consoles of one store share the work: who comes second in a step finds the sample
+itself. Several consoles of one store share the work: the second one in a step finds the sample
 there and reads nothing more. A read-only console, and a server that is no kvstream, have none.
 """
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("kvstream.console")
 
 REFUSED_MS = 60_000
-"""How long a store that refuses writes, such as a replica, is left alone."""
+"""Pause after a store has refused a write, as a replica does."""
 ENDING_S = 2.0
-"""How long the end waits for a sample: a server that hangs must not keep the program."""
+"""How long ``close`` waits for a sample: a server that hangs must not keep the program."""
 
 
 class Recorder:
@@ -38,7 +38,7 @@ class Recorder:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Begin to take samples, unless that goes on already."""
+        """Begin to take samples, unless the thread runs already."""
         if self._thread is not None and self._thread.is_alive():
             return
         with self._lock:

@@ -56,10 +56,9 @@ a second would cost ten times the calls and show nothing more in a plot of this 
 FINEST = SPANS[0]
 
 TOTALS = frozenset({"added"})
-"""Figures that only grow: a coarser step has the last one, and a plot their differences."""
+"""Figures that only grow: a coarser step keeps the last one, and a plot shows differences."""
 SUMS = frozenset({"failed", "done"})
-"""Numbers of what happened in a step: a coarser step has their sum. Of all others it has the
-greatest."""
+"""Counts of one step, which a coarser step adds up. Of all other figures it keeps the maximum."""
 
 DIGITS_MAX = 18
 
