@@ -59,6 +59,7 @@ class GroupPolicy(Public):
     order_by: bytes = b""
     """A field: entries of equal value are delivered in order, ``max_per_key`` at a time."""
     max_per_key: int = 1
+    """The most entries of one value of ``order_by`` that are pending with consumers at a time."""
     fair: bool = False
     """The values of ``order_by`` take turns, however many entries each of them has."""
     max_in_flight: int = 0
@@ -66,6 +67,7 @@ class GroupPolicy(Public):
     rate_count: int = 0
     """The most entries that are delivered in any window of ``rate_ms``."""
     rate_ms: int = 0
+    """The length of the window of ``rate_count``, in milliseconds."""
     paused: bool = False
     """Nothing is delivered."""
     reap_idle_ms: int = 0

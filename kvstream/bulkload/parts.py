@@ -66,6 +66,7 @@ class BulkTicket:
     """What a writer of parts must know of the store; can be pickled."""
 
     db: int
+    """The number of the database, as users see it."""
     stored_db: int
     """The number of the database in rows."""
     shared: int
@@ -73,7 +74,9 @@ class BulkTicket:
     base_ms: int
     """Unix milliseconds from which IDs may be allotted."""
     node_max_entries: int
+    """The most entries of a node."""
     node_max_bytes: int
+    """The most bytes of a node."""
     prefixes: dict[bytes, bytes] = field(default_factory=dict)
     """By key, of those that were named."""
     fresh: frozenset[bytes] = frozenset()
@@ -107,9 +110,13 @@ class Part(NamedTuple):
     """The files of a complete part."""
 
     table: str
+    """The name of the file with the rows of entries."""
     pieces: str
+    """The name of the file with what the part has of each stream."""
     table_digest: str
+    """The digest of the first file."""
     pieces_digest: str
+    """The digest of the second file."""
     given: bool
     """The entries came with their IDs; else the commit may allot others."""
 

@@ -54,7 +54,9 @@ class User:
     """A user of the console; ``role`` is "viewer", "operator" or "admin"."""
 
     name: str
+    """Who it is, in the audit log and on the page."""
     role: Role | str = Role.VIEWER
+    """What the user may do: each role may do what the ones before it may."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "role", role_of(self.role))

@@ -37,8 +37,11 @@ class Backoff(NamedTuple):
     """
 
     first: Duration
+    """The delay after the first failure."""
     cap: Duration
+    """The longest delay."""
     jitter: float = 0.0
+    """From 0 to 1."""
 
 
 Delays = Backoff | Duration | Iterable[Duration]

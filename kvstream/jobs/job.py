@@ -234,10 +234,13 @@ class Job(Public):
     )
 
     id: str
+    """Its ID, which ``jobs.handle`` takes."""
     task_name: str
+    """The name of its task."""
     packed: bytes
     """The arguments."""
     form: str = "json"
+    """How its arguments are encoded."""
     version: str = ""
     """The version of the task's signature when the job was enqueued."""
     key: str | None = None
@@ -245,6 +248,7 @@ class Job(Public):
     headers: dict[str, str] = field(default_factory=dict)
     """For middleware: they travel with the job."""
     enqueued_ms: int = 0
+    """When it was enqueued, in Unix milliseconds."""
     attempt: int = 1
     """1 for the first run."""
     parent: str | None = None
@@ -256,7 +260,9 @@ class Job(Public):
     expires_ms: int = 0
     """The Unix milliseconds after which no try begins; 0: there is no such time."""
     args: tuple[Any, ...] = ()
+    """Its arguments by place."""
     kwargs: dict[str, Any] = field(default_factory=dict)
+    """Its arguments by name."""
     state: dict[Any, Any] = field(default_factory=dict)
     """For middleware, for as long as this run lasts."""
     result: Any = None
@@ -264,6 +270,7 @@ class Job(Public):
     task: Any = None
     """The ``Task``."""
     message: Message | None = None
+    """The message of the queue that brought it; None in a test without a worker."""
     begun: float = 0.0
     """When the run began, by ``time.monotonic``."""
     returned: float | None = None

@@ -39,14 +39,18 @@ class Progress(NamedTuple):
     fraction: float
     """From 0 to 1."""
     text: str
+    """What it does now."""
     at: datetime
+    """When the job said so, in UTC."""
 
 
 class LogLine(NamedTuple):
     """A line that a job has logged."""
 
     text: str
+    """The line, without its end."""
     at: datetime
+    """When it was logged, in UTC."""
 
 
 def _stream(jobs: Place, job_id: str) -> Stream[bytes]:

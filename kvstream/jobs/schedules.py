@@ -38,10 +38,15 @@ class Schedule(NamedTuple):
     """When a task runs by itself."""
 
     task: Task[..., Any]
+    """The task that runs."""
     cron: str
+    """The cron expression of its times."""
     tz: str
+    """The time zone of the expression, such as ``Europe/Berlin``."""
     misfire: Misfire
+    """What becomes of times that passed while nothing was there to enqueue the job."""
     most: int
+    """How many jobs ``"all"`` makes up for at once."""
 
     @property
     def name(self) -> str:

@@ -520,8 +520,11 @@ class Call(NamedTuple):
     """A call of a task, as a part of a canvas; ``Task.s`` makes it."""
 
     task: Task[..., Any]
+    """The task."""
     args: tuple[Any, ...]
+    """Arguments by place."""
     kwargs: dict[str, Any]
+    """Arguments by name."""
     is_immutable: bool
     """It gets no result of the call before."""
 

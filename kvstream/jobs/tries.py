@@ -33,10 +33,15 @@ class Try(NamedTuple):
     begun: datetime | None
     """None if that is not known."""
     ended: datetime | None
+    """When it ended, in UTC; None: it has not, or that is not known."""
     seconds: float | None
+    """How long it took; None if that is not known."""
     worker: str | None
+    """The name of the worker; None if that is not known."""
     error: str | None
+    """Its error; None: it has not failed."""
     traceback: str | None
+    """The traceback of that error; None if none is kept."""
 
 
 def tries_of(records: Sequence[Entry[bytes]], running: PendingEntry | None) -> list[Try]:

@@ -108,15 +108,23 @@ class Carried:
     """The result of one key."""
 
     db: int
+    """The number of its database."""
     key: bytes
+    """Its name."""
     kind: str
+    """The type, as TYPE names it."""
     outcome: Outcome
+    """What became of it."""
     entries: int = 0
+    """The number of entries of a stream."""
     bytes: int = 0
+    """Bytes of the value."""
     resumed: int = 0
     """Entries that an interrupted run had copied."""
     losses: list[Loss] = field(default_factory=list)
+    """What of it the target does not have."""
     corrections: list[str] = field(default_factory=list)
+    """Wrong counters of the source, and what they became."""
     reported: list[Mismatch] = field(default_factory=list)
     """The differences to an existing key."""
 

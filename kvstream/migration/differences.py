@@ -183,11 +183,17 @@ class Difference(NamedTuple):
     """A mismatch with its key."""
 
     db: int
+    """The number of the database."""
     key: bytes
+    """The name of the key."""
     what: str
+    """What differs, such as ``entry 5-0`` or a counter of a group."""
     source: str
+    """How it is at the source."""
     target: str
+    """How it is at the target."""
     may_move: bool
+    """Whether it may change by itself, as times of consumers do; then it does not count."""
     entry: Entry | None = None
     """The entry that differs, at the source if it has it, else at the target."""
 

@@ -156,7 +156,9 @@ class Item:
     """A key of a source."""
 
     db: int
+    """The number of its database."""
     key: bytes
+    """Its name."""
     kind: str
     """The type, as TYPE names it."""
     expire_at_ms: int = 0

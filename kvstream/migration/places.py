@@ -47,8 +47,11 @@ class Place:
     """A place; ``address`` is a path, or a URL that may contain a password."""
 
     kind: PlaceKind
+    """What it is: a store, a server, a file or an archive."""
     address: str = field(repr=False)
+    """Its path or URL."""
     user: str | None = field(default=None, repr=False)
+    """The user of the server; None: the one in the URL, or none."""
     password: str | None = field(default=None, repr=False)
     """Credentials that the URL does not contain."""
     at_ms: int | None = None

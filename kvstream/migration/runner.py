@@ -44,7 +44,9 @@ class Planned(NamedTuple):
     """What ``run`` would do with a key, or with a library of functions."""
 
     db: int
+    """The number of its database."""
     key: bytes
+    """Its name, or that of the library."""
     kind: str
     """The type, as TYPE names it, or LIBRARY."""
     carried: bool
@@ -52,12 +54,19 @@ class Planned(NamedTuple):
     exists: bool
     """Whether the target has a key of that name."""
     entries: int = 0
+    """The number of entries of a stream."""
     bytes: int = 0
+    """About how many bytes it has; 0 if the source does not tell."""
     groups: int = 0
+    """The number of consumer groups."""
     pending: int = 0
+    """The number of pending entries of all groups."""
     expire_at_ms: int = 0
+    """When it expires, in Unix milliseconds; 0: never."""
     losses: tuple[Loss, ...] = ()
+    """What of it the target cannot have."""
     corrections: tuple[str, ...] = ()
+    """Wrong counters of the source, and what they become."""
 
 
 @dataclass(slots=True)
@@ -65,13 +74,17 @@ class Report:
     """The result of a run."""
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
+    """The number of keys by what became of them."""
     skipped: Counter[str] = field(default_factory=Counter)
     """Keys that were left out, by type, or by what the target lacks: ``database 19``."""
     entries: int = 0
     """Entries of all streams that are at the target now."""
     bytes: int = 0
+    """Bytes of the values that were copied."""
     resumed_keys: int = 0
+    """Keys that an interrupted run had copied."""
     resumed_entries: int = 0
+    """Entries that an interrupted run had copied."""
     losses: Counter[str] = field(default_factory=Counter)
     """The number of keys by loss."""
     noteworthy: list[Carried] = field(default_factory=list)

@@ -150,7 +150,9 @@ class Verification:
     """The result of comparing two places."""
 
     keys: int = 0
+    """The number of keys that were compared."""
     entries: int = 0
+    """The number of entries that were compared."""
     functions: int = 0
     """Libraries of functions of the source."""
     skipped: dict[str, int] = field(default_factory=dict)

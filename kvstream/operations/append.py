@@ -478,6 +478,7 @@ class BulkResult:
     applied: bool = True
     """False if the batch was applied before."""
     entries: int = 0
+    """The number of entries that were added."""
     ranges: dict[bytes, tuple[StreamID, StreamID]] = field(default_factory=dict)
     """The first and last ID that each key got."""
 

@@ -80,6 +80,7 @@ from kvstream.storage.contexts import contextmanager
 from kvstream.types.clock import Clock, SystemClock, monotonic
 from kvstream.types.options import DATABASES_MAX, StoreOptions
 from kvstream.types.records import Entry, KeyInfo
+from kvstream.version import VERSION
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -259,7 +260,9 @@ class RemoteEngine:
             return error
         own = " and ".join(need for need, since in needs.items() if not since)
         if "kvstream_version" in about:
-            if not own or not str(error).startswith("unknown command"):
+            is_older = _version(about["kvstream_version"]) < _version(VERSION)
+            kinds = ("unknown command", *(("syntax error",) if is_older else ()))
+            if not own or not str(error).startswith(kinds):
                 return error
             return ServerTooOld(f"{own} needs a later kvstream than that at {self.place}")
         name = "Valkey" if "valkey_version" in about else "Redis"

@@ -42,6 +42,7 @@ from kvstream.storage.contexts import contextmanager
 from kvstream.types.clock import Clock, SystemClock, monotonic
 from kvstream.types.options import StoreOptions
 from kvstream.types.urls import AnyPath
+from kvstream.version import VERSION
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,6 +81,15 @@ def _close_all() -> None:
     for engine in list(_open):
         with suppress(KVStreamError, RuntimeError):  # the event loop has ended
             engine.close()
+
+
+def _release_of(version: str) -> list[str]:
+    """Return the part of a version that processes must have in common: 0.1 of 0.1.2, 1 of 1.2.0.
+
+    Before 1.0 a minor version may change the requests that processes send to the owner.
+    """
+    numbers = version.split(".")
+    return numbers[: 2 if numbers[0] == "0" else 1]
 
 
 class SharedEngine(Unclosed, RepeatingEngine):
@@ -262,9 +272,17 @@ class SharedEngine(Unclosed, RepeatingEngine):
         greet_s = max(until - monotonic(), PAUSE_MAX_S)
         try:
             server = self.server_type.open(self._place.url, reply_s=self._reply_s, greet_s=greet_s)
+            version = server.connection().info("server")["kvstream_version"]
             about = server.connection().info("persistence")
         except ConnectionLost:
             return None
+        if _release_of(version) != _release_of(VERSION):
+            server.close()
+            raise InvalidArgument(
+                f"kvstream {version} owns the shared store in {self.place}, and this is kvstream "
+                f"{VERSION}: processes that share a directory need one version; end those of one "
+                "before you start those of the other"
+            )
         own = {"durability": str(self.options.durability), "archive": self.options.archive}
         for name, value in own.items():
             if (there := about.get(f"kvstream_{name}") or "") != value:

@@ -152,7 +152,9 @@ class StoreOptions:
     """How a store is opened; sizes in bytes."""
 
     durability: Durability = Durability.EVERYSEC
+    """When an acknowledged write is on disk."""
     read_only: bool = False
+    """Open without writing, beside a process that writes: what was there at the opening."""
     following: bool = False
     """Read beside the process that writes, without its knowledge. Reads see the state of the last
     ``Database.catch_up``, parts of which may be of different moments."""
@@ -164,12 +166,17 @@ class StoreOptions:
     """Open a directory to which its group can write, as Kubernetes' ``fsGroup`` leaves it at every
     mount; an opening for writing takes these permissions away again."""
     databases: int = DATABASES
+    """The number of numbered databases."""
     block_cache_bytes: int = field(default_factory=block_cache_size)
+    """The size of the cache of blocks that were read from disk."""
     write_buffer_bytes: int = field(default_factory=write_buffer_size)
     """Size of each of three buffers for entries; at most two wait for their flush."""
     tree_write_buffer_bytes: int = TREE_WRITE_BUFFER_SIZE
+    """The size of each buffer for groups, pending entries and other rows that are no entries."""
     wal_bytes_max: int = field(default_factory=log_size)
+    """The size of the log on disk above which buffers are flushed, so that it can be removed."""
     free_space_reserve: int = field(default_factory=free_space_reserve)
+    """The free space of the disk below which writes that grow the store are refused."""
     rocksdb: Mapping[str, object] = field(default_factory=dict, hash=False)
     """RocksDB's own options by their names, which outdo these: {"max_background_jobs": 4,
     "messages.write_buffer_size": "128M"}; ``storage.options`` lists them."""
@@ -177,9 +184,13 @@ class StoreOptions:
     """How long a write waits for flushes and compaction that make no progress, before it fails with
     WriteStalled."""
     stream_node_max_entries: int = STREAM_NODE_MAX_ENTRIES
+    """The most entries of a node, as Redis's ``stream-node-max-entries``."""
     stream_node_max_bytes: int = STREAM_NODE_MAX_BYTES
+    """The most bytes of a node, as Redis's ``stream-node-max-bytes``."""
     stream_idmp_duration_s: int = STREAM_IDMP_DURATION_S
+    """Seconds for which idempotent IDs are remembered, unless a stream has its own."""
     stream_idmp_maxsize: int = STREAM_IDMP_MAXSIZE
+    """The most idempotent IDs of a producer, unless a stream has its own."""
     dump_target: str = DUMP_TARGET_AUTO
     """The server that payloads of DUMP are for, such as ``redis:7.2`` or ``valkey``."""
     archive: str = ""

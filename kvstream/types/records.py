@@ -82,7 +82,9 @@ class Entry(NamedTuple, Generic[S]):
     """One message of a stream."""
 
     id: StreamID
+    """Its ID, which has its time."""
     fields: Fields[S]
+    """Names and values, in their order."""
     idle_ms: int | None = None
     """Milliseconds since the previous delivery; only after a read with CLAIM, and None if it was
     given back."""
@@ -139,9 +141,13 @@ class BareEntry(NamedTuple):
     """An entry without its fields, as a claim with ``justid`` returns it."""
 
     id: StreamID
+    """Its ID."""
     fields: None = None
+    """Always None."""
     idle_ms: int | None = None
+    """As in an Entry."""
     deliveries: int | None = None
+    """As in an Entry."""
 
     @property
     def flat(self) -> tuple[bytes, ...]:
@@ -173,11 +179,13 @@ class PendingEntry(NamedTuple, Generic[S]):
     """One row of XPENDING's extended form."""
 
     id: StreamID
+    """The ID of the entry."""
     consumer: S
     """Empty if XNACK has released the entry."""
     idle_ms: int | None
     """Milliseconds since the last delivery; None if XNACK has released the entry."""
     deliveries: int
+    """How often it was delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +193,11 @@ class PendingSummary(Generic[S]):
     """XPENDING's summary form."""
 
     count: int
+    """The number of pending entries of the group."""
     min_id: StreamID | None
+    """The first pending ID; None if nothing is pending."""
     max_id: StreamID | None
+    """The last pending ID; None if nothing is pending."""
     consumers: dict[S, int]
     """The number of pending entries of each consumer that has any."""
 
@@ -206,8 +217,11 @@ class ClaimedIDs(NamedTuple):
     """The result of XAUTOCLAIM with ``justid``: as ``Claimed``, without fields."""
 
     cursor: StreamID
+    """Start of the next call; 0-0 at the end of the list."""
     entries: list[BareEntry]
+    """The claimed entries, without their fields."""
     deleted: list[StreamID]
+    """Pending IDs of deleted messages, which were removed from the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,23 +229,37 @@ class StreamInfo(Generic[S]):
     """XINFO STREAM."""
 
     length: int
+    """The number of entries."""
     radix_tree_keys: int
     """Nodes of the stream, as Redis groups its entries."""
     radix_tree_nodes: int
+    """Nodes of the tree that Redis would have above them."""
     last_generated_id: StreamID
+    """The last ID that an entry got; the next one is greater."""
     max_deleted_entry_id: StreamID
+    """The greatest ID that was deleted; 0-0: none."""
     entries_added: int
+    """How many entries were ever added."""
     recorded_first_entry_id: StreamID
+    """The ID of the first entry; 0-0 if there is none."""
     idmp_duration: int
     """Seconds for which idempotent IDs are remembered."""
     idmp_maxsize: int
+    """The most idempotent IDs that are remembered of each producer."""
     pids_tracked: int
+    """Producers of which idempotent IDs are remembered."""
     iids_tracked: int
+    """Idempotent IDs that are remembered."""
     iids_added: int
+    """Entries that were ever added with an idempotent ID."""
     iids_duplicates: int
+    """Additions that were left out, since their idempotent ID was remembered."""
     groups: int
+    """The number of consumer groups."""
     first_entry: Entry[S] | None
+    """The first entry; None if there is none."""
     last_entry: Entry[S] | None
+    """The last entry; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +267,13 @@ class GroupInfo(Generic[S]):
     """One group of XINFO GROUPS."""
 
     name: S
+    """The name of the group."""
     consumers: int
+    """The number of its consumers."""
     pending: int
+    """The number of its pending entries."""
     last_delivered_id: StreamID
+    """The ID after which the next read of new entries begins."""
     entries_read: int | None
     """None if unknown by Redis's rules."""
     lag: int | None
@@ -253,7 +285,9 @@ class ConsumerInfo(Generic[S]):
     """One consumer of XINFO CONSUMERS; times in milliseconds."""
 
     name: S
+    """The name of the consumer."""
     pending: int
+    """The number of its pending entries."""
     idle: int
     """Milliseconds since its last command."""
     inactive: int | None
@@ -264,9 +298,13 @@ class PendingDetail(NamedTuple, Generic[S]):
     """One pending entry of XINFO STREAM FULL."""
 
     id: StreamID
+    """The ID of the entry."""
     consumer: S
+    """Who has it; empty if XNACK has released the entry."""
     delivery_time_ms: int
+    """When it was last delivered, in Unix milliseconds; 0 if XNACK has released it."""
     deliveries: int
+    """How often it was delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +312,15 @@ class ConsumerDetail(Generic[S]):
     """One consumer of XINFO STREAM FULL; times are Unix milliseconds."""
 
     name: S
+    """The name of the consumer."""
     seen_time_ms: int
+    """When it last sent a command."""
     active_time_ms: int
     """-1: never."""
     pel_count: int
+    """The number of its pending entries."""
     pending: list[PendingDetail[S]]
+    """The first of them, as many as were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,13 +328,21 @@ class GroupDetail(Generic[S]):
     """One group of XINFO STREAM FULL."""
 
     name: S
+    """The name of the group."""
     last_delivered_id: StreamID
+    """The ID after which the next read of new entries begins."""
     entries_read: int | None
+    """How many entries it has read; None if unknown by Redis's rules."""
     lag: int | None
+    """Entries not yet delivered; None if unknown by Redis's rules."""
     pel_count: int
+    """The number of its pending entries."""
     nacked_count: int
+    """Those of them that XNACK has released."""
     pending: list[PendingDetail[S]]
+    """The first pending entries, as many as were asked for."""
     consumers: list[ConsumerDetail[S]]
+    """Its consumers, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,19 +350,26 @@ class StreamDetail(Generic[S]):
     """XINFO STREAM FULL."""
 
     info: StreamInfo[S]
+    """The counters of the stream."""
     entries: list[Entry[S]]
+    """The first entries, as many as were asked for."""
     groups: list[GroupDetail[S]]
+    """Its groups, by name."""
 
 
 class KeyInfo(NamedTuple, Generic[S]):
     """A key with its type, counters and expiry."""
 
     key: S
+    """The name of the key."""
     type: str
+    """``"stream"`` or ``"string"``; of a Redis, also other types."""
     length: int | None
     """None if the key is not a stream; so are the next two fields."""
     groups: int | None
+    """The number of consumer groups."""
     last_id: StreamID | None
+    """The last ID that an entry got."""
     ttl: float | None
     """Seconds until the key expires; None if it does not."""
     lag: int | None = None
@@ -328,7 +385,9 @@ class Fault:
     place: str
     """The key, group or row."""
     message: str
+    """What is wrong there."""
     repaired: bool = False
+    """Whether this ``check`` has mended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,11 +397,15 @@ class UnfinishedLoad:
     label: bytes
     """Resumes the load; empty if it cannot be resumed."""
     db: int
+    """The number of the database."""
     key: bytes
+    """The name of the stream."""
     last: StreamID
     """The last entry loaded."""
     entries: int
+    """The number of entries loaded."""
     begun_ms: int
+    """When it began, in Unix milliseconds."""
 
 
 # --- queues ---------------------------------------------------------------------------------------
@@ -378,16 +441,21 @@ class DeadLetter(NamedTuple, Generic[S]):
     origin: S
     """The key of the stream that it comes from."""
     origin_id: StreamID
+    """The ID that it had there."""
     group: S
+    """The group that has given it up."""
     consumer: S
     """The consumer that had it last; empty if none had it."""
     deliveries: int
+    """How often it was delivered."""
     reason: str
     """``"max-deliveries"``, ``"fatal"`` or ``"expired"``."""
     at: datetime
     """When it was given up, in UTC."""
     error: S
+    """The error of its last try; empty if none was given."""
     traceback: S
+    """The traceback of that error; empty if none was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +465,9 @@ class QueueInfo:
     ready: int
     """For the next readers: not delivered yet, given back, or with a lease that has ended."""
     delayed: int
+    """Added with a delay, and not due yet."""
     leased: int
+    """With consumers, whose leases have not ended."""
     waiting: int
     """Given back, to be repeated after a delay."""
     held: int
@@ -407,6 +477,7 @@ class QueueInfo:
     oldest_age: float | None
     """Seconds since the oldest message that is not done was added; None if there is none."""
     paused: bool
+    """Whether the queue gives out nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,6 +487,7 @@ class RedriveInfo(Generic[S]):
     state: str
     """``"running"``, ``"done"``, ``"cancelled"``, ``"failed"`` or ``"dry-run"``."""
     moved: int
+    """How many messages were moved back, or would be."""
     skipped: int
     """Entries that stay, since they name no stream to go back to."""
     streams: dict[S, int]
@@ -428,7 +500,9 @@ class DelayedMessage(NamedTuple, Generic[S]):
     """A message that is not in its stream yet."""
 
     ticket: Ticket
+    """Its name, which has the time when it is due."""
     fields: Fields[S]
+    """The fields of the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,8 +510,11 @@ class Schedule(Generic[S]):
     """A message that is added at the times of a cron expression."""
 
     name: S
+    """Its name in the stream."""
     cron: str
+    """The cron expression."""
     tz: str
+    """The time zone of the expression, such as ``Europe/Berlin``; UTC by default."""
     misfire: str
     """``"skip"``, ``"once"`` or ``"all"``: what becomes of times that have passed."""
     most: int
@@ -449,3 +526,4 @@ class Schedule(Generic[S]):
     error: str
     """Why it has stopped."""
     fields: Fields[S]
+    """The fields of each message."""

@@ -1,11 +1,15 @@
 """The reference of the library has every public class and function, and each has a docstring."""
 
+import ast
+import dataclasses
 import doctest
 import importlib
 import importlib.util
 import inspect
+import itertools
 import re
 import runpy
+import textwrap
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -121,3 +125,34 @@ def test_the_examples_of_a_class_do_what_they_show(
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     for each in found:
         assert runner.run(each).failed == 0
+
+
+def fields_of(kind: type) -> list[str]:
+    """Return the public fields of a record: a NamedTuple or a dataclass; of others, none."""
+    of_class = [each.name for each in dataclasses.fields(kind)] if is_dataclass(kind) else []
+    hidden = getattr(kind, "_internal", ())
+    named = getattr(kind, "_fields", of_class)
+    return [name for name in named if not name.startswith("_") and name not in hidden]
+
+
+def described_fields(kind: type) -> Iterator[str]:
+    """Yield the fields that a text follows in the source, as Sphinx shows them."""
+    for owner in kind.__mro__:
+        if owner.__module__.startswith("kvstream"):
+            (found,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+            assert isinstance(found, ast.ClassDef)
+            for field, text in itertools.pairwise(found.body):
+                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    yield ast.unparse(field.target)
+
+
+def test_each_field_of_a_record_is_described() -> None:
+    kinds = [value_of(each) for each in LISTED if not each.startswith(OF_FRAMEWORKS)]
+    records = [kind for kind in kinds if inspect.isclass(kind) and fields_of(kind)]
+    assert len(records) > 50
+    without = {
+        f"{kind.__qualname__}.{name}"
+        for kind in records
+        for name in set(fields_of(kind)) - set(described_fields(kind))
+    }
+    assert without == set()

@@ -39,6 +39,7 @@ class JobCounts(NamedTuple):
     """A number of jobs."""
 
     total: int
+    """The number of jobs of all statuses."""
     by_status: dict[str, int]
     """Only those that are not 0."""
     at_least: frozenset[str]

@@ -21,28 +21,39 @@ class JobInfo(NamedTuple):
     """A job in a list."""
 
     id: str
+    """Its ID, which ``jobs.handle`` takes."""
     task: str
+    """The name of its task."""
     status: str
+    """Its status, as that of a handle."""
     at: datetime
     """When it ended, or came into its queue; of others, when it was enqueued."""
     enqueued: datetime | None
+    """When it was enqueued, in UTC; None if that is not known any more."""
     due: datetime | None
     """When it is to run, if it is scheduled."""
     queue: str | None
+    """The key of the stream that it waits in, runs from or failed in; None if it is in none."""
     key: str | None
+    """Jobs of one key run in order; None: it has none."""
     tags: tuple[str, ...]
+    """Words by which it is found."""
     attempt: int
+    """The number of its last try; 1 before the first one."""
     seconds: float | None
     """How long its last run took, if it has ended."""
     error: str | None
+    """Its error, or what it waits for; None: there is none."""
     args: Any
     """Arguments by place, as plain data; None once the job is done or cancelled."""
     kwargs: Any
+    """Arguments by name; None once the job is done or cancelled."""
     place: Any
     """Where it is: the ID or ticket of its message, the ID of its dead letter or of its end."""
     stream: str
     """The key of the stream that ``place`` is in."""
     is_workflow: bool = False
+    """Whether it is a workflow."""
 
 
 class Criteria(TypedDict, total=False):

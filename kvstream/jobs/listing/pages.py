@@ -45,6 +45,7 @@ class JobPage(NamedTuple):
     """A part of a list of jobs."""
 
     jobs: list[JobInfo]
+    """The jobs, the newest first."""
     after: str | None
     """The cursor of the next page; None: there is none."""
     looked: int

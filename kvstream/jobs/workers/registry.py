@@ -81,15 +81,19 @@ class RunningJob(NamedTuple):
     """A job that a worker has in work."""
 
     id: str
+    """The ID of the job."""
     task: str
+    """The name of its task."""
     queue: str
     """The key of the stream that it came from."""
     since: datetime
+    """When this run began, in UTC."""
     seconds: float
     """How long it has run."""
     lease_left: float
     """Seconds until another worker may take it, unless its own extends the lease."""
     timeout: float | None
+    """Seconds that a run may take; None: no limit."""
 
     @property
     def is_late(self) -> bool:
@@ -102,21 +106,28 @@ class WorkerRecord:
     """A worker in the list of ``jobs.workers()``."""
 
     name: str
+    """Its name, which ``drain`` and ``stop`` of the command line take."""
     state: str
     """``"working"``, ``"draining"``, ``"stopping"``, ``"silent"`` (a job holds Python's lock), or
     ``"lost"``: it has given no sign of life for 35 seconds, or for 105 if it was idle."""
     host: str
+    """The name of its host."""
     pid: int
+    """The number of its process."""
     program: str
     """The ``kvstream work`` that it is a process of; empty for a Worker in another program."""
     application: str
+    """The name of the application, as the Jobs has it."""
     app_version: str
     """That of the application, as ``--app-version`` names it."""
     version: str
     """That of kvstream."""
     queues: tuple[str, ...]
+    """The names of the queues that it takes jobs from."""
     concurrency: int
+    """How many jobs it runs at a time."""
     started: datetime
+    """When it began, in UTC."""
     beat: datetime
     """The last sign of life."""
     done: int

@@ -59,6 +59,7 @@ class JobStack(NamedTuple):
     """Where a job is in its code, the most recent call last."""
 
     worker: str
+    """The name of the worker that runs the job."""
     kind: str
     """``"thread"``, ``"task"`` (of asyncio), or ``"process"``: the job holds Python's lock, so
     these are the frames of the threads of its worker that run jobs, as its parent sees them."""

@@ -37,24 +37,32 @@ class Step(NamedTuple):
     kind: str
     """"step", "child", "pause" or "wait"."""
     name: str
+    """Its name in the workflow."""
     status: str
     """"done", "failed", "cancelled" (a child), or "open"."""
     attempt: int
     """The tries so far of a step."""
     begun: datetime
+    """When it began, in UTC."""
     ended: datetime | None
+    """When it ended, in UTC; None: it has not."""
     result: Any
     """Plain data."""
     error: str | None
+    """Its error; None: it has not failed."""
     traceback: str | None
+    """The traceback of that error; None if there is none."""
 
 
 class Update(NamedTuple):
     """What a workflow has published."""
 
     name: str
+    """The name under which it was published."""
     value: Any
+    """What was published, as plain data."""
     at: datetime
+    """When, in UTC."""
 
 
 class Counts(NamedTuple):
@@ -63,8 +71,11 @@ class Counts(NamedTuple):
     total: int
     """Those started so far; of a batch, all of them."""
     done: int
+    """Those that are done."""
     failed: int
+    """Those that have failed."""
     cancelled: int
+    """Those that were cancelled."""
     open: int
     """Those that have not ended, or of a batch not begun."""
 

@@ -247,7 +247,9 @@ class CutOver:
     stood_s: float
     """Seconds without writes before the target was ready."""
     copied: CopiedState
+    """What was copied at the end, since no command tells it."""
     verification: Verification
+    """The comparison of both places."""
 
     @property
     def is_done(self) -> bool:

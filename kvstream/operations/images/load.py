@@ -65,9 +65,13 @@ class Loaded:
     """The result of a load, with corrections of the source."""
 
     entries: int = 0
+    """The number of entries."""
     groups: int = 0
+    """The number of consumer groups."""
     pending: int = 0
+    """The number of pending entries of all groups."""
     corrections: list[str] = field(default_factory=list)
+    """What was wrong in the source, and what it became."""
 
 
 def load(

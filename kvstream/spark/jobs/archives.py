@@ -267,10 +267,13 @@ class Archived:
     run: int
     """The number of the run; 0 if nothing was new."""
     read: int
+    """Entries that were read from the store."""
     written: int
     """Counted by reading the files back; equal to ``read``."""
     trimmed: int
+    """Entries that were removed from the store, since the archive has them."""
     streams: int
+    """The number of streams that had something new."""
 
 
 @accepts_pattern
@@ -401,6 +404,7 @@ class Restored:
     found: int
     """Entries of the range in the archive: ``written + present``."""
     written: int
+    """Entries that were added to the target."""
     present: int
     """Entries left out because the stream's last ID is not below theirs."""
 

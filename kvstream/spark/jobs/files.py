@@ -37,6 +37,7 @@ class Imported:
     """The result of ``import``, in rows."""
 
     read: int
+    """Rows of the files."""
     written: int
     """0 if these files were imported under this name before."""
 
@@ -46,6 +47,7 @@ class Exported:
     """The result of ``export``, in entries."""
 
     read: int
+    """Entries that were read from the store."""
     written: int
     """Counted by reading the files back."""
 

@@ -28,7 +28,9 @@ class Pair:
     """A source and its target, as arguments of ``kvstream migrate``."""
 
     source: str
+    """The place that is read."""
     target: str
+    """The place that is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,15 @@ class Moved:
     source: str
     """The address without a password."""
     target: str
+    """The address of the target, without a password."""
     keys: int = 0
+    """The keys at the target now."""
     entries: int = 0
     """The entries at the target now."""
     differences: int = 0
     """The differences found by the comparison."""
     error: str = ""
+    """Why it has failed; empty: it has not."""
 
     @property
     def is_done(self) -> bool:

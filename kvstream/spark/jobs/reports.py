@@ -57,11 +57,15 @@ class Report:
     """The result of ``report``."""
 
     source: str
+    """The place that was read."""
     made_ms: int
+    """When it was made, in Unix milliseconds."""
     entries: int
     """The sum of ``minutes``."""
     minutes: tuple[Minute, ...]
+    """Entries of each minute, stream by stream."""
     tables: tuple[Table, ...]
+    """The tables of the page, with their rows."""
     shares: tuple[tuple[str, int], ...]
     """``stream/group/consumer`` with its number of pending entries, the largest first."""
 

@@ -33,11 +33,13 @@ class Difference:
     """A range of a stream that differs between the places."""
 
     stream: str
+    """The name of the stream."""
     first_ms: int
     """The first millisecond of the range, which is ``RANGE_MS`` long."""
     source: int
     """The number of entries in the source."""
     target: int
+    """The number of entries in the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,13 @@ class Verified:
     """The result of ``verify``."""
 
     ranges: int
+    """Ranges that were compared."""
     equal: int
+    """Ranges that are equal."""
     source: int
     """The number of entries in the source."""
     target: int
+    """The number of entries in the target."""
     differences: tuple[Difference, ...]
     """The first differences; their total number is ``ranges - equal``."""
 
