@@ -38,6 +38,7 @@ from kvstream.jobs.flow.unrun import (
 )
 from kvstream.jobs.handle import AWAY_S, FAILED
 from kvstream.jobs.history.child import tell_parent
+from kvstream.jobs.history.links import prepare_link
 from kvstream.jobs.job import (
     AnyJobs,
     GiveUp,
@@ -156,8 +157,7 @@ async def run_async(jobs: AnyJobs, job: Job) -> bool:
         async with limit:
             with own_process():
                 result = await job.task.call(job)
-            if not job.settled:
-                job.result = result
+            _keep_result(jobs, job, result)
         for middleware in reversed(jobs.middleware):
             await _await_middleware(middleware.after(job, job.result))
         job.returned = monotonic()
@@ -232,8 +232,7 @@ def run_sync(jobs: AnyJobs, job: Job, wait: Wait) -> bool:
                 _wait_for_middleware(middleware.before(job), wait)
             with own_process():
                 result = job.task.call(job)
-            if not job.settled:
-                job.result = result
+            _keep_result(jobs, job, result)
             for middleware in reversed(jobs.middleware):
                 _wait_for_middleware(middleware.after(job, job.result), wait)
             job.returned = monotonic()
@@ -254,6 +253,13 @@ def run_sync(jobs: AnyJobs, job: Job, wait: Wait) -> bool:
         return True
     finally:
         current.reset(token)
+
+
+def _keep_result(jobs: AnyJobs, job: Job, result: Any) -> None:
+    if not job.settled:
+        job.result = result
+        if job.then:
+            prepare_link(jobs, job)
 
 
 def _who_see(jobs: AnyJobs, job: Job) -> Sequence[Any]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TASK, ID, ARGS, VERSION, FORMAT = b"task", b"id", b"args", b"version", b"format"
 AT, KEY, HEADERS, APP, EXPIRES = b"at", b"key", b"headers", b"app", b"expires"
 PARENT, GENERATION, TAGS = b"parent", b"generation", b"tags"
+THEN = b"then"
 EXPIRES_AFTER = b"expires:after"
 """Milliseconds after ``cron:at``: a schedule has it in place of a time, for all its messages."""
 TAGS_MAX, TAG_LENGTH_MAX = 20, 200
@@ -229,7 +230,8 @@ class Job(Public):
     _internal = frozenset(
         {
             *("begun", "done", "ending", "form", "generation", "of", "outcome", "packed", "parent"),
-            *("expires_ms", "result_packed", "returned", "run", "settled", "took_ms"),
+            *("expires_ms", "link", "result_packed", "returned", "run", "settled", "then"),
+            "took_ms",
         }
     )
 
@@ -285,6 +287,10 @@ class Job(Public):
     """The run of a workflow."""
     result_packed: bytes = b""
     """The result of a child, for its parent, or of a workflow."""
+    then: bytes = b""
+    """The calls that follow a child of a chain; see ``history.links``."""
+    link: Any = None
+    """The next one of them, once the child has returned."""
     settled: bool = False
     """It is done, given back or given up; or another worker has it."""
 
@@ -305,6 +311,8 @@ class Job(Public):
             found[HEADERS] = json.dumps(self.headers)
         if self.parent is not None:
             found[PARENT] = self.parent
+        if self.then:
+            found[THEN] = self.then
         if self.generation is not None:
             found[GENERATION] = str(self.generation)
         if self.tags:
@@ -332,7 +340,7 @@ class Job(Public):
             job_id = id_of(fields, entry_id)
         except ValueError as error:
             raise _no_job(f"its ID: {error}") from None
-        return cls(  # by position, which is faster
+        job = cls(  # by position, which is faster
             job_id,
             _text(fields, TASK),
             _field(fields, ARGS),
@@ -347,6 +355,9 @@ class Job(Public):
             tags_in(fields),
             expires_ms,
         )
+        if THEN in fields:
+            job.then = fields[THEN]
+        return job
 
     @property
     def took_ms(self) -> int | None:

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from datetime import date
+from functools import partial
 from typing import Any
 
 import pytest
 
 from kvstream import InvalidArgument, JobFailed, Jobs
-from kvstream.jobs import batch, chain, chord, each, group
+from kvstream.jobs import Job, Middleware, batch, chain, chord, each, group
+from kvstream.jobs.execution import finish, job_of, run_sync
+from kvstream.jobs.history.links import AHEAD_BYTES
 from kvstream.jobs.testing import Testing
 from tests.jobs.conftest import Working
+from tests.jobs.test_workflow_replays import LEASE_S, Mortal
 from tests.patience import PATIENCE_S
 
 
@@ -45,8 +49,12 @@ class Sums:
         def nothing() -> str:
             return "nothing"
 
+        @jobs.task
+        def word(text: str) -> str:
+            return text[:1]
+
         self.add, self.total, self.day, self.next_year = add, total, day, next_year
-        self.fails, self.nothing = fails, nothing
+        self.fails, self.nothing, self.word = fails, nothing, word
 
 
 @pytest.fixture
@@ -159,3 +167,123 @@ def test_canvases_run_on_each_place(jobs: Jobs, working: Callable[..., Working])
     nested = chord([chain(sums.add.s(n), sums.add.s()) for n in range(5)], sums.total.s())
     assert nested.enqueue().result(PATIENCE_S) == 20
     assert each(sums.add, range(12), chunk=5).enqueue().result(PATIENCE_S) == [*range(1, 13)]
+
+
+# --- links: the end of a call puts the next one ---------------------------------------------------
+
+
+class Seen(Middleware):
+    """Notes which tasks are enqueued and begun."""
+
+    def __init__(self) -> None:
+        self.enqueues, self.begins = list[str](), list[str]()
+
+    def enqueued(self, job: Job) -> None:
+        self.enqueues.append(job.task_name.rpartition(".")[2])
+
+    def before(self, job: Job) -> None:
+        self.begins.append(job.task_name.rpartition(".")[2])
+
+
+def test_a_chain_runs_its_canvas_at_its_begin_and_end_alone() -> None:
+    seen = Seen()
+    sums = Sums(Jobs("nowhere", middleware=[seen]))
+    with sums.jobs.test():
+        handle = chain(sums.add.s(1), *[sums.add.s(n) for n in range(4)]).enqueue()
+        assert handle.result() == 8
+        assert seen.begins == ["canvas", *["add"] * 5, "canvas"]
+        assert seen.enqueues == ["canvas", *["add"] * 5]
+        assert [step.name for step in handle.steps()] == [sums.add.name] * 5
+        assert [step.result for step in handle.steps()] == [2, 2, 3, 5, 8]
+        seen.begins.clear()
+        large = "x" * AHEAD_BYTES  # the message of a call has no others of that size
+        calls = [sums.nothing.si(), *[sums.word.si(large) for _ in range(3)], sums.nothing.si()]
+        assert chain(*calls).enqueue().result() == "nothing"
+        assert seen.begins.count("canvas") == 5
+
+
+def test_a_chain_that_is_killed_at_any_commit_goes_on_once(sums: Sums, testing: Testing) -> None:
+    add, jobs, mortal = sums.add, sums.jobs, Mortal(testing)
+    commits, died = 0, True
+    while died:
+        sums.did.clear()
+        with testing.held():
+            pair = group([add.s(100), add.s(200)])
+            handle = chain(add.s(1), add.s(2), add.s(3), pair, sums.total.s()).enqueue()
+        died = mortal.run(commits)
+        testing.turn(LEASE_S)
+        testing.turn(LEASE_S)
+        assert handle.result() == 314
+        calls = [(1, 1), (2, 2), (4, 3), (7, 100), (7, 200)]
+        assert {*sums.did} == {*calls}
+        assert len(sums.did) <= len(calls) + died
+        entries = jobs.store.stream(history_of(handle)).range()
+        events = [entry.fields[b"event"] for entry in entries]
+        assert (events.count(b"child"), events.count(b"ended")) == (6, 6)
+        queue = jobs.store.stream("jobs")
+        assert len(queue) == queue.delayed_count() == 0
+        commits += 1
+    assert commits > 15
+
+
+def history_of(handle: Any) -> str:
+    return f"jobs:history:{handle.id}"
+
+
+def test_only_the_call_that_a_chain_waits_for_takes_it_further(
+    sums: Sums, testing: Testing
+) -> None:
+    jobs = sums.jobs
+    assert isinstance(jobs, Jobs)
+    fails = [True, False, False]
+
+    @jobs.task
+    def shaky(n: int) -> int:
+        if fails.pop(0):
+            raise ValueError("once")
+        return n
+
+    handle = chain(shaky.s(1), sums.add.s(y=1)).enqueue()
+    assert handle.status == "failed"
+    (dead,) = jobs.store.stream("jobs:dead").range()
+    with testing.held():
+        assert handle.retry()
+        assert jobs.handle(dead.fields[b"id"].decode()).retry()  # the call of before the retry
+    testing.run()
+    assert handle.result() == 2
+    assert sums.did == [(1, 1)]
+
+    cancelled = chain(sums.add.s(5), sums.add.s(6))
+    with testing.held():
+        handle = cancelled.enqueue()
+    queue = jobs.queues()[0]
+    run: Callable[[Any], bool] = partial(run_sync, jobs, wait=lambda awaitable: None)
+    assert not run(job_of(jobs, queue.get(1)[0]))  # the canvas starts its first call
+    job: Any = job_of(jobs, queue.get(1)[0])
+    assert run(job)
+    assert job.link is not None
+    with testing.held():
+        assert handle.cancel()
+    finish(jobs, [job])
+    testing.run()
+    assert sums.did[1:] == [(5, 1)]
+    assert handle.status == "cancelled"
+
+
+@pytest.mark.parametrize("then", [b"?", b"[1]", b'[1,[{"task":"none"}]]', b'["x",[{}]]'])
+def test_a_message_with_other_calls_leads_to_a_run_of_the_canvas(
+    sums: Sums, testing: Testing, then: bytes
+) -> None:
+    jobs = sums.jobs
+    with testing.held():
+        handle = chain(sums.add.s(1), sums.add.s(2)).enqueue()
+    queue = jobs.queues()[0]
+    run: Callable[[Any], bool] = partial(run_sync, jobs, wait=lambda awaitable: None)
+    assert not run(job_of(jobs, queue.get(1)[0]))
+    job: Any = job_of(jobs, queue.get(1)[0])
+    job.then = then
+    assert run(job)
+    assert job.link is None
+    finish(jobs, [job])
+    testing.run()
+    assert handle.result() == 4

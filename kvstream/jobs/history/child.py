@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from kvstream.errors import InvalidArgument, StepFailed
 from kvstream.jobs.history.events import DONE, ENDED, Event, Fields
+from kvstream.jobs.history.links import Link, go_on
 from kvstream.jobs.history.log import NUDGE, WAITING, State, WorkflowLog
 from kvstream.surface import Public
 
@@ -94,18 +95,27 @@ def check_result(packed: bytes) -> bytes:
 
 
 def tell_parent(
-    jobs: AnyJobs, parent: str, child_id: str, status: str, outcome: Mapping[str, Any]
+    jobs: AnyJobs,
+    parent: str,
+    child_id: str,
+    status: str,
+    outcome: Mapping[str, Any],
+    link: Link | None = None,
 ) -> None:
     """Add the end of a child to the history of its parent, in the open transaction.
 
-    A parent that waits for no other child, or for the first failure, is woken.
+    A parent that waits for no other child, or for the first failure, is woken; with ``link``, what
+    follows the child in a chain, it waits for that instead.
     """
     log = WorkflowLog(jobs, parent)
     state = log.state()
     if state is None or state.has_ended:
         return
     log.add(ENDED, child=child_id, status=status, **outcome)
-    _count_end(log, state, status)
+    if link is not None and state.status == WAITING and state.child == child_id:
+        go_on(log, state, link)
+    else:
+        _count_end(log, state, status)
 
 
 def _count_end(log: WorkflowLog, state: State, status: str) -> None:
@@ -122,7 +132,7 @@ def _count_end(log: WorkflowLog, state: State, status: str) -> None:
 def tell_of_result(jobs: AnyJobs, job: Job) -> None:
     """Tell the parent of a job that is done its result, in the open transaction."""
     assert job.parent is not None
-    tell_parent(jobs, job.parent, job.id, DONE, _outcome_of(jobs, job))
+    tell_parent(jobs, job.parent, job.id, DONE, _outcome_of(jobs, job), job.link)
 
 
 def _outcome_of(jobs: AnyJobs, job: Job) -> Fields:

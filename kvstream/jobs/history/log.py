@@ -63,6 +63,8 @@ class State:
     """So many children have to end before it is woken; 0: it waits for none."""
     raises: bool = False
     """The first child that fails wakes it."""
+    child: str = ""
+    """The child that it waits for, if it is only one."""
     ticket: str = ""
     """The delayed wake, if that can be cancelled."""
     why: str = ""
@@ -92,7 +94,7 @@ class State:
     def rest(self) -> None:
         """Forget what it has waited for."""
         self.names, self.left, self.raises, self.ticket, self.why = [], 0, False, "", ""
-        self.after = False
+        self.after, self.child = False, ""
 
 
 _FIELDS = frozenset(State.__dataclass_fields__)

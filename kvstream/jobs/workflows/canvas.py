@@ -23,6 +23,7 @@ from kvstream.errors import InvalidArgument, StepFailed, show
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.history.child import Child, running_workflow
 from kvstream.jobs.history.events import value_fields
+from kvstream.jobs.history.links import arguments_of
 from kvstream.jobs.job import AnyJobs, Job
 from kvstream.jobs.task import Call, Task
 from kvstream.jobs.workflows.handle import CANVAS, TOTAL, WorkflowHandle
@@ -254,15 +255,21 @@ def chunk_of(jobs: AnyJobs, task: Task[..., Any]) -> Task[..., Any]:
     )
 
 
-def _run(workflow: CanvasWorkflow, node: Mapping[str, Any], given: Sequence[Any]) -> Any:
+def _run(
+    workflow: CanvasWorkflow,
+    node: Mapping[str, Any],
+    given: Sequence[Any],
+    rest: Sequence[Mapping[str, Any]] = (),
+) -> Any:
     """Run a node in the workflow that calls this; return its result as plain data.
 
-    ``given`` has the result of the node before, or nothing.
+    ``given`` has the result of the node before, or nothing; ``rest`` is what follows in a chain.
     """
     run = running_workflow("a canvas")
     if "chain" in node:
-        for part in node["chain"]:
-            given = [_run(workflow, part, given)]
+        parts = node["chain"]
+        for at, part in enumerate(parts, 1):
+            given = [_run(workflow, part, given, parts[at:])]
         return given[0]
     if "group" in node:
         children = (_start(workflow, run, part, given) for part in node["group"])
@@ -275,7 +282,7 @@ def _run(workflow: CanvasWorkflow, node: Mapping[str, Any], given: Sequence[Any]
             raise InvalidArgument(f"this worker has no task {node['each']}")
         jobs_of_chunks = (run.start_plain(task, {"calls": calls}) for calls in node["chunks"])
         return [*chained.from_iterable(run.gather(jobs_of_chunks, node.get("limit"), False))]
-    return run.gather_one(_start(workflow, run, node, given))
+    return run.gather_one(_start(workflow, run, node, given, rest))
 
 
 def _run_batch(
@@ -295,7 +302,11 @@ def _run_batch(
 
 
 def _start(
-    workflow: CanvasWorkflow, run: Any, node: Mapping[str, Any], given: Sequence[Any]
+    workflow: CanvasWorkflow,
+    run: Any,
+    node: Mapping[str, Any],
+    given: Sequence[Any],
+    rest: Sequence[Mapping[str, Any]] = (),
 ) -> Child[Any]:
     """Start a node of a group as a child: a job, or a canvas of its own."""
     if "task" not in node:
@@ -305,9 +316,7 @@ def _start(
     task = workflow.jobs.tasks.get(node["task"])
     if task is None:
         raise InvalidArgument(f"this worker has no task {node['task']}")
-    into = node.get("into")
-    named = dict(node["args"]) if into is None or not given else {into: given[0], **node["args"]}
-    child = run.start_plain(task, named)
+    child = run.start_plain(task, arguments_of(node, given), rest)
     return child
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kvstream.errors import InvalidArgument, RequestError, show
 from kvstream.jobs.history.child import Child, step_failed
 from kvstream.jobs.history.events import CHILD, DONE, Event
+from kvstream.jobs.history.links import PlainCall, pack_rest
 from kvstream.jobs.job import Job
 from kvstream.jobs.workflows.replay import Replay
 from kvstream.types.ids import StreamID, Ticket
@@ -18,13 +19,21 @@ class Children(Replay):
 
     def start(self, task: Any, options: Any, args: Any, kwargs: Any) -> Child[Any]:
         """Start a job as a child; return it."""
-        return self._start(task, task.pack_call(args, kwargs), options, False)
+        return self._start(task, task.pack_call(args, kwargs), options)
 
-    def start_plain(self, task: Any, named: dict[str, Any]) -> Child[Any]:
-        """Start a job with plain arguments as a child whose result stays plain data."""
-        return self._start(task, task.pack_plain(named), {}, True)
+    def start_plain(
+        self, task: Any, named: dict[str, Any], rest: Sequence[PlainCall] = ()
+    ) -> Child[Any]:
+        """Start a job with plain arguments as a child whose result stays plain data.
 
-    def _start(self, task: Any, packed: bytes, options: Any, is_plain: bool) -> Child[Any]:
+        ``rest``: what follows it in a chain.
+        """
+        return self._start(task, task.pack_plain(named), {}, rest)
+
+    def _start(
+        self, task: Any, packed: bytes, options: Any, rest: Sequence[PlainCall] | None = None
+    ) -> Child[Any]:
+        is_plain = rest is not None
         digest = task.digest_of(packed)
         call = self.call(CHILD, task.name, digest)
         if call is not None:
@@ -35,6 +44,7 @@ class Children(Replay):
             self.seq -= 1
             raise
         job.parent = self.log.id
+        job.then = pack_rest(self.seq, rest or (), self.log.jobs.format)
         is_deferred = self.log.store.own_engine is not None
         if is_deferred:
             task.check_child(options)
@@ -91,7 +101,8 @@ class Children(Replay):
                 break
             if len(seen) == len(ends):
                 left = 1 if more else len(open_ids)
-                self.wait(f"{len(open_ids)} children", left=left, raises=not collect)
+                only = next(iter(open_ids)) if len(open_ids) == 1 else ""
+                self.wait(f"{len(open_ids)} children", left=left, raises=not collect, child=only)
                 ends = self._ends()
                 continue
             child_id, end = ends[len(seen)]

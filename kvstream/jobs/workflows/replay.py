@@ -196,11 +196,12 @@ class Replay(Commits):
         names: Iterable[str] = (),
         left: int = 0,
         raises: bool = False,
+        child: str = "",
     ) -> None:
         """Return if others have added events since; else end the run until there is something.
 
         ``names`` are signals, ``left`` is a number of children, ``raises``: the first that fails
-        wakes, too.
+        wakes, too. ``child``: it waits for this one alone.
         """
         self.fail_here_again()
         self.refuse_late()
@@ -209,6 +210,7 @@ class Replay(Commits):
             self.state, status=WAITING, generation=self.state.generation + 1, names=list(names)
         )
         state.left, state.raises, state.why, state.lives = left, raises, why, 0
+        state.child = child
         try:
             self.commit(lambda: self.suspend(state, min(times, default=None)))
         except News:
