@@ -27,7 +27,7 @@ class Try(NamedTuple):
     """One try of a job."""
 
     attempt: int
-    """1 for the first one. After ``handle.retry`` it begins at 1 again."""
+    """1 for the first one. It counts on after ``handle.retry``, unlike that of the job."""
     outcome: str
     """``"done"``, ``"failed"``, ``"running"``, or ``"lost"``: it was cut short."""
     begun: datetime | None
@@ -47,28 +47,38 @@ class Try(NamedTuple):
 def tries_of(records: Sequence[Entry[bytes]], running: PendingEntry | None) -> list[Try]:
     """Return the tries of a job, the first one first, from its records and pending entry."""
     found: list[Try] = []
-    attempt = 0
+    last = before = 0
     for record in records:
         outcome = _OUTCOMES.get(record.fields.get(b"status", b""))
         stored = record.fields.get(ATTEMPT.encode(), b"")
         if outcome is None or (not stored.isdigit() and outcome != _DONE):
-            continue  # a cancellation, or a retry by hand
-        number = int(stored) if stored.isdigit() else attempt + 1
+            before = last  # a cancellation, or a retry by hand
+            continue
+        number, before = _number_on(last, before, int(stored) if stored.isdigit() else 1)
         is_first_kept = not found and len(records) >= OWN_MAX
-        found += [] if is_first_kept else _lost(attempt, number)
+        found += [] if is_first_kept else _lost(last, number)
         found.append(_try(record, number, outcome))
-        attempt = number
+        last = number
     if running is not None and running.deliveries:
-        found += _lost(attempt, running.deliveries)
-        worker = _text(running.consumer)
-        found.append(_bare(running.deliveries, _RUNNING)._replace(worker=worker))
+        number, _ = _number_on(last, before, running.deliveries)
+        found += _lost(last, number)
+        found.append(_bare(number, _RUNNING)._replace(worker=_text(running.consumer)))
     return found
+
+
+def _number_on(last: int, before: int, attempt: int) -> tuple[int, int]:
+    """Return the number of a try, and how many tries there were before its attempts began at 1.
+
+    They do so after a retry by hand; a redrive of many writes no record of it.
+    """
+    before = last if before + attempt <= last else before
+    return before + attempt, before
 
 
 def _lost(before: int, attempt: int) -> list[Try]:
     """Return the tries without a record between two others."""
-    first = before + 1 if attempt > before else 1
-    return [_bare(each, _LOST) for each in range(max(first, attempt - LOST_MAX), attempt)]
+    first = max(before + 1, attempt - LOST_MAX)
+    return [_bare(each, _LOST) for each in range(first, attempt)]
 
 
 def _bare(attempt: int, outcome: str) -> Try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvstream import InvalidArgument, JobHandle, Jobs
+from kvstream import InvalidArgument, JobFailed, JobHandle, Jobs
 from kvstream.jobs import Retry, current_job, step
 from kvstream.jobs.listing import changes
 from kvstream.jobs.tries import LOST_MAX
@@ -16,16 +16,23 @@ from tests.patience import PATIENCE_S, until
 
 
 def test_the_tries_of_a_job_are_kept(jobs: Jobs, working: Callable[..., Working]) -> None:
-    @jobs.task(retries=2, backoff=0)
+    runs: list[int] = []
+
+    @jobs.task(retries=1, backoff=0)
     def flaky() -> int:
-        if current_job().attempt < 3:
-            raise ValueError(f"no {current_job().attempt}")
+        runs.append(current_job().attempt)
+        if len(runs) < 3:
+            raise ValueError(f"no {len(runs)}")
         return 1
 
     handle = flaky.enqueue()
     assert handle.tries == []
     working(jobs)
+    with pytest.raises(JobFailed):
+        handle.result(PATIENCE_S)
+    assert handle.retry()
     assert handle.result(PATIENCE_S) == 1
+    assert runs == [1, 2, 1]
     tries = jobs.handle(handle.id).tries
     assert [(each.attempt, each.outcome, each.error) for each in tries] == [
         (1, "failed", "ValueError: no 1"),
