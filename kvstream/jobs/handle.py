@@ -77,6 +77,9 @@ DONE, FAILED, CANCELLED = b"done", b"failed", b"cancelled"
 EXPIRED, SKIPPED = b"expired", b"skipped"
 LOOK_S = 5.0
 """Longest single wait for a result; then the handle checks whether the job still exists."""
+LOOK_EACH_S, LOOK_MAX_S = 0.01, 60.0
+"""Where many results are awaited, such a check is made every LOOK_EACH_S in the whole program, and
+once in LOOK_MAX_S for each: it costs as much as to run a job."""
 AWAY_S = 0.2
 """Pause between two tries while the server is away."""
 _TRIES = 100
@@ -246,10 +249,17 @@ class JobHandle(Public, Generic[R]):
         late = f"not done after {timeout or 0:g} s"
         if self._jobs.testing:  # a job that is not done stays so while this thread waits
             deadline, late = monotonic(), "not due yet: turn the clock of the test"
-        reader = self._jobs.results.reader(self.id)
+        with self._jobs.results.waiting_reader(self.id) as reader:
+            return (yield from self._wait_with(reader, deadline, late))
+
+    def _wait_with(
+        self, reader: Reader, deadline: float | None, late: str
+    ) -> Generator[Asked, Any, R]:
         known = True
         while True:
-            wait_s = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
+            wait_s = max(LOOK_S, min(LOOK_MAX_S, LOOK_EACH_S * len(self._jobs.results.waiting)))
+            if deadline is not None:
+                wait_s = min(wait_s, deadline - monotonic())
             found = yield reader, (wait_s if known and wait_s > 0 else None)
             status = found[-1].fields.get(b"status", RETRY) if found else RETRY
             if status != RETRY and (status != FAILED or (yield None) == "failed"):

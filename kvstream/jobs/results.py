@@ -31,7 +31,7 @@ job. For another ID, which a program has chosen, the whole stream is read; the l
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -41,6 +41,7 @@ from kvstream.jobs.job import AnyJobs
 from kvstream.jobs.job_log import logger_of
 from kvstream.logs import Throttle
 from kvstream.meta.policy import Retention
+from kvstream.storage.contexts import contextmanager
 from kvstream.types.clock import monotonic
 from kvstream.types.ids import MIN_ID, StreamID
 
@@ -92,6 +93,8 @@ class Results:
         """Shared streams that have their rules in the open store."""
         self._new: set[bytes] = set()
         """Those that have records, and as yet no rules."""
+        self.waiting: set[Reader] = set()
+        """The readers of this program that wait for a record."""
 
     def forget(self) -> None:
         """Forget which streams have rules: another store may be opened."""
@@ -156,6 +159,16 @@ class Results:
         """Return what reads the records of a job, the first one first."""
         return Reader(self.own_key(job_id), self.shared_key(job_id), job_id)
 
+    @contextmanager
+    def waiting_reader(self, job_id: str) -> Iterator[Reader]:
+        """Give a reader for a block that waits for the end of a job."""
+        reader = self.reader(job_id)
+        self.waiting.add(reader)
+        try:
+            yield reader
+        finally:
+            self.waiting.discard(reader)
+
     def records(self, job_id: str) -> list[Entry[bytes]]:
         """Return the records of a job, the first one first."""
         return self.reader(job_id).read(self._jobs.store)
@@ -177,6 +190,14 @@ class Results:
         key = self.shared_key(job_id)
         entries = self._jobs.store.stream(key).range(ended_ms, ended_ms, most)
         return [(key, entry.id) for entry in entries if _is_of(entry, job_id)]
+
+
+def add_all(store: Store, additions: Iterable[Addition]) -> None:
+    """Add entries, in the open transaction if there is one."""
+    for key, fields, ttl_s in additions:
+        store.stream(key).add(fields)
+        if ttl_s is not None:
+            store.expire(key, ttl_s)
 
 
 def _encode(text: str) -> bytes:

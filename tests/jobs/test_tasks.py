@@ -421,6 +421,21 @@ def test_a_result_that_is_not_kept_is_unknown(
             handle.result(timeout)
 
 
+def test_the_more_results_are_awaited_the_rarer_each_job_is_looked_at(jobs: Jobs) -> None:
+    """So that all waits of a program together look a hundred times a second."""
+    handle = jobs.task(name="late")(lambda: None).enqueue()
+
+    def longest_wait(count: int) -> float | None:
+        waits = [handle._wait_steps(None) for _ in range(count)]
+        asked = [next(each) for each in waits][-1]
+        for each in waits:
+            each.close()
+        return None if asked is None else asked[1]
+
+    assert [longest_wait(count) for count in (1, 500, 1000, 8000)] == [5, 5, 10, 60]
+    assert not jobs.results.waiting
+
+
 def test_a_queued_job_that_is_cancelled_never_runs(jobs: Jobs, working: Start) -> None:
     ran = []
 
