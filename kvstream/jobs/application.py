@@ -126,7 +126,7 @@ class Jobs(Outcomes, Listing, Public):
     _internal = frozenset(
         {
             *("dead_keys", "declare", "ended", "find_task", "finish", "finishing", "lease_s"),
-            *("changes", "note_end", "now_ms", "put", "run_fields"),
+            *("additions_of_end", "changes", "note_end", "now_ms", "put", "run_fields"),
             *("put_many", "queue_names", "queue_of", "queues_to_work", "record"),
             *("after_commit", "results"),
             *("share", "testing", "use"),

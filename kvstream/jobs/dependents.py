@@ -360,7 +360,7 @@ class Ends:
         state = log.state()
         if state is not None and not state.has_ended:
             outcome = outcome_by(fate)
-            self._writes.append(lambda: log.end(state, fate.status, outcome, is_recorded=False))
+            self._writes.append(lambda: log.end(state, fate.status, outcome))
         return fate.status
 
     def write(self) -> None:

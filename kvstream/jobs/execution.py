@@ -455,8 +455,8 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException, *, is_spent: bool = F
         if job.parent is not None:
             ended = {"error": failure.text, "traceback": failure.trace}
             tell_parent(jobs, job.parent, job.id, FAILED.decode(), ended)
-        jobs.note_end(job, FAILED.decode(), failure.text, is_letter=is_letter)
-        if not is_letter:
+        if not is_letter:  # a dead letter is listed by itself
+            jobs.note_end(job, FAILED.decode(), failure.text)
             message.ack()
             jobs.store.stream(message.key).delete(message.id)
         else:

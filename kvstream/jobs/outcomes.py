@@ -18,7 +18,7 @@ from kvstream.jobs.history.child import (
 )
 from kvstream.jobs.job import AnyJobs, Job
 from kvstream.jobs.listing.ended import End, EndedJobs
-from kvstream.jobs.results import Addition, Results
+from kvstream.jobs.results import Addition, Results, add_all
 from kvstream.queue import finish
 from kvstream.storage.contexts import contextmanager
 
@@ -57,9 +57,13 @@ class Outcomes:
         self.ended.name_new()
         self.results.set_rules()
 
-    def note_end(self, job: Job, status: str, error: str = "", *, is_letter: bool = False) -> None:
-        """List a job as ended, in the open transaction; a dead letter is listed by itself."""
-        self.ended.add(End(job, status, job.took_ms, error, is_letter))
+    def note_end(self, job: Job, status: str, error: str = "") -> None:
+        """List a job as ended, in the open transaction."""
+        add_all(self._described.store, self.additions_of_end(job, status, error))
+
+    def additions_of_end(self, job: Job, status: str, error: str = "") -> list[Addition]:
+        """Return the entries that list a job as ended."""
+        return self.ended.additions([End(job, status, job.took_ms, error)])
 
     @contextmanager
     def finishing(self, job: Job) -> Iterator[Store]:

@@ -14,15 +14,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kvstream.errors import Conflict
 from kvstream.jobs.history.events import ENDS, Fields, History
 from kvstream.jobs.job import AnyJobs, Job
+from kvstream.jobs.results import Addition, add_all
 from kvstream.operations import strings
+from kvstream.queue import finish
 from kvstream.stream import Stream
 from kvstream.types.ids import StreamID, Ticket
 from kvstream.types.records import Entry
+
+if TYPE_CHECKING:
+    from kvstream.queue import Message
 
 T = TypeVar("T")
 
@@ -106,11 +111,17 @@ class WorkflowLog:
     def __init__(self, jobs: AnyJobs, workflow_id: str) -> None:
         self.jobs, self.id = jobs, workflow_id
         self.store = jobs.store
+        self.written = b""
+        """The state that was written last through this object, packed."""
 
     @property
     def stream(self) -> Stream[bytes]:
         """The stream of its history."""
-        return self.store.stream(f"{self.jobs.name}:{HISTORY}:{self.id}")
+        return self.store.stream(self._history_key)
+
+    @property
+    def _history_key(self) -> str:
+        return f"{self.jobs.name}:{HISTORY}:{self.id}"
 
     @property
     def _state_key(self) -> str:
@@ -118,9 +129,14 @@ class WorkflowLog:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def state(self) -> State | None:
-        """Return the state; None if there is no such workflow."""
+    def state(self, known: tuple[bytes, State] | None = None) -> State | None:
+        """Return the state; None if there is no such workflow.
+
+        ``known``: a packed state and what it is unpacked; then it is not unpacked again.
+        """
         packed: bytes | None = self.store.run(strings.get, self._state_key)
+        if known is not None and packed == known[0]:
+            return known[1]
         return None if packed is None else State.of(packed)
 
     def entries(self, after: StreamID) -> Iterator[Entry[bytes]]:
@@ -160,7 +176,8 @@ class WorkflowLog:
 
     def write(self, state: State, expire_at: int = 0) -> None:
         """Replace the state; ``expire_at`` is in Unix milliseconds, 0 for never."""
-        self.store.run(strings.put, self._state_key, state.pack(), expire_at)
+        self.written = state.pack()
+        self.store.run(strings.put, self._state_key, self.written, expire_at)
 
     def wake(self, state: State, at_ms: int | None = None) -> None:
         """Put the message that makes a worker run the workflow, at a time or now."""
@@ -186,24 +203,40 @@ class WorkflowLog:
         if state.ticket:
             self.store.stream(state.queue).cancel(state.ticket)
 
-    def record(self, state: State, status: str, outcome: Fields) -> None:
-        """Write the outcome, for those who wait for it."""
-        fields = {"task": state.task, **outcome}
-        self.jobs.record(self.id, status.encode(), state.ttl_ms / 1000, fields)
+    def record(self, state: State, status: str, outcome: Fields) -> Addition:
+        """Return the record of the outcome, for those who wait for it."""
+        fields = {"status": status, "task": state.task, **outcome}
+        return self.jobs.results.own_key(self.id), fields, state.ttl_ms / 1000
 
-    def end(self, state: State, status: str, outcome: Fields, is_recorded: bool) -> None:
-        """Write the end of the workflow, and let everything of it expire."""
+    def end(
+        self,
+        state: State,
+        status: str,
+        outcome: Fields,
+        is_recorded: bool = False,
+        wake: Message | None = None,
+    ) -> None:
+        """Write the end of the workflow, and let everything of it expire.
+
+        ``is_recorded``: the record of the outcome was written before. ``wake`` is acknowledged.
+        """
         self._cancel_timer(state)
-        self.add(status, **{name: value for name, value in outcome.items() if name in _SHOWN})
         state.rest()
         state.status, state.generation = status, state.generation + 1
         self.write(state, self.store.now_ms() + state.ttl_ms)
+        shown = {name: value for name, value in outcome.items() if name in _SHOWN}
+        additions: list[Addition] = [
+            (self._history_key, {"event": status, **shown}, state.ttl_ms / 1000)
+        ]
         if not is_recorded:
             kept = {name: value for name, value in outcome.items() if name != "cause"}
-            self.record(state, status, kept)
+            additions.append(self.record(state, status, kept))
         job = Job(self.id, state.task, NO_ARGUMENTS, enqueued_ms=state.at_ms, generation=0)
-        self.jobs.note_end(job, status, str(outcome.get("error", "")))
-        self.store.expire(self.stream.key, state.ttl_ms / 1000)
+        additions += self.jobs.additions_of_end(job, status, str(outcome.get("error", "")))
+        if wake is None:
+            add_all(self.store, additions)
+        else:
+            finish([wake], additions)
 
     def persist(self) -> None:
         """Keep the history; to write the state keeps that."""

@@ -51,8 +51,6 @@ class End(NamedTuple):
     status: str
     took_ms: int | None = None
     error: str = ""
-    is_letter: bool = False
-    """It is a dead letter, which says all of it."""
 
 
 def fields_of(end: End) -> dict[str, str]:
@@ -119,7 +117,7 @@ class EndedJobs:
         found: list[Addition] = []
         for end in ends:
             job = end.job
-            if end.is_letter or job.task_name in _UNLISTED:
+            if job.task_name in _UNLISTED:
                 continue
             of_task = end.status, job.task_name
             key, fields = self._keys.get(of_task) or self._key_for(of_task), fields_of(end)
@@ -140,13 +138,6 @@ class EndedJobs:
     def _note_new(self, key: str, name: Fields) -> None:
         if key not in self._named and key not in self._new:
             self._new[key] = name
-
-    def add(self, end: End) -> None:
-        """Add the entries of a job that ends, in the open transaction if there is one."""
-        for key, fields, ttl_s in self.additions([end]):
-            self._jobs.store.stream(key).add(fields)
-            if ttl_s is not None:
-                self._jobs.store.expire(key, ttl_s)
 
     def name_new(self) -> None:
         """Name new streams, and give them their rules: after the commit that has made them.

@@ -55,6 +55,8 @@ class Commits:
     ) -> None:
         self.workflow, self.job, self.log, self.state = workflow, job, log, state
         self.history = past
+        self._begun = (log.written, state)
+        """What this run has begun with, packed and unpacked: others seldom change it."""
         self.ended: RunEnded | None = None
         self.unwritten: list[tuple[str, Fields]] = []
         self.puts: list[Callable[[], None]] = []
@@ -125,7 +127,7 @@ class Commits:
     def guarded(self, block: Callable[[], T]) -> T:
         assert self.job.message is not None
         self.job.message.guard()
-        state = self.log.state()
+        state = self.log.state(self._begun)
         if state is None or (state.generation, state.status) != (self.state.generation, RUNNING):
             raise RunEnded("ended", "it was cancelled or retried by hand, or has expired")
         return block()

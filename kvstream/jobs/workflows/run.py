@@ -17,11 +17,12 @@ from kvstream.jobs.history.events import DONE, Fields, History
 from kvstream.jobs.history.log import State, WorkflowLog
 from kvstream.jobs.job import Job
 from kvstream.jobs.job_log import Failure
+from kvstream.jobs.results import add_all
 from kvstream.jobs.workflows.children import Children
 from kvstream.jobs.workflows.commits import AnyWorkflow
 from kvstream.jobs.workflows.step import Spec
 from kvstream.jobs.workflows.step_runs import StepRuns
-from kvstream.queue import finish
+from kvstream.queue import Message
 
 
 class Run(StepRuns, Children):
@@ -68,15 +69,14 @@ class Run(StepRuns, Children):
 
             def record() -> None:
                 self.write_new()
-                self.log.record(self.state, status, outcome)
+                add_all(self.log.store, [self.log.record(self.state, status, outcome)])
 
             self.commit(record)
 
         def end() -> None:
             self.write_new()
             state = replace(self.state)
-            end_workflow(self.log, state, status, outcome, packed, is_recorded=is_large)
-            finish([message])
+            end_workflow(self.log, state, status, outcome, packed, is_large, message)
 
         self.commit(end)
 
@@ -87,10 +87,13 @@ def end_workflow(
     status: str,
     outcome: Fields,
     packed: bytes = b"",
-    *,
     is_recorded: bool = False,
+    wake: Message | None = None,
 ) -> None:
-    """Write the end of a workflow, and tell its parent, in the open transaction."""
+    """Write the end of a workflow, and tell its parent, in the open transaction.
+
+    ``wake`` is acknowledged.
+    """
     if state.parent:
         told: Fields = {name: outcome[name] for name in ("error", "traceback") if name in outcome}
         if status == DONE:
@@ -99,4 +102,4 @@ def end_workflow(
     tell_of_end(log.jobs, log.id, status)
     if state.after:
         forget_waiting(log.jobs, log.id)
-    log.end(state, status, outcome, is_recorded)
+    log.end(state, status, outcome, is_recorded, wake)

@@ -83,6 +83,7 @@ class WorkflowOptions(Options, total=False):
 class Begin(NamedTuple):
     """The begin of a run."""
 
+    log: WorkflowLog
     past: events.History
     why: str
     """Why this worker cannot run the workflow; empty if it can."""
@@ -235,7 +236,7 @@ class Workflow(Task[P, R_co]):
         fate = STARTS if after is None else after.register(job.id, {TASK: self.name})
         log.add(events.BEGUN, task=self.name, version=self.version, **args, **due)
         if fate is not None and fate.error:
-            log.end(state, fate.status, outcome_by(fate), is_recorded=False)
+            log.end(state, fate.status, outcome_by(fate))
             return True
         if fate is not None:
             log.wake(state, at_ms)
@@ -273,7 +274,7 @@ class Workflow(Task[P, R_co]):
             at = past.calls[past.last_seq].shown if past.calls else "its begin"
             raise Refused(f"it has killed its workers {LIVES_MAX} times after {at}")
         try:
-            job.run = Run(self, job, log, begin.state, past)
+            job.run = Run(self, job, begin.log, begin.state, past)
         except KVStreamError as error:  # it asks a server for its time
             raise RunEnded("lost", describe(error)) from error
 
@@ -283,21 +284,21 @@ class Workflow(Task[P, R_co]):
         if past.end is not None and past.end.kind == CANCELLED:
             cancel_children(self.jobs, past.open_children())
         why = self._unknown(job, past)
-        return Begin(past, why, log.commit(lambda: self._begin(log, job, past, why)))
+        return Begin(log, past, why, log.commit(lambda: self._begin(log, job, past, why)))
 
     def read(self, job: Job) -> None:
         """Do the reads of ``load`` before it, unless the workflow has ended."""
         if job.generation not in (None, NUDGE):
-            past = self._histories.read(WorkflowLog(self.jobs, job.id))
+            log = WorkflowLog(self.jobs, job.id)
+            past = self._histories.read(log)
             if past.end is None:  # else it may have many children to cancel
-                self._prepared[job] = Begin(past, self._unknown(job, past), None)
+                self._prepared[job] = Begin(log, past, self._unknown(job, past), None)
 
     def prepare(self, job: Job) -> None:
         """Do the writes of ``load`` before it, in the open transaction, if ``read`` has."""
         begin = self._prepared.get(job)
         if begin is not None:
-            log = WorkflowLog(self.jobs, job.id)
-            state = self._begin(log, job, begin.past, begin.why)
+            state = self._begin(begin.log, job, begin.past, begin.why)
             self._prepared[job] = begin._replace(state=state)
 
     def forget(self, job: Job) -> None:
@@ -461,8 +462,9 @@ def _end_unbegun(log: WorkflowLog, job: Job, outcome: Fields) -> None:
         message.guard()
         state = log.state()
         if state is not None and not state.has_ended and state.generation == job.generation:
-            end_workflow(log, state, FAILED, outcome)
-        finish([message])
+            end_workflow(log, state, FAILED, outcome, wake=message)
+        else:
+            finish([message])
 
     log.commit(end)
 
