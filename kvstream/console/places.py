@@ -41,7 +41,8 @@ class GivenPlace:
 
     @property
     def title(self) -> str:
-        return show_place(self._store()._engine.place)
+        engine = self._store()._engine
+        return show_place(getattr(engine, "url", None) or engine.place)  # remote ones have a URL
 
     def current(self) -> Store | None:
         return self._last

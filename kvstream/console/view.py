@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlencode
@@ -10,13 +9,13 @@ from urllib.parse import urlencode
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from kvstream.console.access import Role, User
+from kvstream.console.command_lines import Part, line, program_of
 from kvstream.console.names import name_of, segment_of
 from kvstream.console.replies import API, json_error, json_reply
 from kvstream.console.server_info import Sections, has_archive, has_replicas
 from kvstream.console.values import raw_of
 from kvstream.errors import RequestError
 from kvstream.types.clock import SystemClock
-from kvstream.types.formatting import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -214,10 +213,9 @@ class View:
         """Return a name as bytes."""
         return raw_of(name)
 
-    @staticmethod
-    def word(name: bytes) -> str:
-        """Return a name as a word of a command line."""
-        return shlex.quote(printable(name))
+    def command(self, *parts: Part) -> str:
+        """Return a command line for this place; see ``command_lines.line``."""
+        return f"{program_of(self.shown.place.title, self.store.db)} {line(*parts)}"
 
     # --- values -----------------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ def test_dead_letters_of_a_kind_are_redriven_after_a_dry_run(browser: Browser, f
     (link,) = {each for each in browser.page(kind).links if "/do/redrive" in each}
     page = do(browser, link)
     assert "moves 8 dead letters back (" in page.text
-    assert "same as kvstream dead redrive emails:dead" in page.text
+    assert f"same as kvstream --store {full._engine.place} dead redrive emails:dead" in page.text
     assert len(full.stream("emails:dead")) == 1
     assert audit_of(full) == [("ann", "redrive", "emails:dead", 8)]
     letter = full.stream("emails:dead").range()[0].id

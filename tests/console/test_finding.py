@@ -34,9 +34,9 @@ def test_entries_are_found_by_their_fields(browser: Browser, full: Store) -> Non
     assert ": all of them." in page.text
     page = browser.page("/find/orders?where=sku!%3Da*")
     assert "Nothing found. Looked at 120 entries" in page.text
-    assert "kvstream find orders 'sku!=a*' --reverse" in page.text
+    assert " find --reverse --count 50 orders 'sku!=a*' " in page.text
     page = browser.page("/find/orders?where=a;id%20%24(id)")  # a link that somebody has made
-    assert "kvstream find orders 'a;id' '$(id)' --reverse" in page.text
+    assert " find --reverse --count 50 orders 'a;id' '$(id)' " in page.text
     for wrong in ("%27open", "%3Dx", "+".join(["a"] * 11)):
         browser.get(f"/find/orders?where={wrong}", 400)
     browser.get("/find/none?where=a", 404)

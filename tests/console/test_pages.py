@@ -114,10 +114,11 @@ def test_the_overview_says_what_failed(opened: Open) -> None:
 def test_an_empty_store_says_what_to_do(store: Store) -> None:
     browser = Browser(app(store, auth=lambda _: User("ann")))
     assert "Nothing failed." in browser.page("/").text
-    assert "kvstream add orders sku=a1" in browser.page("/streams").text
-    assert "kvstream queue put" in browser.page("/queues").text
+    command = f"kvstream --store {store._engine.place} add orders sku=a1"
+    assert command in browser.page("/streams").text
+    assert " queue put emails to=ann" in browser.page("/queues").text
     assert "Nothing was given up." in browser.page("/dead").text
-    assert "kvstream schedule set" in browser.page("/schedules").text
+    assert " schedule set emails nightly" in browser.page("/schedules").text
 
 
 def test_dead_letters_of_one_kind_are_one_line(opened: Open) -> None:
@@ -175,7 +176,8 @@ def test_of_very_many_groups_and_consumers_none_is_read(
     monkeypatch.setattr(group, "CONSUMERS_READ", 1)
     browser = opened()
     text = browser.page("/streams/orders").text
-    assert "1 group, too many to list here. To see them: kvstream group ls orders" in text
+    assert "1 group, too many to list here. To see them: kvstream --store " in text
+    assert " group ls orders " in text
     text = browser.page("/streams/orders/groups/billing").text
     assert "2 consumers, too many to list here." in text
     assert "billing" not in browser.page("/").text

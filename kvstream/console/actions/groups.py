@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kvstream.console.actions.plan import Input, Plan, ids_of, name_in, words
+from kvstream.console.actions.plan import Input, Plan, ids_of, name_in
 from kvstream.errors import InvalidArgument
 from kvstream.types.formatting import plural, printable
 from kvstream.types.ids import MIN_ID, StreamID, range_start
@@ -34,6 +34,7 @@ def _pending(view: View) -> tuple[bytes, Group[bytes], list[StreamID]]:
 
 def _plan(view: View, action: str, verb: str, text: str, **more: object) -> Plan:
     stream, group, ids = _pending(view)
+    options, given = (["--justid"], [b"CONSUMER"]) if action == "claim" else ([], [])
 
     def run(_: View) -> None:
         if action == "ack":
@@ -51,9 +52,7 @@ def _plan(view: View, action: str, verb: str, text: str, **more: object) -> Plan
         title=f"{verb} in {printable(group.name)}",
         text=text.format(plural(len(ids), "pending entry")) + _others(len(ids_of(view)) - len(ids)),
         target=stream,
-        command=words(action, stream, group.name, *(["CONSUMER"] if action == "claim" else []))
-        + "".join(f" {each}" for each in ids[:3])
-        + (f" ... ({len(ids)} IDs)" if len(ids) > 3 else ""),
+        command=view.command(action, *options, stream, group.name, *given, *ids),
         run=run,
         back=view.url("streams", stream, "groups", group.name),
         count=len(ids),
@@ -102,7 +101,7 @@ def seek(view: View) -> Plan:
         title=f"Move {printable(name)} to another entry",
         text=f"The last delivered ID goes from {before} to {target}. {text} Pending entries stay.",
         target=stream,
-        command=words("group setid", stream, name, target),
+        command=view.command("group setid", stream, name, target),
         run=lambda _: group.set_id(target),
         back=view.url("streams", stream, "groups", name),
         count=int(target != before),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kvstream.console.actions.plan import Plan, name_in, words
+from kvstream.console.actions.plan import Plan, name_in
 from kvstream.console.applications import OPEN, stored_of
+from kvstream.console.command_lines import Part
 from kvstream.console.values import whole
 from kvstream.errors import InvalidArgument, NoSuchKey
 from kvstream.jobs.listing.filters import ENDED
@@ -97,17 +98,15 @@ def _command(
     view: View, action: str, name: str, ids: list[str] | None, criteria: dict[str, Any]
 ) -> str:
     """Return the command that does the same."""
-    begin = words("jobs", action, "--name", view.raw(name))
+    options: list[Part] = [("--name", view.raw(name))]
     if ids is not None:
-        shown = [view.word(view.raw(each)) for each in ids[:2]]
-        return " ".join([begin, *shown]) + (f" ... ({len(ids)} IDs)" if len(ids) > 2 else "")
-    options = [
-        f"--{option.replace('_', '-')} {view.word(view.raw(str(value)))}"
-        for option, value in criteria.items()
-        if value is not None and option != "status"
-    ]
-    listed = criteria["status"] if action != "retry" else []
-    return " ".join([begin, *(f"--status {each}" for each in listed), *options])
+        return view.command("jobs", action, *options, *map(view.raw, ids))
+    for each in criteria["status"] if action != "retry" else []:
+        options.append(("--status", view.raw(each)))
+    for option, value in criteria.items():
+        if value is not None and option != "status":
+            options.append((f"--{option.replace('_', '-')}", view.raw(str(value))))
+    return view.command("jobs", action, *options, f"--count {CHANGED_MAX}")
 
 
 def retry(view: View) -> Plan:
@@ -141,7 +140,7 @@ def _plan_end(view: View, action: str, text: str, states: frozenset[str]) -> Pla
         title=f"{action.capitalize()} the worker on {place}",
         text=text.format(plural(len(worker.jobs), "job")),
         target=name,
-        command=words("workers", action, "--name", view.raw(jobs.name), name),
+        command=view.command("workers", action, ("--name", view.raw(jobs.name)), name),
         run=lambda _: worker.drain() if action == "drain" else worker.stop(),
         back=view.url("workers", name=jobs.name),
         count=int(worker.state in states),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvstream.console.actions.plan import Plan, ids_of, name_in, still_there, words
+from kvstream.console.actions.plan import Plan, ids_of, name_in, still_there
 from kvstream.console.failures import LETTERS, kind_of, newest
 from kvstream.errors import InvalidArgument
 from kvstream.operations.queues.redrive import State
@@ -30,14 +30,6 @@ def _chosen(view: View, stream: bytes) -> list[StreamID] | None:
     return None if view.asked("all") else ids_of(view)
 
 
-def _command(verb: str, stream: bytes, chosen: list[StreamID] | None) -> str:
-    if chosen is None:
-        return words(*verb.split(), stream, "--all")
-    shown = chosen[:3]
-    end = f" ... ({len(chosen)} IDs)" if len(chosen) > len(shown) else ""
-    return words(*verb.split(), stream, *shown) + end
-
-
 def redrive(view: View) -> Plan:
     """Plan to move dead letters back; a dry run tells how many and where to."""
     stream = name_in(view, "stream")
@@ -60,7 +52,7 @@ def redrive(view: View) -> Plan:
         text=f"This moves {plural(count, 'dead letter')} back{to}. Each gets a new ID and starts "
         f"with no deliveries.{left}",
         target=stream,
-        command=_command("dead redrive", stream, chosen),
+        command=view.command("dead redrive", stream, *(["--all"] if chosen is None else chosen)),
         run=lambda _: _redrive(queue, stream, chosen),
         back=view.url("dead", stream),
         count=count,
@@ -88,7 +80,7 @@ def cancel_redrive(view: View) -> Plan:
         title="Stop the redrive",
         text="What was moved stays moved." if is_running else "No redrive runs.",
         target=stream,
-        command=words("dead", "cancel", stream),
+        command=view.command("dead cancel", stream),
         run=lambda _: queue.cancel_redrive(),
         back=view.url("dead", stream),
         count=int(is_running),
@@ -105,7 +97,7 @@ def delete_letters(view: View) -> Plan:
         title="Delete dead letters",
         text=f"This deletes {plural(len(chosen), 'dead letter')} for good.",
         target=stream,
-        command=_command("del", stream, chosen),
+        command=view.command("del", stream, *chosen),
         run=lambda _: found.delete(*chosen),
         back=view.url("dead", stream),
         count=len(chosen),

@@ -11,7 +11,6 @@ is begun in the commit of its entry, and goes on by itself.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -58,7 +57,7 @@ class Plan:
     target: bytes
     """The stream, or the ID of the job."""
     command: str
-    """The same on the command line."""
+    """The same on the command line; empty if there is no such command."""
     run: Callable[[View], object]
     """Do it; an action of many commits returns how many messages have changed."""
     back: str
@@ -166,11 +165,3 @@ def still_there(stream: Stream, chosen: Sequence[StreamID]) -> list[StreamID]:
     """Return the chosen entries, of the first ``CHECKED`` those that are there."""
     first, rest = chosen[:CHECKED], chosen[CHECKED:]
     return [*(each for each in first if stream.get(each) is not None), *rest]
-
-
-def words(*parts: bytes | str | StreamID) -> str:
-    """Return a command line; bytes are quoted."""
-    quoted = (
-        shlex.quote(printable(each)) if isinstance(each, bytes) else str(each) for each in parts
-    )
-    return " ".join(["kvstream", *quoted])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvstream.console.actions.plan import Input, Plan, name_in, words
+from kvstream.console.actions.plan import Input, Plan, name_in
 from kvstream.console.values import raw_of
 from kvstream.errors import InvalidArgument, NoSuchKey
 from kvstream.operations.delivery.dead import origin, strip, target_of
@@ -19,6 +19,8 @@ FIELDS_MAX = 40
 VALUE_MAX, FORM_MAX = 8000, 24_000
 """Bytes of a value, and of all values, that are edited: a form is at most 64,000 bytes, in which
 a character may take nine."""
+COMMAND_MAX = 2000
+"""Bytes of the values of a command."""
 NEW = 2
 """Fields that may be added."""
 
@@ -50,13 +52,12 @@ def put(view: View) -> Plan:
 
     moves = "and removes the dead letter" if block else "and leaves this entry as it is"
     stays = f" {plural(kept, 'value')} cannot be edited here, and are copied." if kept else ""
-    shown = [(each.name + b"=" + each.value[:40]) for each in fields[:6] if each.text is not None]
     return Plan(
         action="put",
         title="Put again" if block else "Put as a new message",
         text=f"This adds a new message with these values to {printable(target)} {moves}.{stays}",
         target=target,
-        command=words("queue put", target, *shown) + (" ..." if len(shown) < len(fields) else ""),
+        command=_command(view, target, stream if block else b"", eid, fields),
         run=run,
         back=view.url("dead" if block else "streams", stream),
         inputs=[
@@ -74,6 +75,15 @@ def put(view: View) -> Plan:
             "changed": [printable(each) for each in _changed(view, fields)[:20]],
         },
     )
+
+
+def _command(view: View, target: bytes, letters: bytes, eid: StreamID, fields: list[_Field]) -> str:
+    """Return the commands for the values as they are; empty if some are hidden or long."""
+    length = sum(len(each.value) for each in fields)
+    if length > COMMAND_MAX or any(each.text is None or b"=" in each.name for each in fields):
+        return ""
+    put = view.command("queue put", target, *(each.name + b"=" + each.value for each in fields))
+    return put + (f" && {view.command('del', letters, eid)}" if letters else "")
 
 
 def _input(at: int, field: _Field) -> Input:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvstream.console.actions.plan import Plan, name_in, words
+from kvstream.console.actions.plan import Plan, name_in
+from kvstream.console.command_lines import Part
 from kvstream.console.figures import QueueRow, queue_rows, rows_of
 from kvstream.errors import NoSuchKey
 from kvstream.queue import Queue
@@ -30,6 +31,12 @@ def row_of(view: View) -> QueueRow:
     raise NoSuchKey("no queue has this name")
 
 
+def commands_of(view: View, row: QueueRow, verb: str, *options: Part) -> str:
+    """Return the commands that do the same, one for each priority."""
+    group = "--group", row.group
+    return "; ".join(view.command(verb, group, *options, name) for name in row.streams)
+
+
 def pause(view: View) -> Plan:
     """Plan to deliver nothing of a queue."""
     row = row_of(view)
@@ -44,7 +51,7 @@ def pause(view: View) -> Plan:
         text=f"Workers get no more messages of this queue; {plural(row.leased, 'message')} in work "
         f"can be finished, and new ones can be put. {plural(row.ready or 0, 'message')} wait.",
         target=row.name,
-        command=words("queue", "pause", row.name),
+        command=commands_of(view, row, "queue pause"),
         run=run,
         back=view.url("queues", row.name),
         count=int(not row.policy.paused),
@@ -65,7 +72,7 @@ def resume(view: View) -> Plan:
         title=f"Resume {printable(row.name)}",
         text=f"Workers get messages of this queue again; {plural(row.ready or 0, 'message')} wait.",
         target=row.name,
-        command=words("queue", "resume", row.name),
+        command=commands_of(view, row, "queue resume"),
         run=run,
         back=view.url("queues", row.name),
         count=int(row.policy.paused),
@@ -104,8 +111,7 @@ def _plan_all(view: View, verb: str, text: str, is_paused: bool) -> Plan:
         title=f"{verb.capitalize()} all queues",
         text=f"{text} {plural(len(rows), 'queue')}: {', '.join(names[:SHOWN])}{others}.{more}",
         target=b"*",
-        command="; ".join(words("queue", verb, each.name) for each in rows[:3])
-        + ("; ..." if len(rows) > 3 else ""),
+        command="; ".join(commands_of(view, each, f"queue {verb}") for each in rows),
         run=run,
         back=view.url("queues"),
         count=len(rows),
@@ -129,7 +135,7 @@ def purge(view: View) -> Plan:
         f"the stream lose them as well. {plural(row.leased, 'message')} in work can be finished. "
         "Dead letters, rules and schedules stay.",
         target=row.name,
-        command=words("queue purge", row.name),
+        command=commands_of(view, row, "queue purge"),
         run=run,
         back=view.url("queues", row.name),
         count=count,
@@ -147,7 +153,7 @@ def run_schedule(view: View) -> Plan:
         title=f"Run {printable(schedule)} now",
         text="This adds one message now; the next time of the schedule stays.",
         target=stream,
-        command=words("schedule", "run", stream, schedule),
+        command=view.command("schedule run", stream, schedule),
         run=lambda _: view.store.stream(stream).run_schedule(schedule),
         back=view.url("schedules"),
         facts={"schedule": printable(schedule)},
@@ -162,7 +168,7 @@ def delete_schedule(view: View) -> Plan:
         title=f"Delete the schedule {printable(schedule)}",
         text="It adds no more messages. A program that declares it sets it again when it starts.",
         target=stream,
-        command=words("schedule", "rm", stream, schedule),
+        command=view.command("schedule rm", stream, schedule),
         run=lambda _: view.store.stream(stream).delete_schedule(schedule),
         back=view.url("schedules"),
         typed=schedule,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kvstream.console.actions.plan import Input, Plan, words
-from kvstream.console.actions.queues import row_of
+from kvstream.console.actions.plan import Input, Plan
+from kvstream.console.actions.queues import commands_of, row_of
+from kvstream.console.command_lines import Part
 from kvstream.console.values import whole
 from kvstream.engine.queue_arguments import Backoff
 from kvstream.errors import InvalidArgument
@@ -42,7 +43,9 @@ def policy(view: View) -> Plan:
         for name in row.streams:
             view.store.stream(name).group(row.group).set_policy(**rules)
 
-    options = " ".join(f"--{name.replace('_', '-')} {text}" for name, text in before.items())
+    options: list[Part] = [
+        (f"--{name.replace('_', '-')}", text.encode()) for name, text in before.items()
+    ]
     return Plan(
         action="policy",
         title=f"Change the rules of {printable(row.name)}",
@@ -50,7 +53,7 @@ def policy(view: View) -> Plan:
         f"{printable(row.group)}, on {plural(len(row.streams), 'stream')}. Workers that give rules "
         "of their own set them again when they start.",
         target=row.name,
-        command=f"{words('queue policy', row.name)} {options}",
+        command=commands_of(view, row, "queue policy", *options),
         run=run,
         back=view.url("queues", row.name, group=row.group),
         inputs=[Input(name, _TITLES[name], value=text) for name, text in before.items()],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvstream.console.actions.plan import Plan, ids_of, name_in, still_there, words
+from kvstream.console.actions.plan import Plan, ids_of, name_in, still_there
 from kvstream.console.values import whole
 from kvstream.errors import InvalidArgument
 from kvstream.types.formatting import number, plural, printable
@@ -24,14 +24,14 @@ def trim(view: View) -> Plan:
         raise InvalidArgument(f"a number of entries, not {maxlen!r}")
     length = len(stream)
     count = length - stream.count(minid) if kept is None else max(0, length - kept)
-    option = f"--maxlen {maxlen}" if maxlen else f"--minid {view.word(minid.encode())}"
+    option = ("--maxlen", maxlen.encode()) if maxlen else ("--minid", minid.encode())
     return Plan(
         action="trim",
         title=f"Trim {printable(name)}",
         text=f"This removes the oldest {plural(count, 'entry')} of {number(length)}, also those "
         "that groups have not read.",
         target=name,
-        command=words("trim", name, option),
+        command=view.command("trim", name, option),
         run=lambda _: stream.trim(minid=minid) if kept is None else stream.trim(maxlen=kept),
         back=view.url("streams", name),
         count=count,
@@ -50,7 +50,7 @@ def delete_entries(view: View) -> Plan:
         title=f"Delete entries of {printable(name)}",
         text=f"This deletes {plural(len(found), 'entry')} for good.",
         target=name,
-        command=words("del", name, *found[:3]),
+        command=view.command("del", name, *found),
         run=lambda _: stream.delete(*found),
         back=view.url("streams", name, "entries"),
         count=len(found),
@@ -69,7 +69,7 @@ def delete_stream(view: View) -> Plan:
         text=f"This deletes {plural(info.length, 'entry')} and {plural(info.groups, 'group')} for "
         "good.",
         target=name,
-        command=words("rm", name),
+        command=view.command("rm", name),
         run=lambda _: view.store.delete(name),
         back=view.url("streams"),
         typed=name,

@@ -10,9 +10,9 @@ from kvstream.console.actions.plan import AUDIT
 from kvstream.console.figures import groups_of
 from kvstream.console.finding import conditions_of, find
 from kvstream.console.reading import read_slice, shown_of
+from kvstream.console.values import raw_of
 from kvstream.console.view import ROWS
 from kvstream.errors import NoGroup, NoSuchKey
-from kvstream.types.formatting import printable
 from kvstream.types.ids import StreamID
 from kvstream.types.records import Entry, GroupInfo, PendingEntry
 
@@ -82,7 +82,9 @@ def find_entries(view: View) -> Response:
         columns=columns_of(found.entries),
         where=where,
         at=at,
-        command=shlex.join(["kvstream", "find", printable(name), *shlex.split(where), "--reverse"]),
+        command=view.command(
+            "find", name, *map(raw_of, shlex.split(where)), "--reverse --count 50"
+        ),
         next=f"({found.last}" if found.has_more and found.last else None,
     )
 
