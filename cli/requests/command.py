@@ -141,7 +141,8 @@ def _run(store: "Store", argv: Sequence[bytes]) -> Any:
     except ModuleNotFoundError:
         raise ClientMissing(f"this needs redis-py: {install_command('server')}") from None
     from kvstream.inprocess import connect
-    from kvstream.remote.connection import error_of, name_classes
+    from kvstream.remote.connection import name_classes
+    from kvstream.remote.server_errors import error_of
 
     with connect(store, db=store.db, redis_connect_func=name_classes) as client:
         connection = client.connection_pool.get_connection()

@@ -31,14 +31,9 @@ from kvstream.engine.lease_renewal import every_in_thread
 from kvstream.engine.waiters import Signal, Waiter
 from kvstream.errors import InvalidArgument, StoreClosed, UnknownOutcome
 from kvstream.meta.wakeups import Wake
-from kvstream.remote.connection import (
-    NAME_CLASSES,
-    Connection,
-    Link,
-    ignore_unknown_command,
-    mark_unsent,
-)
+from kvstream.remote.connection import NAME_CLASSES, Connection, Link, ignore_unknown_command
 from kvstream.remote.engine import RemoteEngine
+from kvstream.remote.server_errors import mark_unsent
 from kvstream.types.clock import Clock, call_later
 from kvstream.types.options import StoreOptions
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from kvstream.errors import ServerUnavailable, StoreLocked, UnknownOutcome
 from kvstream.logs import NOTICE, Throttle
-from kvstream.remote.connection import is_tls_refusal
+from kvstream.remote.server_errors import is_tls_refusal
 from kvstream.types.clock import monotonic
 
 T = TypeVar("T")

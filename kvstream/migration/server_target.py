@@ -42,8 +42,9 @@ from kvstream.rdb.versions import (
     queue_losses,
     reduce,
 )
-from kvstream.remote.connection import Connection, Word, Words, raise_first_error, translate_errors
+from kvstream.remote.connection import Connection, Word, Words, raise_first_error
 from kvstream.remote.replies import members
+from kvstream.remote.server_errors import translate_errors
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.images import (
     GroupImage,

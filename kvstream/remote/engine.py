@@ -55,26 +55,28 @@ from kvstream.remote.connection import (
     PAGE_MIN,
     REPLY_S,
     Connection,
-    ConnectionLost,
     Link,
-    NotPrimary,
-    NotSent,
-    ReplyLost,
+    ReplicaAcks,
     connect,
-    is_late,
     next_page,
     raise_first_error,
-    translate_errors,
 )
 from kvstream.remote.given_back import GivenBack
 from kvstream.remote.operations import OPERATIONS, call_of, needs_of
-from kvstream.remote.replica_acks import ReplicaAcks
 from kvstream.remote.replies import (
     group_info_of,
     is_key_refusal,
     sections_of,
     stream_info_of,
     unix_ms,
+)
+from kvstream.remote.server_errors import (
+    ConnectionLost,
+    NotPrimary,
+    NotSent,
+    ReplyLost,
+    is_late,
+    translate_errors,
 )
 from kvstream.storage.contexts import contextmanager
 from kvstream.types.clock import Clock, SystemClock, monotonic

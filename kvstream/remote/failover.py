@@ -35,22 +35,21 @@ from kvstream.operations import append
 from kvstream.operations.append import Idempotency
 from kvstream.remote.connection import CONNECT_S as FIRST_S
 from kvstream.remote.connection import REPLY_S as LONGEST_S
-from kvstream.remote.connection import (
-    Connection,
+from kvstream.remote.connection import Connection, connect
+from kvstream.remote.engine import RemoteEngine
+from kvstream.remote.repeating import Ends, RepeatingEngine, never
+from kvstream.remote.sentinels import Address, Asker, require_primary, role_of
+from kvstream.remote.server_errors import (
     ConnectionLost,
+    NotConfirmed,
     NotPrimary,
     ReplyLate,
     ReplyLost,
     WriteLate,
-    connect,
     is_tls_refusal,
     name_late,
     translate_errors,
 )
-from kvstream.remote.engine import RemoteEngine
-from kvstream.remote.repeating import Ends, RepeatingEngine, never
-from kvstream.remote.replica_acks import NotConfirmed
-from kvstream.remote.sentinels import Address, Asker, require_primary, role_of
 from kvstream.types.clock import Clock, SystemClock, monotonic
 from kvstream.types.ids import AddID
 from kvstream.types.options import DATABASES_MAX, StoreOptions

@@ -48,11 +48,10 @@ from kvstream.operations.reads.range import Range, scan
 from kvstream.operations.reads.read import Reply
 from kvstream.operations.trim import Trim
 from kvstream.remote.call import Effect
-from kvstream.remote.connection import ConnectionLost, ReplyLost
 from kvstream.remote.engine import RemoteEngine
 from kvstream.remote.operations import OPERATIONS
 from kvstream.remote.procedures import pending_rows
-from kvstream.remote.replica_acks import NotConfirmed
+from kvstream.remote.server_errors import ConnectionLost, NotConfirmed, ReplyLost
 from kvstream.storage.contexts import contextmanager
 from kvstream.types.clock import Clock, monotonic
 from kvstream.types.ids import AddID, StreamID

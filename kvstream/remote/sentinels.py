@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kvstream.errors import InvalidArgument, KVStreamError
-from kvstream.remote.connection import Connection, Link, NotPrimary, connect
+from kvstream.remote.connection import Connection, Link, connect
 from kvstream.remote.replies import members
+from kvstream.remote.server_errors import NotPrimary
 from kvstream.types.urls import Sentinels, netloc_of
 
 ASK_S = 1.0

@@ -33,9 +33,10 @@ from kvstream.errors import (
     StoreError,
     StoreLocked,
 )
-from kvstream.remote.connection import ConnectionLost, require_client
+from kvstream.remote.connection import require_client
 from kvstream.remote.engine import RemoteEngine
 from kvstream.remote.repeating import Ends, RepeatingEngine, never
+from kvstream.remote.server_errors import ConnectionLost
 from kvstream.shared.owner import GRACE_S, SOCKET, Owner, OwnerBusy, OwnerProcess, Place
 from kvstream.storage import directory as directories
 from kvstream.storage.contexts import contextmanager

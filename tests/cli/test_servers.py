@@ -22,8 +22,9 @@ from kvstream.cli import main, session
 from kvstream.cli.exit_codes import ExitCode, code_of
 from kvstream.cli.session import atomically
 from kvstream.remote import connection
-from kvstream.remote.connection import Connection, connect, error_of
+from kvstream.remote.connection import Connection, connect
 from kvstream.remote.replies import stream_info_of
+from kvstream.remote.server_errors import error_of
 from tests.cli.program import FIRST, Program, RemoteProgram, completed
 from tests.cli.test_processes import ended, read_line
 from tests.patience import until

@@ -20,7 +20,7 @@ from kvstream import (
     Store,
     UnknownOutcome,
 )
-from kvstream.remote.connection import error_of
+from kvstream.remote.server_errors import error_of
 from tests.remote.loops import Loop
 from tests.remote.scripted import Scripted
 

@@ -9,7 +9,7 @@ from kvstream.operations.reads.read import Reply
 from kvstream.remote import repeating
 from kvstream.remote.failover import FailoverEngine
 from kvstream.remote.repeating import _Consumer, _Read
-from kvstream.remote.replica_acks import NotConfirmed
+from kvstream.remote.server_errors import NotConfirmed
 from kvstream.types.ids import StreamID
 from kvstream.types.records import Entry
 from kvstream.types.urls import sentinels_of

@@ -10,9 +10,9 @@ from kvstream.layout.keys import qualified
 from kvstream.layout.values import encode_flat
 from kvstream.meta.idempotency import Request
 from kvstream.operations import append
-from kvstream.remote.connection import ReplyLost
 from kvstream.remote.engine import RemoteEngine
 from kvstream.remote.failover import FailoverEngine, find_replica
+from kvstream.remote.server_errors import ReplyLost
 from kvstream.types.urls import sentinels_of
 from tests.patience import until
 from tests.remote.scripted import Scripted

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from kvstream.remote.connection import NotPrimary, error_of
+from kvstream.remote.server_errors import NotPrimary, error_of
 from tests.patience import until
 from tests.replicas.servers import Node, refuse_differences, replica_of, wait_equal
 from tests.server.asking import Failure

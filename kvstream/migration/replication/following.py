@@ -35,7 +35,8 @@ from kvstream.migration.replication.protocol import (
 )
 from kvstream.migration.replication.targets import State, Target
 from kvstream.migration.runner import Report
-from kvstream.remote.connection import error_of, is_tls_refusal, socket_connection
+from kvstream.remote.connection import socket_connection
+from kvstream.remote.server_errors import error_of, is_tls_refusal
 from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:

@@ -42,7 +42,8 @@ from kvstream.migration.replication.protocol import NOWHERE, Position, Received
 from kvstream.migration.server import Server
 from kvstream.operations import keyspace, strings
 from kvstream.operations.functions import name_of
-from kvstream.remote.connection import Link, Words, translate_errors
+from kvstream.remote.connection import Link, Words
+from kvstream.remote.server_errors import translate_errors
 
 
 class State(StrEnum):

@@ -16,9 +16,10 @@ from kvstream.arrow.batches import PAGE_MIN, next_page
 from kvstream.errors import NoSuchKey, RequestError, ServerUnavailable
 from kvstream.layout.columns import Columns, of_replies
 from kvstream.operations.reads.counts import Ends
-from kvstream.remote.connection import Connection, raise_first_error, translate_errors
+from kvstream.remote.connection import Connection, raise_first_error
 from kvstream.remote.failover import connect_present, find_replica
 from kvstream.remote.replies import members
+from kvstream.remote.server_errors import translate_errors
 from kvstream.spark.options import Place, is_stream
 from kvstream.spark.read.partitions import DataLoss, Piece, ReadSpec
 from kvstream.store import Store

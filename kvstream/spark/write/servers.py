@@ -18,8 +18,9 @@ from typing import Any
 from kvstream.bulkload.parts import RowsFile, RowsWriter, unpack_ticket
 from kvstream.errors import IDTooSmall, KVStreamError, RequestError, WrongType, quote
 from kvstream.layout.values import decode_fields
-from kvstream.remote.connection import Connection, error_of, translate_errors
+from kvstream.remote.connection import Connection
 from kvstream.remote.replies import members
+from kvstream.remote.server_errors import error_of, translate_errors
 from kvstream.spark.options import is_stream
 from kvstream.spark.write.commit import SKIP_HINT, Commit, Committed, Upload, rising
 from kvstream.spark.write.stage import StagedRows, extend, show_id
