@@ -19,17 +19,16 @@ from hypothesis import HealthCheck, settings
 from kvstream import ManualClock, Store
 from kvstream.logs import emit_deferred
 from tests.dealing import place, scheduling
+from tests.examples import examples
 from tests.folders import fast_folder
 from tests.opening import Stores
 
-# A machine that does other work too may stall any one example, so there are no deadlines. Fifty
-# examples, half of hypothesis's own number, have found the same planted mistakes.
-EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES") or 50)
+# A machine that does other work too may stall any one example, so there are no deadlines.
 settings.register_profile(
     "kvstream",
     deadline=None,  # a deadline and this check measure the load of the machine
     suppress_health_check=[HealthCheck.too_slow],
-    max_examples=EXAMPLES,
+    max_examples=examples(),
 )
 settings.load_profile("kvstream")
 

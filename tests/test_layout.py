@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -37,6 +38,12 @@ def sources() -> Iterator[Path]:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if path.resolve() == path:  # not again through the links kvstream/meta and /cli
                 yield path
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Return the syntax tree of each module, which several tests walk."""
+    return {path: ast.parse(path.read_text()) for path in sources()}
 
 
 def setuptools_table() -> dict[str, object]:
@@ -144,12 +151,12 @@ def test_every_folder_with_modules_is_a_package() -> None:
 
 
 def test_no_file_and_no_function_exceeds_its_limit() -> None:
-    texts = {path: path.read_text() for path in sources()}
-    assert [x for x, text in texts.items() if len(text.splitlines()) > FILE_LINES_MAX] == []
+    lines = {path: len(path.read_text().splitlines()) for path in sources()}
+    assert [path for path, count in lines.items() if count > FILE_LINES_MAX] == []
     functions = [
         (path, node.name, (node.end_lineno or 0) - node.lineno + 1)
-        for path, text in texts.items()
-        for node in ast.walk(ast.parse(text))
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert [each for each in functions if each[2] > FUNCTION_LINES_MAX] == []
@@ -208,8 +215,8 @@ def test_parts_are_given_what_they_call_when_they_are_made() -> None:
     """Nobody sets a function or another part on a part of an engine or a server afterwards."""
     found = {
         (owner.lstrip("_"), target.attr)
-        for path in sources()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for tree in trees().values()
+        for node in ast.walk(tree)
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
         for target in ast.walk(node)
         if isinstance(target, ast.Attribute) and isinstance(target.ctx, ast.Store)

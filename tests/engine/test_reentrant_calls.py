@@ -6,6 +6,7 @@ inner call at each n-th instruction of kvstream's code.
 
 import contextlib
 import logging
+import os
 import signal
 import sys
 import weakref
@@ -23,7 +24,7 @@ from kvstream.logs import DeferredLogger
 from kvstream.remote.engine import RemoteEngine
 from tests.engine.waiting import Call
 
-STEP = 23
+STEP = 23 if "KVSTREAM_EXAMPLES" in os.environ else 47
 """The inner call is made at each instruction of this number, and its multiples, in turn."""
 
 Act = Callable[[Store], object]

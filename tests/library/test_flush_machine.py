@@ -17,6 +17,7 @@ from kvstream.layout.keys import qualified
 from kvstream.operations import keyspace, strings
 from kvstream.storage.batch import Family
 from kvstream.types.thresholds import Thresholds
+from tests.examples import examples
 from tests.opening import change_thresholds, open_with
 
 DBS = st.integers(0, 2)
@@ -158,4 +159,6 @@ class FlushMachine(RuleBasedStateMachine):
 
 
 TestFlushMachine = FlushMachine.TestCase
-TestFlushMachine.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestFlushMachine.settings = settings(
+    max_examples=examples(15), stateful_step_count=40, deadline=None
+)

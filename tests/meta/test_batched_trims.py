@@ -15,6 +15,7 @@ from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
 from kvstream.types.ids import StreamID
 from kvstream.types.options import RefPolicy, StoreOptions
+from tests.examples import examples
 from tests.meta.rows import NOW_MS, Metadata, fresh_name
 
 SMALL = StoreOptions(stream_node_max_entries=4, stream_node_max_bytes=160)
@@ -103,7 +104,7 @@ def prove(database: Database, options: StoreOptions, done: list[Any]) -> StreamI
     return metadata.stream(one).open_first
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 @given(done=steps(12))
 @example(done=[[(None, [(TINY, 20)])], [(by_id(16, 4), [(TINY, 3)])]])
 def test_the_result_equals_that_of_single_appends(database: Database, done: list[Any]) -> None:

@@ -22,6 +22,7 @@ from kvstream.operations.trim import Strategy, Trim
 from kvstream.storage.database import Database
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import StoreOptions
+from tests.examples import examples
 from tests.layout.listpack_bytes import encode, encode_integer, listpack, signed
 from tests.meta.rows import Metadata, between, fresh_name
 
@@ -228,7 +229,8 @@ def test_nodes_are_those_of_a_plain_model(
 ) -> None:
     monkeypatch.setattr(NodeMachine, "database", database, raising=False)
     run_state_machine_as_test(
-        NodeMachine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None)
+        NodeMachine,
+        settings=settings(max_examples=examples(), stateful_step_count=30, deadline=None),
     )
 
 

@@ -19,6 +19,7 @@ from kvstream.meta.trees import Tree
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
 from kvstream.types.thresholds import DEFAULT, Thresholds
+from tests.examples import examples
 from tests.meta.rows import Metadata
 
 SUFFIXES = st.text("\0a\xff", max_size=3).map(lambda text: text.encode("latin-1"))
@@ -143,7 +144,7 @@ def test_a_tree_behaves_like_a_dict(database: Database, cached_rows: int, in_pla
     }
     run_state_machine_as_test(
         type("Machine", (TreeMachine,), given),
-        settings=settings(max_examples=40, stateful_step_count=25, deadline=None),
+        settings=settings(max_examples=examples(20), stateful_step_count=25, deadline=None),
     )
 
 

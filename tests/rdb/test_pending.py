@@ -9,10 +9,11 @@ from kvstream.rdb import streams
 from kvstream.rdb.primitives import Reader
 from kvstream.types.ids import StreamID
 from kvstream.types.images import GroupImage
+from tests.examples import examples
 from tests.rdb import generated
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples())
 @given(
     st.lists(
         st.tuples(generated.IDS, st.integers(-(1 << 63), (1 << 63) - 1), generated.COUNTS),
@@ -40,7 +41,7 @@ def test_pending_lists_are_written_and_read_alike(
         assert fast[3] == len(streams.encode_columns_in_python(*slow))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.integers(0, 40).map(lambda n: StreamID(0, n).packed), unique=True),
     st.lists(st.integers(0, 40).map(lambda n: StreamID(0, n).packed)),

@@ -30,7 +30,7 @@ changes = st.one_of(
 )
 Change = tuple[str, Family, bytes, bytes]
 sharing_a_store = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 
 
