@@ -124,7 +124,7 @@ class Dependencies:
             )
 
     def register(self, job_id: str, stored: Mapping[bytes, Any]) -> Fate | None:
-        """Make a job wait, in the open transaction; return what becomes of it if it need not.
+        """Make a job wait, in the open transaction; return its fate if it need not wait.
 
         ``stored`` is what ``start`` gets once it is to be put into its queue.
         """

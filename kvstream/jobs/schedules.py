@@ -149,7 +149,7 @@ def _remove(stream: Stream, found: records.Schedule, application: str) -> None:
 
 
 def _note(stream: Stream, found: records.Schedule, why: str) -> None:
-    """Log that a schedule of another application stays: it may be left over, or fire in vain."""
+    """Log that a schedule of another application stays, which may be left over or have no task."""
     key, name = _text(stream.key), _text(found.name)
     owner = _text(found.fields.get(APP, b"")) or "an unknown program"
     _log.warning(

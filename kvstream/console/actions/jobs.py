@@ -86,7 +86,7 @@ def _criteria(view: View, statuses: frozenset[str]) -> dict[str, Any]:
 
 
 def _chosen(jobs: StoredJobs, chosen: list[str], statuses: frozenset[str]) -> tuple[list[str], str]:
-    """Return the chosen jobs that can be changed, and what is said of the others."""
+    """Return the chosen jobs that can be changed, and a sentence on the others."""
     if len(chosen) > CHOSEN_MAX:
         raise InvalidArgument(f"choose at most {CHOSEN_MAX} jobs")
     found = [each for each in chosen if jobs.status(jobs.handle(each)) in statuses]

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def _chosen(view: View, stream: bytes) -> list[StreamID] | None:
-    """Return the letters that are chosen: by ID, or of a kind; None: all.
+    """Return the chosen letters, by ID or by the kind of error; None: all.
 
-    Those of a kind are looked for from ``upto`` back, as the page did, so that the preview and the
+    Letters of a kind are searched from ``upto`` back, as the page did, so that the preview and the
     action have the same ones while more arrive.
     """
     kind = view.name("kind")

@@ -1,4 +1,4 @@
-"""An action, planned: what it will do, and to how much.
+"""A plan of an action: what it will do, and to how many messages.
 
 GET shows the plan, POST makes it again and runs it: the preview and the action have one rule, and
 both read the same query. What arrives after the preview is left out: ``keep`` adds the time of the
@@ -76,7 +76,7 @@ class Plan:
     keep: Mapping[str, Any] = field(default_factory=dict)
     """What the form adds to the query of the preview."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the audit says beside who, what and how many."""
+    """What the audit notes besides who, what and how many."""
 
 
 Planner: TypeAlias = "Callable[[View], Plan]"

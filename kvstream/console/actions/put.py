@@ -134,7 +134,7 @@ def _given(view: View, at: int, field: _Field) -> bytes:
 
 
 def _unix(text: str) -> str:
-    """Return a text with the line ends that it had: forms send carriage returns."""
+    """Return a text with its former line ends: forms send carriage returns."""
     return text.replace("\r\n", "\n")
 
 

@@ -69,7 +69,7 @@ class ProxyLogin:
         return User(name, role)
 
     def _check_peer(self, host: str) -> None:
-        """Refuse who is no proxy: whoever can send the header could be any user."""
+        """Refuse a peer that is not the proxy: it could claim to be any user."""
         try:
             address = ip_address(host)
         except ValueError:  # a Unix socket, or a server that does not say it

@@ -1,9 +1,9 @@
 """A workflow in its store: the stream of its history, and a string with its state.
 
-The history (``<name>:history:<id>``) is the truth of what has been done. The state
-(``<name>:workflow:<id>``, a string of JSON) says what is next, so that whoever sends a signal or
-ends a child reads one value. A message of the queue, the *wake*, makes a worker run the
-workflow. A workflow that waits has none, or a delayed one: it costs rows on disk alone.
+The history (``<name>:history:<id>``) says what has been done. The state (``<name>:workflow:<id>``,
+a string of JSON) says what is next, so a program that sends a signal or ends a child reads one
+value. A message of the queue, the *wake*, makes a worker run the workflow. A workflow that waits
+has none, or a delayed one: it costs rows on disk alone.
 
 The *generation* counts the waits. A wake has the generation of its wait, and one of an earlier wait
 is dropped. Wakes of one workflow have its ID as their key, so one runs at a time.

@@ -176,7 +176,7 @@ class WorkflowHandle(JobHandle[R]):
         return [_shown(call, past) for call in calls]
 
     def counts(self) -> Counts:
-        """Return how many children there are, and how many have ended how."""
+        """Return the numbers of children by state."""
         self._state()
         past = self._workflow_log.history()
         children = [call.child for call in past.calls.values() if call.kind == CHILD]
@@ -293,9 +293,9 @@ class WorkflowHandle(JobHandle[R]):
     def retry(self, from_step: str | None = None) -> bool:
         """Run a failed workflow on; return whether it had failed.
 
-        It goes back to the step or child whose failure has left the function, to the first that was
-        undone, or to the first named ``from_step``: what came before is not run again.
-        InvalidArgument if no step has that name.
+        It resumes at the step or child whose error ended it, at the first step that was undone, or
+        at the first one named ``from_step``: what came before is not run again. InvalidArgument if
+        no step has that name.
         """
         log = self._workflow_log
 

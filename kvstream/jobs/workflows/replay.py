@@ -43,14 +43,14 @@ class Replay(Commits):
         """The number of the last call."""
         self.undoing = False
         self.wrong: NonDeterministic | None = None
-        """The code does not fit the history, whatever it makes of the exception."""
+        """The code does not fit the history, even if it catches the exception."""
         self.failed: Event | None = None
         """The event that says how the function has failed."""
         self._busy = self._line = ""
         self._cut = ""
         """The call whose await was cancelled: whether it was depends on the clock."""
         self._old = set[str]()
-        """Patches that this workflow goes without."""
+        """Patches of lines that this workflow had passed before they were changed."""
 
     # --- time -----------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from kvstream.meta.policy import GroupPolicy
 from kvstream.storage.contexts import contextmanager
 
 _SETTLING_S = 0.5
-"""Seconds between two looks at a step that was late, and in its transaction."""
+"""Pause between two checks of a late step that is in its transaction."""
 _CANCEL_S = 5.0
 """Seconds that a cancelled async step has to end."""
 
@@ -180,7 +180,7 @@ class Attempt:
         return JobTimeout(f"{self.spec.name} has run for more than {limit:g} s")
 
     def run(self) -> Any:
-        """Call the function; JobTimeout if it takes too long, and its thread goes on in vain."""
+        """Call the function; JobTimeout if it takes too long: its thread goes on without effect."""
         if self._limit_s is None:
             return self._call()
         outcome: list[tuple[bool, Any]] = []
@@ -217,7 +217,7 @@ class Attempt:
             attempt_here.reset(token)
 
     def refuse_late(self) -> None:
-        """Raise LeaseLost if its time is over: what it does now is in vain."""
+        """Raise LeaseLost if its time is over: nothing that it does now counts."""
         if self._abandoned:
             raise LeaseLost(f"the step {self.spec.name} has run for too long")
 

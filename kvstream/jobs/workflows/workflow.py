@@ -163,7 +163,7 @@ class Workflow(Task[P, R_co]):
     @overload
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> WorkflowHandle[R_co]: ...
     def enqueue(self, /, *args: Any, **kwargs: Any) -> WorkflowHandle[Any]:
-        """Begin a workflow, and return its handle; with the ID of one that exists, that one's.
+        """Begin a workflow, and return its handle; an ID in use returns that of the existing one.
 
         The options of ``with_options`` may stand among the arguments, as with a task. ::
 
