@@ -105,6 +105,8 @@ class Dependencies:
         for job_id, handle in handles.items():
             self._check(job_id, handle)
         self.ids = list(handles)
+        self._records = jobs.results.records_of(self.ids)
+        self._records.read(jobs.store)  # most of them, before the transaction
 
     def _check(self, job_id: str, handle: Any) -> None:
         task = getattr(handle, "_task", None)
@@ -128,6 +130,7 @@ class Dependencies:
 
         ``stored`` is what ``start`` gets once it is to be put into its queue.
         """
+        self._records.read(self._jobs.store)
         fates = {each: self._fate_by(each) for each in self.ids}
         open_ids = [each for each, fate in fates.items() if fate is None]
         ends = [fate for fate in fates.values() if fate is not None and fate.error]
@@ -145,7 +148,7 @@ class Dependencies:
         return None
 
     def _fate_by(self, job_id: str) -> Fate | None:
-        return _fate_of(self._if_failed, job_id, outcome_of(self._jobs, job_id))
+        return _fate_of(self._if_failed, job_id, _outcome_in(self._records.last[job_id]))
 
 
 def dependencies_of(jobs: AnyJobs, options: Mapping[str, Any]) -> Dependencies:
@@ -180,7 +183,10 @@ def _id_of(job: Any) -> str:
 
 def outcome_of(jobs: AnyJobs, job_id: str) -> str | None:
     """Return the outcome of a job, which may be LOST; None if it has not ended."""
-    fields = jobs.results.last(job_id)
+    return _outcome_in(jobs.results.last(job_id))
+
+
+def _outcome_in(fields: Mapping[bytes, bytes]) -> str | None:
     status = fields.get(b"status", b"").decode()
     if status == FAILED and FINAL.encode() in fields:
         return LOST

@@ -64,6 +64,8 @@ SKEW_MS = 60_000
 """How far the clocks of a program and of the store may be apart."""
 _FIRST_PAGE, _PAGE = 100, 1000
 """Entries that are read at once."""
+_TOGETHER = 100
+"""Jobs whose records are read at once."""
 _UUID_LENGTH, _VERSION_AT = 36, 14
 """The length of a UUID as text, and the place of its version: 7 begins with its time."""
 ID = b"id"
@@ -177,6 +179,10 @@ class Results:
         """Return the fields of the last record of a job; empty if there is none."""
         records = self.records(job_id)
         return dict(records[-1].fields) if records else {}
+
+    def records_of(self, job_ids: Iterable[str]) -> LastRecords:
+        """Return what reads the last records of several jobs."""
+        return LastRecords({each: self.reader(each) for each in job_ids})
 
     def own_records(self, job_id: str) -> list[Entry[bytes]]:
         """Return the records of a job but for that of a first try that is done."""
@@ -294,6 +300,53 @@ class Reader:
         """Return the records that were taken since the last call, in order of time."""
         found, self._found = self._found, []
         return sorted(found, key=lambda entry: (entry.id.ms, ID in entry.fields))
+
+
+class LastRecords:
+    """The last records of several jobs, of which each ``read`` takes what has come since.
+
+    One reply has the news of many: in a transaction on a server what was read may not change until
+    its end, and jobs that end all the time change the shared streams.
+    """
+
+    def __init__(self, readers: Mapping[str, Reader]) -> None:
+        self._readers = dict(readers)
+        self.last: dict[str, dict[bytes, bytes]] = {each: {} for each in readers}
+        """The fields of the last record of each job; empty if there is none."""
+
+    def read(self, store: Store) -> None:
+        """Read the records since the last call."""
+        all_ids = [*self._readers]
+        for at in range(0, len(all_ids), _TOGETHER):
+            self._read_some(store, all_ids[at : at + _TOGETHER])
+
+    def _read_some(self, store: Store, ids: Sequence[str]) -> None:
+        readers = [self._readers[each] for each in ids]
+        while readers:
+            wanted: dict[bytes, StreamID] = {}
+            for reader in readers:
+                for key, after in reader.after.items():
+                    wanted[key] = min(after, wanted.get(key, after))
+            reply = store.read(wanted, _FIRST_PAGE)
+            full = {key for key, entries in reply.items() if len(entries) == _FIRST_PAGE}
+            for reader in readers:
+                reader.take(_after(reader, reply), None)
+            readers = [reader for reader in readers if not full.isdisjoint(reader.after)]
+        for each in ids:
+            if found := self._readers[each].found():
+                self.last[each] = dict(found[-1].fields)
+
+
+def _after(
+    reader: Reader, reply: Mapping[bytes, Sequence[Entry[bytes]]]
+) -> dict[bytes, Sequence[Entry[bytes]]]:
+    """Return the entries of a reply that a reader has not taken."""
+    new = {
+        key: [entry for entry in reply[key] if entry.id > after]
+        for key, after in reader.after.items()
+        if key in reply
+    }
+    return {key: entries for key, entries in new.items() if entries}
 
 
 def left_of(until: float | None) -> float | None:

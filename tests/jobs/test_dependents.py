@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from kvstream import InvalidArgument, JobCancelled, Jobs, JobUnknown
+from kvstream import InvalidArgument, JobCancelled, Jobs, JobUnknown, Store
 from kvstream.jobs import current_job
+from kvstream.jobs.dependents import STARTS, dependencies_of
 from kvstream.jobs.listing.filters import ENDED
 from kvstream.jobs.stored import StoredJobs
 from kvstream.jobs.testing import Testing
@@ -88,6 +89,30 @@ def test_a_job_starts_after_many_others_of_each_kind(app: App, working: Start) -
     assert late.result(PATIENCE_S) == "late"
     until(app.is_clean)
     worker.stop()
+
+
+def test_the_records_of_many_jobs_are_read_together(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a transaction on a server has read may not change, and other jobs end all the time."""
+    first = app.note.enqueue_many([(n,) for n in range(MANY)])
+    many = dependencies_of(app.jobs, {"depends_on": first})
+    one = dependencies_of(app.jobs, {"depends_on": first[0]})
+    app.jobs.record(first[0].id, b"done", 60, {"result": "1"})
+    read, reads = Store.read, []
+
+    def counted(store: Store, wanted: Any, *args: Any) -> Any:
+        reads.append(len(wanted))
+        return read(store, wanted, *args)
+
+    monkeypatch.setattr(Store, "read", counted)
+    with suppress(ZeroDivisionError), app.jobs.store.transaction():
+        assert many.register("many", {b"task": "note"}) is None
+        raise ZeroDivisionError
+    assert len(reads) == MANY / 100
+    with app.jobs.store.transaction():
+        assert one.register("one", {b"task": "note"}) == STARTS
+    assert app.is_clean()
 
 
 def test_what_becomes_of_a_job_if_one_fails(app: App, working: Start) -> None:
