@@ -250,7 +250,8 @@ class Condition(Type):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Test:
         if callable(value):
-            return value  # type: ignore[no-any-return]
+            test: Test = value
+            return test
         name, sign, pattern = os.fsencode(value).partition(b"=")
         negated = bool(sign) and name.endswith(b"!")
         name = name.removesuffix(b"!") if negated else name

@@ -283,7 +283,7 @@ class Size(Parsed):
     def parse(self, text: Any) -> int:
         from kvstream.server.setting_values import memory
 
-        return memory(1)(os.fsencode(str(text)))  # type: ignore[return-value]
+        return memory(1)(os.fsencode(str(text)))
 
 
 class Moment(Type):

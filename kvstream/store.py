@@ -104,7 +104,8 @@ class Store(Public, Generic[S]):
     @property
     def own_engine(self) -> Engine | None:
         """The engine if this process owns the store, else None: another process has it."""
-        return self._engine.own_engine  # type: ignore[no-any-return]
+        engine: Engine | None = self._engine.own_engine
+        return engine
 
     @property
     def watches_reads(self) -> bool:

@@ -167,7 +167,8 @@ class GivenBack:
             call = call_of(ack.negative_acknowledge, name, group, ids, nack)
         else:
             call = self._nack_by_claim(name, group, ids, nack)
-        return self._call(call)  # type: ignore[no-any-return]
+        given: int = self._call(call)
+        return given
 
     def _nack_by_claim(
         self, name: bytes, group: bytes, ids: Sequence[StreamID], nack: Nack

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain, count
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead, rest_of
 from kvstream.engine.interface import AnyEngine
@@ -57,6 +57,9 @@ from kvstream.types.clock import Clock, monotonic
 from kvstream.types.ids import AddID, StreamID
 from kvstream.types.options import StoreOptions
 from kvstream.types.records import Entry, KeyInfo, LeaseOutcome, PendingEntry
+
+if TYPE_CHECKING:
+    from kvstream.engine.engine import Engine
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -212,7 +215,7 @@ class RepeatingEngine:
         return error
 
     @property
-    def own_engine(self) -> Any:
+    def own_engine(self) -> "Engine | None":
         """The engine in this process, if it has the store; else None."""
         return None
 
@@ -298,7 +301,7 @@ class RepeatingEngine:
         if self._consumers and operation is leases.extend:
             self._note_extended(*args)  # type: ignore[arg-type]
         if own is not None:
-            return own.run(operation, *args, **kwargs)  # type: ignore[no-any-return]
+            return own.run(operation, *args, **kwargs)
         if operation is append.add:
             return self._add(*args, **kwargs)  # type: ignore[arg-type,return-value]
         if isinstance(operation, GroupRead):

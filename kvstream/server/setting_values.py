@@ -49,7 +49,7 @@ def count(least: int, most: int = I64_MAX) -> Parse:
     return parse
 
 
-def memory(least: int, most: int = I64_MAX) -> Parse:
+def memory(least: int, most: int = I64_MAX) -> Callable[[bytes], int]:
     """Return a parser of bytes, also as ``4kb`` or ``1g``."""
 
     def parse(raw: bytes) -> int:

@@ -114,7 +114,7 @@ class Database:
         buffers = buffer_sizes(self._options)
         self._stalls: Any = Stalls(self._families, buffers, opened.directory)
         self._write_rows: Any = rows.write
-        self._latest_sequence: Any = rows.latest_sequence_number
+        self._latest_sequence: Callable[[], int] = rows.latest_sequence_number
         self._range_deletes: Any = maintenance.RangeDeletes(self._families, self._thresholds)
         directory.register(self)
 
@@ -241,7 +241,7 @@ class Database:
         if batch.ranges:
             self._range_deletes.count(batch.ranges)
         latest = self._latest_sequence  # Python calls a local faster than an attribute
-        return latest()  # type: ignore[no-any-return]
+        return latest()
 
     def pause_by(self, sleep: Callable[[float], None]) -> None:
         """Make ``rest`` pause by ``sleep`` instead of ``time.sleep``."""
