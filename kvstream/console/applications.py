@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 NAME = "jobs"
 """The name of a Jobs that has been given none."""
-_ENDED = b":ended"
+ENDED_KEY = b":ended"
+"""The end of the name of the stream that each application has for its ended jobs."""
 OPEN = frozenset(STATUSES) - frozenset(ENDED)
 """The statuses of jobs that have not ended."""
 KEPT_S = 5.0
@@ -62,9 +63,9 @@ def names_in(listing: Listing, first: str | None = None) -> list[str]:
     """Return the names of the applications in a store; ``first`` is one that is known."""
     found = [] if first is None else [first]
     for key in listing.keys:
-        if key.endswith(_ENDED):
+        if key.endswith(ENDED_KEY):
             with suppress(UnicodeDecodeError):  # a stream of another program
-                found.append(key.removesuffix(_ENDED).decode())
+                found.append(key.removesuffix(ENDED_KEY).decode())
     return list(dict.fromkeys(found))
 
 
@@ -74,4 +75,4 @@ def stored_of(view: Any) -> StoredJobs:
     return StoredJobs(view.store, name)
 
 
-__all__ = ["NAME", "OPEN", "STATUSES", "Applications", "names_in", "stored_of"]
+__all__ = ["ENDED_KEY", "NAME", "OPEN", "STATUSES", "Applications", "names_in", "stored_of"]

@@ -111,8 +111,12 @@ class Console(Public):
         self.server_info = ServerInfo()
         self.applications = Applications(place.name if isinstance(place, Jobs) else None)
         self.hub = Hub(self)
-        self.histories = Histories()
-        self.recorder = Recorder(self.place, self.listings, self.applications.own)
+        self.has_own_login = isinstance(auth, PasswordLogin) and auth.has_own
+        own = self.place if self.has_own_login else None
+        self.histories = Histories(own)
+        self.recorder = Recorder(
+            self.place, self.listings, self.applications.own, opens=self.has_own_login
+        )
         self.routes = ROUTES
         self._root_path = root_path.rstrip("/")
         self.templates = templates()

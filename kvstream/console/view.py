@@ -76,6 +76,7 @@ class AnyConsole(Shown, Protocol):
     """The console, as its pages see it."""
 
     has_login: bool
+    has_own_login: bool
     read_only: bool
     redaction: Redaction
     templates: Environment
@@ -143,6 +144,16 @@ class View:
     @property
     def listing(self) -> Listing:
         return self.shown.listings.get(self.store)
+
+    @property
+    def histories(self) -> Histories:
+        """The samples: read by the console if it has a name of its own, else by the user."""
+        return (self.console if self.console.has_own_login else self.shown).histories
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the user sees what the console sees."""
+        return self.shown is self.console
 
     @property
     def info(self) -> Sections:

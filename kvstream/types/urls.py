@@ -103,6 +103,13 @@ def with_login(url: str, user: str, password: str) -> str:
     return f"{scheme}://{login}{before}" + (f"?{urlencode(kept)}" if kept else "")
 
 
+def has_login(url: str) -> bool:
+    """Return whether the URL of a server, or of Sentinels, has a user or a password for it."""
+    address, _, query = url.partition("://")[2].partition("?")
+    names = {name for name, _ in parse_qsl(query, True)}
+    return "@" in re.split("[/#]", address, maxsplit=1)[0] or bool(names & {"username", "password"})
+
+
 def show_place(place: AnyPath) -> str:
     """Return a path as it is, or a URL as ``show_url`` does."""
     text = _text_of(place)

@@ -1,20 +1,25 @@
 """The samples that the console keeps in the store, and the plots of them."""
 
 import threading
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 import kvstream
 from kvstream import Jobs, ManualClock, Queue, Store, StoreReadOnly
-from kvstream.console import User, app
+from kvstream.console import Console, User, app
 from kvstream.console.history import plots, recorder, samples, taking
 from kvstream.console.history.recorder import Recorder, record
 from kvstream.console.history.samples import FINEST, SPANS, Sample, read, write
 from kvstream.console.listing import Listings, is_internal
+from kvstream.console.logins.passwords import PasswordLogin
+from kvstream.console.replies import API
 from kvstream.engine.engine import Engine
 from kvstream.operations import strings
+from kvstream.types.urls import has_login
 from tests.console.browser import Browser
 from tests.console.conftest import REAL_START
 from tests.patience import until
@@ -294,3 +299,83 @@ def test_values_of_strangers_in_samples_do_no_harm(store: Store, clock: ManualCl
     browser = Browser(app(store, auth=lambda _: User("ann")))
     for path in ("/", "/queues", "/jobs", "/streams"):
         browser.get(path)
+
+
+SAMPLER = "on >s1 +@read +@connection +@transaction +info +time +xadd %R~* ~kvstream:samples:*"
+"""The rights that the docs name for the console itself."""
+
+
+def test_each_user_sees_samples_of_the_own_streams(served: Served) -> None:
+    """Under --auth acl the console writes and reads them with a name of its own."""
+    with redis.Redis(port=served.port) as admin:
+        for name, rules in {
+            "sampler": SAMPLER,
+            "ann": "on >a1 +@all ~* &*",
+            "bob": "on >b1 +@read +@connection ~orders* ~none*",
+        }.items():
+            admin.execute_command("ACL", "SETUSER", name, *rules.split())
+        for name, count in (("orders", 5), ("secrets", 7)):
+            admin.xgroup_create(name, "workers", "0", mkstream=True)
+            for _ in range(count):
+                admin.xadd(name, {"a": "1"})
+        admin.xadd("none:ended", {"status": "done", "task": "t"})
+        admin.xadd("jobs:ended", {"status": "done", "task": "t"})
+        url = f"redis://sampler:s1@127.0.0.1:{served.port}"
+        console = Console(url, PasswordLogin(url, "c"))
+        try:
+            REAL_START(console.recorder)
+            until(lambda: admin.exists(FINEST.key) == 1)
+            assert admin.execute_command("ACL", "LOG") == []
+            for name, waiting in (("ann", 12), ("bob", 5)):
+                given = b64encode(f"{name}:{name[0]}1".encode()).decode()
+                program = {"authorization": f"Basic {given}"}
+                browser = Browser(console, **program)
+
+                def figures(path: str, browser: Browser = browser) -> dict[str, Any]:
+                    found = browser.get(f"{API}{path}").json()["history"]["figures"]
+                    return {each["name"]: each["values"][-1] for each in found}
+
+                assert figures("/overview")["waiting"] == waiting
+                assert figures("/streams/orders")["waiting"] == 5
+                assert figures("/jobs?name=none")["done"] == 0
+            browser.get(f"{API}/streams/secrets", 403)
+            hidden = browser.ask("GET", f"{API}/jobs?name=jobs")
+            assert hidden.status_code == 403 or hidden.json()["history"] is None
+        finally:
+            console.close()
+
+
+def test_a_refused_sample_is_told_once(
+    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "REFUSED_MS", 20)
+    with redis.Redis(port=served.port) as admin:
+        admin.execute_command("ACL", "SETUSER", "eve", "on", ">e1", "+@read", "+@connection", "~*")
+        admin.xadd("orders", {"a": "1"})
+        admin.xgroup_create("orders", "g", "0")
+        url = f"redis://eve:e1@127.0.0.1:{served.port}"
+        console = Console(url, PasswordLogin(url, "c"))
+        try:
+            REAL_START(console.recorder)
+            until(lambda: len(admin.execute_command("ACL", "LOG")) > 0)
+            until(lambda: "a sample was refused" in caplog.text)
+            refused = int(admin.execute_command("ACL", "LOG")[0][b"count"])
+            until(lambda: int(admin.execute_command("ACL", "LOG")[0][b"count"]) > refused)
+        finally:
+            console.close()
+        assert caplog.text.count("a sample was refused") == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "has"),
+    [
+        ("redis://h:1/2", False),
+        ("redis://u:p@h", True),
+        ("redis://:p@h/0", True),
+        ("redis://h/?username=a&password=b", True),
+        ("redis://h/0?client_name=a@b", False),
+        ("redis+sentinel://u:p@h1,h2:3/m/1", True),
+    ],
+)
+def test_a_url_has_a_login_or_none(url: str, has: bool) -> None:
+    assert has_login(url) is has

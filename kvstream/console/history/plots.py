@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from kvstream.console.applications import ENDED_KEY
 from kvstream.console.history.samples import SPANS, SUMS, TOTALS, Sample, Span
+from kvstream.console.history.samples import STREAM as STREAM_KIND
 from kvstream.types.formatting import duration, number
 
 if TYPE_CHECKING:
     from kvstream.console.history.recorder import Histories
+    from kvstream.console.listing import Listing
     from kvstream.store import Store
 
 WIDTH, HEIGHT = 600, 60
@@ -50,16 +53,15 @@ JOBS = (
 Points = Sequence["int | None"]
 
 
-class _Shown(Protocol):
-    @property
-    def histories(self) -> Histories: ...
-
-
 class AnyView(Protocol):
     """The request for a page, as plots see it."""
 
     @property
-    def shown(self) -> _Shown: ...
+    def histories(self) -> Histories: ...
+    @property
+    def listing(self) -> Listing: ...
+    @property
+    def sees_all(self) -> bool: ...
 
     store: Store
     now_ms: int
@@ -112,9 +114,10 @@ def plots_of(view: AnyView, figures: Sequence[Figure], fields: Iterable[bytes] |
     ``fields`` are those of the series; None: all streams.
     """
     span = next((each for each in SPANS if each.title == view.asked("past")), SPANS[0])
-    samples = view.shown.histories.get(view.store, span, view.now_ms)
+    samples = view.histories.get(view.store, span, view.now_ms)
     end_ms = view.now_ms - view.now_ms % span.step_ms
-    wanted = None if fields is None else list(fields)
+    wanted = fields if view.sees_all else _visible(view.listing, fields)
+    wanted = None if wanted is None else list(wanted)
     rows = [points_of(samples, wanted, each.name, span, end_ms) for each in figures]
     return Plots(
         span=span,
@@ -124,6 +127,18 @@ def plots_of(view: AnyView, figures: Sequence[Figure], fields: Iterable[bytes] |
         end_ms=end_ms,
         is_empty=not any(value is not None for row in rows for value in row),
     )
+
+
+def _visible(listing: Listing, fields: Iterable[bytes] | None) -> list[bytes]:
+    """Return the series of what a user of a server may see: samples have all streams in one."""
+    if fields is None:
+        return [STREAM_KIND + each.key for each in listing.streams]
+    return [each for each in fields if _key_of(each) in listing.keys]
+
+
+def _key_of(field: bytes) -> bytes:
+    """Return a key that only those see who may see a series."""
+    return field[1:] if field.startswith(STREAM_KIND) else field[1:] + ENDED_KEY
 
 
 def points_of(

@@ -25,7 +25,7 @@ from kvstream.console.replies import is_api
 from kvstream.console.server_info import ServerInfo
 from kvstream.errors import AccessDenied, InvalidArgument, KVStreamError, RequestError
 from kvstream.remote.replies import is_key_refusal
-from kvstream.types.urls import server_url, with_login
+from kvstream.types.urls import has_login, server_url, with_login
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -76,6 +76,8 @@ class PasswordLogin(Sessions):
         if server_url(url) is None:
             raise InvalidArgument("users with a password are those of a server: give its URL")
         self._url, self._options = url, options
+        self.has_own = has_login(url)
+        """Whether the console itself has a name and password on the server."""
         self._tries = Tries()
         self._browsers: dict[str, str] = {}
         """The names with which browsers have logged in, by the last session of each."""
