@@ -1,9 +1,9 @@
 """Jobs from enqueue to done: ``Jobs`` beside huey on SQLite, and rq and dramatiq on redis-server.
 
 Each side enqueues jobs that do nothing, one by one, and then runs them in threads of this process
-until all are done, with a result of each. So no side pays for starting processes. rq has no
-threads: its worker runs the jobs one after the other, without the process that it forks for each by
-default.
+until all are done, with a result of each. So no side pays for starting processes, nor for opening
+its store, which each has done before. rq has no threads: its worker runs the jobs one after the
+other, without the process that it forks for each by default.
 """
 
 import logging

@@ -54,6 +54,7 @@ def kvstream_side(folder: Path, name: str) -> Iterator[Side]:
 
     with Jobs(folder / "jobs") as jobs:
         task, last = jobs.task(add), jobs.task(add_last)
+        jobs.queue_of(task).prepare()  # opens the store, as the servers of others have begun by now
 
         @jobs.workflow
         def flow(number: int) -> int:
