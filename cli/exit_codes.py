@@ -97,8 +97,8 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (NoSuchStore, "name another one, or create a store with add or import"),
     (
         StoreLocked,
-        "wait with --wait DURATION; if it is a server, use --url; a checkpoint can be read "
-        "meanwhile",
+        "wait with --wait DURATION; if it is a server, use --url; a program that opens it with "
+        "shared=True lets commands in; a checkpoint can be read meanwhile",
     ),
     (StoreFull, "free space on the disk, or use trim, del or rm, then try again"),
     (ArchiveTaken, ""),  # it says what to do

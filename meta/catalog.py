@@ -10,6 +10,7 @@ Entries are only appended, trimmed at the head, or deleted from the middle. A co
 stream in steps sees the first two in the stream's record; ``Deletions`` reports the third.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -515,10 +516,11 @@ class Catalog:
                     group.keyed = Keyed(stream, group.policy.keyed_tree, self.thresholds)
         return group
 
-    def groups(self, txn: Changeset, stream: StreamMeta) -> Iterator[GroupMeta]:
-        """Yield all groups of a stream, sorted by name."""
+    def groups(self, txn: Changeset, stream: StreamMeta, first: bytes = b"") -> Iterator[GroupMeta]:
+        """Yield the groups of a stream from the name ``first`` on, sorted by name."""
         known = stream.groups
-        for name in self._names(txn, stream.groups_tree, known, stream.groups_count):
+        names = self._names(txn, stream.groups_tree, known, stream.groups_count)
+        for name in names[bisect_left(names, first) :]:
             group = known.get(name) or self.group(txn, stream, name)
             if group is not None:
                 yield group

@@ -45,14 +45,13 @@ from kvstream.meta.records import StreamMeta
 from kvstream.storage.batch import Family
 from kvstream.types.ids import StreamID
 from kvstream.types.images import IdempotencyImage
+from kvstream.types.options import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX
 
 _METADATA, _TREES = Family.METADATA, Family.TREES
 _PRODUCER = Struct(">QQ")
 _IID = Struct(">16sQQ")
 _LENGTH = Struct(">I")
 _MS = 1000
-DURATION_MAX_S = 86_400
-MAXSIZE_MAX = 10_000
 COUNT_MAX = (1 << 63) - 1
 """The greatest count accepted from a source: RESP has no greater integer."""
 SWEPT = 4
@@ -244,8 +243,8 @@ def restore(txn: Changeset, stream: StreamMeta, image: IdempotencyImage) -> list
     The image has no stamps: an ID is taken to be as old as its entry's ID.
     """
     notes: list[str] = []
-    stream.idmp_duration = min(image.duration_s, DURATION_MAX_S)
-    stream.idmp_maxsize = min(image.maxsize, MAXSIZE_MAX)
+    stream.idmp_duration = min(image.duration_s, IDMP_DURATION_MAX_S)
+    stream.idmp_maxsize = min(image.maxsize, IDMP_MAXSIZE_MAX)
     if (stream.idmp_duration, stream.idmp_maxsize) != (image.duration_s, image.maxsize):
         notes.append(f"idempotent IDs: {image.duration_s} s and {image.maxsize} are out of range")
     stream.iids_added = min(image.iids_added, COUNT_MAX)

@@ -56,6 +56,9 @@ class QueueRow(NamedTuple):
         return (self.ready or 0) + self.leased + self.waiting + self.held + self.delayed
 
 
+GROUPS_FIGURED = 100
+"""Groups of a stream whose figures a list shows, by name; the page of a queue reads ten times as
+many, and finds a group that is asked for among any number."""
 GROUPS_READ, CONSUMERS_READ = 1000, 2000
 """Above these numbers no groups of a stream, and no consumers of a group, are listed: a server has
 no command for a part of them, and sends all in one reply."""
@@ -68,10 +71,15 @@ def groups_of(stream: Stream, count: int | None) -> list[GroupInfo] | None:
     return stream.groups() if (count or 0) <= GROUPS_READ else None
 
 
-def info_of(store: Store, name: bytes) -> QueueInfo | None:
-    """Return the figures of a stream; None if it is gone, or the server knows no queues."""
+def info_of(
+    store: Store, name: bytes, count: int = GROUPS_FIGURED, first: bytes = b""
+) -> QueueInfo | None:
+    """Return the figures of a stream; None if it is gone, or the server knows no queues.
+
+    They are those of at most ``count`` groups, from the name ``first`` on.
+    """
     try:
-        return store.run(queue_info, name)
+        return store.run(queue_info, name, first, count)
     except (NoSuchKey, WrongType, ServerTooOld):
         return None
     except RequestError:  # a server that does not know the command
@@ -88,19 +96,28 @@ def queue_rows(
         if calls < len(parts):
             return rows, name
         calls -= len(parts)
-        rows += rows_of(store, name, parts)
+        rows += rows_of(store, name, parts, GROUPS_FIGURED)
     return rows, None
 
 
-def rows_of(store: Store, name: bytes, parts: Iterable[bytes]) -> list[QueueRow]:
-    """Return a row for each group with rules of a queue; its priorities are added up."""
+def rows_of(
+    store: Store,
+    name: bytes,
+    parts: Iterable[bytes],
+    count: int = GROUPS_READ,
+    group: bytes = b"",
+) -> list[QueueRow]:
+    """Return a row for each group with rules of a queue; its priorities are added up.
+
+    At most ``count`` groups of each are read, or only ``group``.
+    """
     rows: dict[bytes, QueueRow] = {}
     for part in parts:
-        info = info_of(store, part)
-        for group in () if info is None else info.groups:
-            if group.policy is not None:
-                row = _row(name, part, group, info.delayed if info else 0)
-                rows[group.name] = _added(rows[group.name], row) if group.name in rows else row
+        info = info_of(store, part, 1 if group else count, group)
+        for each in () if info is None else info.groups:
+            if each.policy is not None and group in (b"", each.name):
+                row = _row(name, part, each, info.delayed if info else 0)
+                rows[each.name] = _added(rows[each.name], row) if each.name in rows else row
     return list(rows.values())
 
 

@@ -33,10 +33,9 @@ from kvstream.operations.reads.rows import exists, last_entry
 from kvstream.operations.trim import Trim, may_trim_once, sweep_emptied, trim_stream
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, AddID, StreamID, new_id
 from kvstream.types.images import PackedID
+from kvstream.types.options import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX
 
 _NATIVE_LENGTH = Struct("<Q")
-IDMP_DURATION_MAX_S = idempotency.DURATION_MAX_S
-IDMP_MAXSIZE_MAX = idempotency.MAXSIZE_MAX
 
 _TOO_SMALL = "The ID specified in XADD is equal or smaller than the target stream top item"
 _EXHAUSTED = "The stream has exhausted the last possible ID, unable to add more items"

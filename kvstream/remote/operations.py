@@ -101,7 +101,7 @@ OPERATIONS: Mapping[Callable[..., Any], Operation] = {
     delayed.length: Operation(READ, plain(DELAYED, "LEN")),
     delayed.list_messages: Operation(READ, ours.delayed_list),
     delayed.move: Operation(WRITE, plain(DELAYED, "MOVE", result=ours.id_or_ticket)),
-    queue_info.queue_info: Operation(READ, plain("KVSTREAM.INFO", result=replies.queue_info_of)),
+    queue_info.queue_info: Operation(READ, ours.queue_info),
     redrive.cancel: Operation(WRITE, plain(REDRIVE, "CANCEL", result=bool)),
     redrive.dry_run: Operation(READ, partial(ours.redrive_start, dry_run=True)),
     redrive.move: Operation(WRITE, ours.redrive_move),

@@ -18,6 +18,12 @@ from kvstream.remote.connection import Word
 from kvstream.types.ids import StreamID, Ticket
 from kvstream.types.records import flat_of
 
+
+def queue_info(name: bytes, first: bytes = b"", count: int | None = None) -> Call:
+    words = [*option("FROM", first or None), *option("COUNT", count)]
+    return say(name, "KVSTREAM.INFO", key_of(name), *words, result=replies.queue_info_of)
+
+
 # --- policies -------------------------------------------------------------------------------------
 
 POLICY = "KVSTREAM.POLICY"

@@ -13,7 +13,6 @@ from kvstream.commands.args import I32_MAX, I64_MAX, integer, text
 from kvstream.errors import InvalidArgument
 from kvstream.logs import LEVELS
 from kvstream.meta.events.keys import flags_of, letters_of
-from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX
 from kvstream.operations.images.dump import check_target
 from kvstream.server.inert_settings import ALIASES, KEPT
 from kvstream.server.options import OutputLimit
@@ -30,7 +29,13 @@ from kvstream.server.setting_values import (
     word,
     words,
 )
-from kvstream.types.options import ENTRY_BYTES_MAX, MEGABYTE, Durability
+from kvstream.types.options import (
+    ENTRY_BYTES_MAX,
+    IDMP_DURATION_MAX_S,
+    IDMP_MAXSIZE_MAX,
+    MEGABYTE,
+    Durability,
+)
 
 if TYPE_CHECKING:
     from kvstream.server.runtime.executor import Executor

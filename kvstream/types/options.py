@@ -25,6 +25,9 @@ STREAM_IDMP_DURATION_S = 100
 STREAM_IDMP_MAXSIZE = 100
 """Idempotent IDs remembered per producer: Redis's ``stream-idmp-maxsize``."""
 
+IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX = 86_400, 10_000
+"""Redis's bounds of both; each is at least 1."""
+
 DATABASES = 16
 """Numbered databases of a store, as in Redis."""
 
@@ -229,6 +232,13 @@ class StoreOptions:
             raise InvalidArgument(
                 f"databases must be between 1 and {DATABASES_MAX}, not {self.databases}"
             )
+        bounds = {
+            "stream_idmp_duration_s": (self.stream_idmp_duration_s, IDMP_DURATION_MAX_S),
+            "stream_idmp_maxsize": (self.stream_idmp_maxsize, IDMP_MAXSIZE_MAX),
+        }
+        for name, (value, most) in bounds.items():
+            if not 1 <= value <= most:
+                raise InvalidArgument(f"{name} must be between 1 and {most}, not {value}")
 
 
 class RefPolicy(StrEnum):

@@ -157,6 +157,7 @@ def test_the_error_for_a_locked_store_names_the_process(orders: Program) -> None
         shown = orders("ls", code=3).stderr
         assert "is held by process " in shown
         assert "--wait DURATION" in shown
+        assert "shared=True" in shown
         assert len(shown.splitlines()) == 1
         assert orders("add", "orders", "a=1", code=3).stdout == ""
         assert orders("recover", code=3).stdout == ""

@@ -17,6 +17,7 @@ from kvstream.console.replies import API
 from kvstream.console.routes import ROUTES
 from kvstream.engine.engine import Engine
 from kvstream.operations import strings
+from kvstream.operations.queues import info
 from tests.console.browser import Browser, route_of
 from tests.console.conftest import HOSTILE, Open
 from tests.server.conftest import Served, redis_port, redis_process, serve, served
@@ -185,6 +186,35 @@ def test_of_very_many_groups_and_consumers_none_is_read(
     assert "billing" not in browser.page("/").text
     entry = full.stream("orders").range(count=1)[0].id
     assert "billing" not in browser.page(f"/streams/orders/entries/{entry}").text
+
+
+def test_the_figures_of_many_groups_are_read_in_part(
+    opened: Open, full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list has those of the first 100 groups; the page of a queue finds any group."""
+    fan = full.stream("fan")
+    for at in range(120):
+        fan.create_group(f"g{at:03d}", mkstream=True)
+    fan.create_group("w1").set_policy(lease=30)
+    fan.create_group("w2").set_policy(lease=60)
+    read: list[bytes] = []
+    figure = info.group_queue
+
+    def counting(txn: Any, name: bytes, stream: Any, group: Any) -> Any:
+        read.append(group.name)
+        return figure(txn, name, stream, group)
+
+    monkeypatch.setattr(info, "group_queue", counting)
+    browser = opened()
+    assert "fan" not in browser.page("/queues").text
+    assert len([each for each in read if each.startswith((b"g", b"w"))]) <= 100 + 2
+    read.clear()
+    assert "other group w2" in browser.page("/queues/fan").text
+    assert len(read) == 122
+    for path in ("/streams/fan/groups/w2", "/do/policy?queue=fan&group=w2"):
+        read.clear()
+        browser.get(path)
+        assert read == [b"w2"]
 
 
 def test_the_search_leads_to_a_stream(opened: Open) -> None:

@@ -13,9 +13,11 @@ COMMANDS = Family("stream")
 COMMANDS.add_help("kvstream.queue", since=OURS)
 
 
-@COMMANDS.command("kvstream.info", "key", READ, FIRST, since=OURS)
+@COMMANDS.command("kvstream.info", "key [FROM group] [COUNT count]", READ, FIRST, since=OURS)
 def info(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the figures of a stream as a queue, with those of its groups and its retention.
+
+    FROM: The groups from this name on, in their order. COUNT: At most so many groups.
 
     `entries_added` counts all that were ever added. `delayed` messages are not in the stream yet.
     Of each group, `ready` entries are for the next reads (null if they are too many to count),
@@ -25,7 +27,16 @@ def info(txn: Txn, session: Session, argv: Argv) -> Reply:
     dead-letter stream. `oldest_ms` is the age of the first entry that is not acknowledged, by its
     ID. Maps of groups without rules, or of streams without them, are empty.
     """
-    queue = queue_info(txn, session.prefix + argv[1])
+    args, first, count = Args(argv, 2), b"", None
+    while args:
+        option = args.option()
+        if option == b"FROM":
+            first = args.next()
+        elif option == b"COUNT":
+            count = args.at_least(1, "COUNT must be a positive integer")
+        else:
+            raise syntax_error()
+    queue = queue_info(txn, session.prefix + argv[1], first, count)
     groups: list[Reply] = [_group(each) for each in queue.groups]
     return Map(
         [

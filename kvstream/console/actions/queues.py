@@ -24,11 +24,10 @@ SHOWN = 20
 def row_of(view: View) -> QueueRow:
     """Return the queue, and the group, that the address names."""
     queue, group = name_in(view, "queue"), view.name("group")
-    rows = rows_of(view.store, queue, view.listing.priorities(queue))
-    for row in rows:
-        if not group or row.group == group:
-            return row
-    raise NoSuchKey("no queue has this name")
+    rows = rows_of(view.store, queue, view.listing.priorities(queue), group=group)
+    if not rows:
+        raise NoSuchKey("no queue has this name")
+    return rows[0]
 
 
 def commands_of(view: View, row: QueueRow, verb: str, *options: Part) -> str:

@@ -33,10 +33,8 @@ def group(view: View) -> Response:
     name, group_name = view.part("stream"), view.part("group")
     found = view.store.stream(name).group(group_name)
     info = found.info()
-    queue = info_of(view.store, name)
-    figures = (
-        next((each for each in queue.groups if each.name == group_name), None) if queue else None
-    )
+    queue = info_of(view.store, name, 1, group_name)
+    figures = queue.groups[0] if queue and queue.groups else None
     consumers = found.consumers() if info.consumers <= CONSUMERS_READ else []
     consumers.sort(key=lambda each: (-each.pending, each.idle))
     chosen, after = view.asked("consumer"), view.asked("after")

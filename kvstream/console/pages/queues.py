@@ -44,10 +44,11 @@ def queues(view: View) -> Response:
 
 @requires(Role.VIEWER)
 def queue(view: View) -> Response:
-    name, asked = view.part("queue"), view.asked("group")
-    rows = rows_of(view.store, name, view.listing.priorities(name))
-    wanted = name_of(asked) if asked else None
-    row = next((each for each in rows if wanted in (None, each.group)), None)
+    name, group_name = view.part("queue"), view.name("group")
+    parts = view.listing.priorities(name)
+    rows = rows_of(view.store, name, parts)
+    asked = rows_of(view.store, name, parts, group=group_name) if group_name else rows
+    row = asked[0] if asked else None
     if row is None:
         raise NoSuchKey("no queue has this name: a stream becomes one with its first worker")
     main = name if name in row.streams else row.streams[0]
@@ -60,7 +61,7 @@ def queue(view: View) -> Response:
         "queue.html",
         row=row,
         plots=plots_of(view, plots.QUEUE, [STREAM + each for each in row.streams]),
-        others=[each for each in rows if each is not row],
+        others=[each for each in rows if each.group != row.group],
         rules=rules_of(row.policy),
         failures=grouped(row.dead_key, letters)[:10],
         letters=len(letters),

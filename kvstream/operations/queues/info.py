@@ -64,15 +64,19 @@ class QueueInfo(NamedTuple):
     """Entries that were ever added; None from a server that does not say it."""
 
 
-def queue_info(txn: Txn, name: bytes) -> QueueInfo:
-    """Return the figures of a stream as a queue; raise NoSuchKey if there is none."""
+def queue_info(txn: Txn, name: bytes, first: bytes = b"", count: int | None = None) -> QueueInfo:
+    """Return the figures of a stream as a queue; raise NoSuchKey if there is none.
+
+    Those of groups are of at most ``count``, by name, from the name ``first`` on.
+    """
     stream = txn.existing_stream(name)
     progress = progress_of(txn, stream)
+    groups = islice(txn.catalog.groups(txn, stream, first), count)
     return QueueInfo(
         length=stream.length,
         delayed=delayed.count(txn, stream),
         schedules=sum(1 for _ in timers.scan_rows(txn, stream, schedules.ROW_TAG)),
-        groups=[group_queue(txn, name, stream, group) for group in txn.catalog.groups(txn, stream)],
+        groups=[group_queue(txn, name, stream, group) for group in groups],
         retention=None if progress is None else progress.rules,
         added=stream.entries_added,
     )

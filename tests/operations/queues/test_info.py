@@ -31,6 +31,22 @@ def test_a_missing_stream_is_an_error(quiet: Store) -> None:
     assert "no such key" in error(quiet, "KVSTREAM.INFO none")
 
 
+def test_groups_are_read_in_pages(quiet: Store, open_store: Stores) -> None:
+    for name in "dbcae":
+        ok(quiet, f"XGROUP CREATE s {name} 0 MKSTREAM")
+
+    def names(options: str) -> list[str]:
+        return [each["name"].decode() for each in ok(quiet, f"KVSTREAM.INFO s {options}")["groups"]]
+
+    assert names("") == ["a", "b", "c", "d", "e"]
+    assert names("COUNT 2") == ["a", "b"]
+    assert names("FROM b COUNT 2") == ["b", "c"]
+    assert names("from bb count 9") == ["c", "d", "e"]
+    assert names("FROM f") == []
+    for wrong in ("COUNT 0", "COUNT x", "FROM", "NEXT a"):
+        assert error(quiet, f"KVSTREAM.INFO s {wrong}")
+
+
 def test_each_entry_is_counted_where_it_is(quiet: Store, clock: ManualClock) -> None:
     for seq in range(10):
         ok(quiet, f"XADD s {START_MS}-{seq} f v")
