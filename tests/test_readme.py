@@ -12,6 +12,7 @@ import pytest
 import redis
 
 import kvstream
+from tests import forking
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -40,10 +41,15 @@ def masked(text: str) -> str:
     return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z", "TIME", text)
 
 
-def run(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run Python in a separate process, which finds kvstream even if it is not installed."""
+def run(directory: Path, *arguments: str, anew: bool = False) -> "subprocess.CompletedProcess[str]":
+    """Run Python in a separate process, which finds kvstream even if it is not installed.
+
+    It is a fork, or with ``anew`` a new process: each line of the README could be the first one.
+    """
     command = [sys.executable, *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if not anew:
+        return forking.run(command, cwd=directory, env=env, text=True, timeout=PATIENCE_S)
     return subprocess.run(
         command, cwd=directory, env=env, capture_output=True, text=True, timeout=PATIENCE_S
     )
@@ -64,7 +70,7 @@ def test_the_python_blocks_run_as_printed_one_after_another(directory: Path) -> 
     for block in BLOCKS:
         if block in CLIENTS or block in SPARK:
             continue
-        done = run(directory, "-c", block)
+        done = run(directory, "-c", block, anew=True)
         assert (done.returncode, done.stderr) == (0, ""), block
 
 
@@ -94,7 +100,7 @@ def test_the_server_accepts_the_printed_requests(directory: Path) -> None:
     assert words[0] == "-p"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "kvstream", *shlex.split(arguments)]
-    with subprocess.Popen(
+    with forking.start(
         command, cwd=directory, env=env, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None

@@ -1,7 +1,6 @@
 """The messages that docs/faq.md explains are those of the program."""
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 import kvstream
 from kvstream.errors import install_command
+from tests import forking
 from tests.guides.reader import ROOT
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
@@ -21,12 +21,8 @@ HEADINGS = re.findall(r"^### (.*)$", PAGE, re.MULTILINE)
 def open_twice(path: Path) -> None:
     program = "import kvstream, sys; kvstream.open(sys.argv[1])"
     with kvstream.open(path):
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(path)],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            timeout=PATIENCE_S,
+        done = forking.run(
+            [sys.executable, "-c", program, str(path)], text=True, cwd=ROOT, timeout=PATIENCE_S
         )
     raise kvstream.StoreLocked(done.stderr)
 

@@ -30,6 +30,7 @@ from kvstream.storage import files, watermark
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
 from kvstream.storage.directory import LAYOUT_FILE
+from tests import forking
 from tests.folders import as_killed
 from tests.patience import PATIENCE_S
 from tests.storage.stores import SMALL, contents, keys, put, put_one_by_one
@@ -54,15 +55,14 @@ def refused_in_another_process(path: Path, **changes: bool) -> str:
         "from tests.storage.test_directory import refusal\n"
         f"print(getattr(refusal(Path(sys.argv[1]), **{changes!r}), '__name__', None))"
     )
-    child = subprocess.run(
+    child = forking.run(
         [sys.executable, "-c", program, str(path)],
-        capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         env=os.environ | {"PYTHONPATH": ROOT},
     )
     assert child.returncode == 0, child.stderr
-    return child.stdout.strip()
+    return str(child.stdout.strip())
 
 
 def pictures(path: Path) -> dict[str, tuple[int, int]]:
