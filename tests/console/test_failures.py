@@ -18,6 +18,7 @@ from kvstream.console import Console, User, app, events, listing
 from kvstream.console.actions.plan import AUDIT
 from kvstream.console.listing import Listings
 from kvstream.engine.engine import Engine
+from tests import forking
 from tests.cli.program import ENVIRONMENT
 from tests.console.browser import Browser
 from tests.console.test_live import Watcher, until, watching
@@ -47,7 +48,7 @@ def _short_periods(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def owner_of(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Run a program that owns a shared directory."""
-    with subprocess.Popen(
+    with forking.start(
         [sys.executable, "-c", OWNER, str(folder)],
         env=ENVIRONMENT,
         stdin=subprocess.PIPE,

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import kvstream
+from tests import forking
 from tests.crash.rounds import rounds
 from tests.replicas.sentinels import TOLD_S
 from tests.replicas.servers import refuse_differences
@@ -44,7 +45,7 @@ class Workers:
         command = [sys.executable, "-m", "kvstream", "work", "tests.replicas.working:jobs"]
         options = ["--processes", "1", "--concurrency", "3", "--no-job-log"]
         with self._errors.open("ab") as errors:
-            return subprocess.Popen([*command, *options], stderr=errors, start_new_session=True)
+            return forking.start([*command, *options], stderr=errors, start_new_session=True)
 
     def replace(self, number: int) -> None:
         """Kill one of them with all of its processes, and start another one."""
