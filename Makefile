@@ -100,8 +100,9 @@ demo-quick: $(VENV)/.quick ## Run the same without Spark, which is a small downl
 cluster-demo: $(VENV)/.quick ## Kill the primary of a pair under three Sentinels: nothing is lost
 	@$(BIN)/python -m demo.cluster
 
-screenshots: $(VENV)/.dev ## Write the pictures of the web console in docs/pictures, with Debian's chromium
+screenshots: $(VENV)/.dev ## Write the pictures of the web console (with Debian's chromium) and of terminals in docs/pictures
 	@$(BIN)/python -m demo.pictures
+	@$(BIN)/python -m demo.terminals
 
 # Each JVM compiles once and not twice: it works for some seconds only. The session of the tests has
 # that among its settings (tests/spark/settings.py), the demo and other programs have it from here.
