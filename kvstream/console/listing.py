@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 KEPT_S, KEPT_S_A_KEY = 5.0, 0.006
 """Seconds for which a listing is kept: a minimum, and seconds for each key. A listing of 10,000
 keys takes 0.35 s of a server's processor time, so it is kept for 60 s."""
-KEYS_MAX = 10_000
+KEYS_MAX = 20_000
+"""Keys that are listed: 10,000 streams of programs, and those that jobs keep beside them."""
 _INTERNAL = re.compile(
     rb":(?:results?|notes|history|workflow|ended|tagged|after|dependents|workers?):|:ended$"
 )

@@ -97,9 +97,11 @@ class StoredJobs(Jobs):
         stream, where, fields = found
         return info_of(fields, where, handle.status, text_key(stream))
 
-    def find_ended(self, job_id: str) -> JobInfo | None:
-        """Return a job that is listed as ended, though its result is not kept any more."""
-        return find_end(self, filter_of({}, self.store.now_ms), job_id)
+    def find_ended(
+        self, job_id: str, status: str | None = None, task: str | None = None
+    ) -> JobInfo | None:
+        """Return a job that is listed as ended, though its result may not be kept any more."""
+        return find_end(self, filter_of({}, self.store.now_ms), job_id, status, task)
 
     def facts(self, handle: JobHandle[Any]) -> dict[str, Any]:
         """Return the task of a job without a message, and of a workflow more."""

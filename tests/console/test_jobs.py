@@ -17,7 +17,7 @@ from kvstream.jobs import Worker, step
 from tests.console.browser import Browser
 from tests.console.test_actions import do
 from tests.console.test_api import crawl
-from tests.console.test_pages import BYTES_MAX, CALLS_MAX, counting
+from tests.console.test_pages import BYTES_MAX, CALLS_MAX, ROWS_MAX, counting
 from tests.patience import until
 
 
@@ -84,6 +84,7 @@ def test_jobs_are_listed_by_status_and_task(browser: Browser) -> None:
 def test_a_job_is_shown_with_what_it_has_done(browser: Browser, worked: Jobs) -> None:
     (one, *_) = worked.find(status="done", task="add").jobs
     page = browser.page(f"/jobs/{one.id}")
+    assert re.search(r"Job done Tries 1 Enqueued .* Took \d+ ms", page.text), page.text
     assert '{"sum":' in page.text
     assert "adds <b>" in page.text
     (failed, *_) = worked.find(status="failed", count=1).jobs
@@ -91,6 +92,8 @@ def test_a_job_is_shown_with_what_it_has_done(browser: Browser, worked: Jobs) ->
     assert "Traceback" in page.text
     assert "in charge" in page.text
     assert re.search(r"Tries .* 1 failed .* 2 failed ", page.text), page.text
+    assert re.search(r"Tries 2 Enqueued .* Queue jobs:bank Error", page.text), page.text
+    assert any("/streams/jobs:dead/entries/" in each for each in page.links), page.links
     assert "card=" in page.text or failed.args[0] in page.text
     worked.tasks["onboard"].enqueue("bob", id="onboard:bob/7", delay=3600)
     (flow,) = worked.find(task="onboard", status="done").jobs
@@ -132,16 +135,20 @@ def test_the_overview_names_the_tasks_that_failed(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs?status=failed", "/workers", "/jobs?task=add"])
+@pytest.mark.parametrize("root", ["", API])
 def test_what_the_pages_of_jobs_cost(
-    browser: Browser, monkeypatch: pytest.MonkeyPatch, path: str
+    browser: Browser, worked: Jobs, monkeypatch: pytest.MonkeyPatch, path: str, root: str
 ) -> None:
     for module in (listing, applications):  # what all viewers share is read once in five seconds
         monkeypatch.setattr(module, "KEPT_S", float("inf"))
-    browser.get(path)
-    with counting(monkeypatch) as counted:
-        reply = browser.get(path)
-    assert counted.calls <= CALLS_MAX
-    assert len(reply.content) <= BYTES_MAX
+    one = [f"/jobs/{worked.find(task=task, count=1).jobs[0].id}" for task in ("add", "onboard")]
+    for each in (path, *one):
+        browser.get(root + each)
+        with counting(monkeypatch) as counted:
+            reply = browser.get(root + each)
+        assert counted.calls <= CALLS_MAX, each
+        assert counted.rows <= ROWS_MAX, each
+        assert len(reply.content) <= BYTES_MAX, each
 
 
 def test_failed_jobs_are_retried_and_others_cancelled(browser: Browser, worked: Jobs) -> None:

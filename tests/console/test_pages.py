@@ -280,6 +280,16 @@ def test_the_cost_of_a_page_does_not_grow(full: Store, monkeypatch: pytest.Monke
         assert len(reply.content) <= BYTES_MAX, (path, len(reply.content))
 
 
+def test_a_listing_of_some_keys_says_so(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = opened()
+    for path in ("/", "/queues", "/dead"):
+        assert "keys alone" not in browser.page(path).text, path
+    monkeypatch.setattr(listing, "KEYS_MAX", 3)
+    browser._app.listings.forget()
+    for path in ("/", "/queues", "/dead"):
+        assert "Of the first 20,000 keys alone." in browser.page(path).text, path
+
+
 def test_a_listing_is_shared_by_all_viewers(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "KEPT_S", float("inf"))
     console = app(full, auth=lambda _: User("ann"))

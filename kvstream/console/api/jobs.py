@@ -103,6 +103,7 @@ JOB_PAGE = Form(
         field("is_workflow", BOOLEAN, "whether it is a workflow"),
         field("task", NAME, "its task", optional=True),
         field("queue", NAME, "its queue", "about.queue", optional=True),
+        field("key", NAME, "its key", "about.key", optional=True),
         field("tags", many(NAME), "its tags", "about.tags", optional=True),
         field("attempt", INTEGER, "the number of its last try", "about.attempt", optional=True),
         field("enqueued", TIME, "when it was enqueued", "about.enqueued", optional=True),

@@ -56,7 +56,7 @@ STREAMS = Form(
         field(
             "hidden", INTEGER, "streams of single jobs and of kvstream itself; `all=1` shows them"
         ),
-        field("is_whole", BOOLEAN, "whether all keys were listed, or the first 10,000"),
+        field("is_whole", BOOLEAN, "whether all keys were listed, or the first 20,000"),
         field("streams", many(_STREAM_ROW), "the streams of this part", "rows"),
         NEXT,
     ],

@@ -77,6 +77,9 @@ def job(view: View) -> Response:
         )
     is_workflow = isinstance(handle, WorkflowHandle)
     about = ended or stored.info(handle)
+    task = about.task if about else stored.facts(handle).get("task")
+    if about is None and status in ENDED and task:
+        about = stored.find_ended(job_id, status, task)
     return view.page(
         "job.html",
         name=stored.name,
@@ -91,7 +94,7 @@ def job(view: View) -> Response:
         steps=handle.steps()[-STEPS:] if isinstance(handle, WorkflowHandle) else None,
         result=_result(handle) if status == "done" else None,
         about=about,
-        task=about.task if about else stored.facts(handle).get("task"),
+        task=task,
         is_workflow=is_workflow,
     )
 

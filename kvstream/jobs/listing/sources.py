@@ -49,6 +49,8 @@ _LEASED_MAX = 10_000
 """Entries in work that are listed by the workers that have them."""
 _ENDS_LOOKED_AT = 1000
 """Ends of each task and outcome among which one job is looked for."""
+_ENDS_OF_TASK = 200
+"""Ends among which a job is looked for whose task and outcome are known."""
 
 Row = tuple[StreamID, JobInfo | None]
 """The ID of an entry, and its job; None if it has no job, or one of another status."""
@@ -100,21 +102,30 @@ def text_key(stream: Stream) -> str:
     return stream.key.decode("utf-8", "surrogateescape")
 
 
-def find_end(jobs: AnyJobs, wanted: JobFilter, job_id: str) -> JobInfo | None:
+def find_end(
+    jobs: AnyJobs,
+    wanted: JobFilter,
+    job_id: str,
+    status: str | None = None,
+    task: str | None = None,
+) -> JobInfo | None:
     """Return an ended job by its ID, if it is listed among the next ends after its ID was made.
 
     There is no index of IDs: of each task and outcome so many ends are looked at. The record of the
-    outcome, which is kept for a shorter time, is found at once.
+    outcome, which is kept for a shorter time, is found at once. With a status and a task fewer are
+    looked at, in one stream.
     """
     made_ms = _creation_ms(job_id)
     if made_ms is None:
         return None
     start = max(0, made_ms - SKEW_MS)
-    named = jobs.ended.streams(ENDED, None)
+    most = _ENDS_LOOKED_AT if status is None else _ENDS_OF_TASK
+    named = jobs.ended.streams(ENDED if status is None else (status,), task)
     found: list[EndedSource | LetterSource] = [EndedSource(jobs, wanted, *each) for each in named]
-    found += [LetterSource(stream, wanted) for stream in dead_streams(jobs)]
+    if status in (None, FAILED):
+        found += [LetterSource(stream, wanted) for stream in dead_streams(jobs)]
     for source in found:
-        for entry in jobs.store.stream(source.key).range(start, count=_ENDS_LOOKED_AT):
+        for entry in jobs.store.stream(source.key).range(start, count=most):
             info = source.info(entry) if has_id(entry.fields, entry.id, job_id) else None
             if info is not None:
                 return info
@@ -176,15 +187,7 @@ class LetterSource:
         fields = entry.fields
         if not self._wanted.may_admit(fields, b"dead:error"):
             return None
-        info = info_of(fields, entry.id, FAILED, self.key)
-        if info is None:
-            return None
-        queue = _text(fields.get(b"dead:stream"))
-        return info._replace(
-            queue=queue,
-            error=_text(fields.get(b"dead:error")),
-            attempt=_number(fields.get(b"dead:deliveries"), 1),
-        )
+        return info_of(fields, entry.id, FAILED, self.key)
 
 
 class QueueSource:
@@ -340,7 +343,7 @@ def _slice(stream: Stream, last: StreamID, count: int) -> list[Entry[bytes]]:
 def info_of(
     fields: Fields[bytes], where: StreamID | Ticket, status: str, key: str
 ) -> JobInfo | None:
-    """Return the job in a message; None if there is no job, or it wakes a waiting workflow."""
+    """Return the job in a message or dead letter; None if it is none, or wakes a workflow."""
     try:
         job = Job.of(fields, where)
     except Refused:
@@ -353,6 +356,12 @@ def info_of(
     at_ms = (enqueued_ms or 0) if isinstance(where, Ticket) else where.ms
     info = _new_info(job.id, job.task_name, status, at_ms, enqueued_ms, where, key, stream=key)
     args, kwargs = (None, None) if is_wake else _arguments(job)
+    if status == FAILED:
+        info = info._replace(
+            queue=_text(fields.get(b"dead:stream")),
+            error=_text(fields.get(b"dead:error")),
+            attempt=_number(fields.get(b"dead:deliveries"), 1),
+        )
     return info._replace(
         due=_time(where.at_ms) if isinstance(where, Ticket) else None,
         key=None if is_wake else job.key,
