@@ -1,4 +1,4 @@
-"""Live pages: one reader renders each page that is open, for all who look at it.
+"""Live pages: each page that is open is rendered once, for all who look at it.
 
 A viewer's connection names its page. Every two seconds the hub renders each such page once for all
 viewers of one role, and sends the new content if it differs. Without viewers it sleeps. So the cost
