@@ -11,6 +11,8 @@ from kvstream.console import Role, User, app
 from kvstream.console.actions import plan
 from kvstream.console.actions.plan import AUDIT
 from kvstream.console.actions.table import ACTIONS
+from kvstream.operations import strings
+from kvstream.operations.delivery.dead import BLOCK
 from kvstream.operations.queues import redrive
 from kvstream.stream import Stream
 from tests.console.browser import Browser
@@ -136,6 +138,13 @@ def test_a_redrive_on_a_server_has_its_audit_in_one_commit(served: Served) -> No
             ("cancel-redrive", "emails:dead", 1),
             ("redrive", "emails:dead", 5),
         ]
+        store.run(strings.put, "note", b"text")
+        block = {each.decode(): "1" for each in BLOCK}
+        letter = store.stream("x:dead").add({"n": "1", **block, "dead:stream": "note"})
+        do(browser, f"/do/redrive?stream=x:dead&id={letter}", 400)
+        last = store.stream(AUDIT).revrange(count=1)[0].fields
+        assert (last[b"what"], last[b"state"]) == (b"redrive", b"failed")
+        assert len(store.stream("x:dead")) == 1
 
 
 def test_a_queue_is_paused_with_all_its_priorities(browser: Browser, full: Store) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from kvstream.errors import InvalidArgument, KVStreamError, NoSuchKey
+from kvstream.errors import Conflict, InvalidArgument, KVStreamError, NoSuchKey, RequestError
 from kvstream.types.formatting import printable
 from kvstream.types.ids import StreamID
 
@@ -96,11 +96,28 @@ def run(view: View, plan: Plan) -> Response:
     if plan.is_alone:
         _run_alone(view, plan)
     else:
+        _run_in_one_commit(view, plan)
+    view.shown.listings.forget()
+    return view.to(plan.back)
+
+
+def _run_in_one_commit(view: View, plan: Plan) -> None:
+    """Run an action in the commit of its entry.
+
+    A server carries out the other commands of a transaction of which it refuses one, so the entry
+    may be there: another one says that the action has failed.
+    """
+    is_sent = False
+    try:
         with view.store.transaction():
             plan.run(view)
             _audit_plan(view, plan, **({"state": "begun"} if plan.goes_on else {}))
-    view.shown.listings.forget()
-    return view.to(plan.back)
+            is_sent = True
+    except RequestError as error:
+        if is_sent and not isinstance(error, Conflict):
+            with suppress(KVStreamError):
+                _audit_plan(view, plan, state="failed", error=str(error)[:500])
+        raise
 
 
 def _run_alone(view: View, plan: Plan) -> None:

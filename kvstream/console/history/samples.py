@@ -51,8 +51,8 @@ SPANS = (
     Span("1d", "15m", 900_000, 96),
     Span("1w", "1h", 3_600_000, 168),
 )
-"""A page reads one of them, with one call: so many rows fit its budget beside its tables. An hour of
-seconds would take 0.5 s of the processor for each look, and a plot has no room for it."""
+"""A page reads one of them, with one call: so many rows fit its budget beside its tables. An hour
+of seconds would take 0.5 s of the processor for each look, and a plot has no room for it."""
 FINEST = SPANS[0]
 
 TOTALS = frozenset({"added"})
