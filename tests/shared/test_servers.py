@@ -116,7 +116,8 @@ def under_load(directory: Path, process: "subprocess.Popen[bytes]", port: int) -
             victims = workers_of(process)
             owner = owner_of(directory)  # which every second kill hits, where it is a worker
             hits = number % 2 == 0 and owner in victims
-            os.kill(owner if hits and owner else chance.choice(victims), signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may have ended with the owner
+                os.kill(owner if hits and owner else chance.choice(victims), signal.SIGKILL)
     finally:
         for load in loads:
             load.stop.set()
@@ -173,7 +174,8 @@ def test_celery(
                 app.send_task("add", [next(numbers)])
             sent += ADDED_BETWEEN
             until(lambda: len(stream) >= sent - ADDED_BETWEEN // 2, "tasks", 0.02)  # noqa: B023
-            os.kill(chance.choice(workers_of(process)), signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(chance.choice(workers_of(process)), signal.SIGKILL)
 
         def added() -> set[int]:
             return {int(entry.fields[b"n"]) for entry in stream}

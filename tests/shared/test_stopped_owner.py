@@ -25,8 +25,8 @@ def short_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kvstream.shared.engine, "REPLY_S_MIN", WAIT_S)
 
 
-def shared(directory: Path) -> Store:
-    return kvstream.open(directory, shared=True, durability="no", wait_s=WAIT_S)
+def shared(directory: Path, wait_s: float = WAIT_S) -> Store:
+    return kvstream.open(directory, shared=True, durability="no", wait_s=wait_s)
 
 
 def stop(owner: Holder) -> None:
@@ -143,7 +143,7 @@ def test_a_listener_goes_on_with_its_owner_or_the_next(
             message.ack()
             got.append(message.fields[b"n"])
 
-    with shared(directory) as store, shared(directory) as other:
+    with shared(directory) as store, shared(directory, PATIENCE_S) as other:
         queue = Queue(other, "q")
         listener = threading.Thread(target=listen, daemon=True)
         listener.start()
