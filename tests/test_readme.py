@@ -26,6 +26,8 @@ SPARK = [block for block in BLOCKS if "kvstream.spark" in block]
 CLIENTS = [block for block in BLOCKS if "redis.Redis(" in block]
 COMMANDS = re.findall(r"^\$ (kvstream --store .*)$", README, re.MULTILINE)
 REMOTE_COMMANDS = re.findall(r"^\$ (kvstream --url .*)$", README, re.MULTILINE)
+LINES_MAX = 150
+"""A reader decides in a minute whether to go on; pages have the rest."""
 PRINTED = re.findall(
     r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", README, re.DOTALL | re.MULTILINE
 )
@@ -59,6 +61,10 @@ def run(directory: Path, *arguments: str, anew: bool = False) -> "subprocess.Com
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The reader's directory: one for all blocks and commands."""
     return tmp_path_factory.mktemp("reader")
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= LINES_MAX
 
 
 def test_the_readme_shows_the_library_and_the_program() -> None:
