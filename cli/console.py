@@ -32,8 +32,6 @@ BESIDE = "A port of 127.0.0.1 for the web console; 0: any free port. A login URL
         "kvstream console --store data",
         "kvstream console --url redis://localhost:6390 --open",
         "kvstream console --store data --read-only",
-        "kvstream console --auth proxy --proxy-from 10.0.0.7 --proxy-host ops.example.com "
-        "--proxy-role '*=viewer' --host 0.0.0.0",
     ),
 )
 @click.option("--host", default=_LOOPBACK[0], help="The address to listen on.")

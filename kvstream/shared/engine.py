@@ -273,7 +273,7 @@ class SharedEngine(Unclosed, RepeatingEngine):
         greet_s = max(until - monotonic(), PAUSE_MAX_S)
         try:
             server = self.server_type.open(self._place.url, reply_s=self._reply_s, greet_s=greet_s)
-            version = server.connection().info("server")["kvstream_version"]
+            version = server.connection().info("server").get("kvstream_version", "of no version")
             about = server.connection().info("persistence")
         except ConnectionLost:
             return None

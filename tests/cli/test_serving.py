@@ -342,5 +342,5 @@ def test_a_server_that_waits_for_its_store_reports_it_once(tmp_path: Path) -> No
             check=False,
         )
     assert done.returncode == 3
-    assert done.stderr.count(" opens ") == 1
+    assert done.stderr.count(", opens ") == 1
     assert f"held by process {os.getpid()}" in done.stderr

@@ -134,7 +134,8 @@ def add(store: Store, number: int) -> None:
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
-    return [each.message for each in caplog.records if (each.name, each.levelno) == (LOGGER, level)]
+    records = [each for each in caplog.records if (each.name, each.levelno) == (LOGGER, level)]
+    return [each.getMessage() for each in records]  # a handler may not have set `message` yet
 
 
 @pytest.mark.parametrize("name", LISTENERS)
