@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 LETTERS = 200
 """The newest letters of a stream that are grouped."""
-_TASK = b"task"
+TASK = b"task"
+"""The field of a message that names its task."""
 _CHANGING = re.compile(rb"0x[0-9a-fA-F]+|\d+")
 """Parts that differ between errors of one kind: numbers and addresses."""
 _LINE = 300
@@ -44,7 +45,7 @@ def first_line(error: bytes) -> bytes:
 def kind_of(letter: DeadLetter) -> bytes:
     """Return what letters of one kind have in common."""
     error = _CHANGING.sub(b"#", first_line(letter.error))
-    task = letter.fields.get(_TASK, b"")
+    task = letter.fields.get(TASK, b"")
     return b"|".join((letter.origin, task[:100], letter.reason.encode(), error[:120]))
 
 
@@ -68,7 +69,7 @@ def grouped(stream: bytes, letters: Iterable[DeadLetter]) -> list[Failure]:
         by_kind.setdefault(kind_of(letter), []).append(letter)
     made = [
         Failure(
-            *(stream, same[0].origin, same[0].fields.get(_TASK), first_line(same[0].error)),
+            *(stream, same[0].origin, same[0].fields.get(TASK), first_line(same[0].error)),
             reason=same[0].reason,
             letters=len(same),
             last=same[0],

@@ -242,5 +242,10 @@ def redrive_start(name: bytes, dry_run: bool = False, **asked: Unpack[redrive.As
     return say(name, REDRIVE, *words, result=replies.redrive_of)
 
 
-def redrive_move(name: bytes, ids: Sequence[StreamID] | None) -> Call:
-    return redrive_start(name, ids=ids)
+def redrive_move(
+    name: bytes,
+    ids: Sequence[StreamID] | None,
+    where: tuple[bytes, bytes] | None = None,
+    rate: tuple[int, int] | None = None,
+) -> Call:
+    return redrive_start(name, ids=ids, where=where, rate=rate)

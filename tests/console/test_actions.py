@@ -13,7 +13,6 @@ from kvstream.console.actions.plan import AUDIT
 from kvstream.console.actions.table import ACTIONS
 from kvstream.operations import strings
 from kvstream.operations.delivery.dead import BLOCK
-from kvstream.operations.queues import redrive
 from kvstream.stream import Stream
 from tests.console.browser import Browser
 from tests.console.conftest import Open
@@ -128,13 +127,14 @@ def test_a_redrive_on_a_server_has_its_audit_in_one_commit(served: Served) -> No
         ids = [each.id for each in store.stream("emails:dead").range()]
         browser = Browser(app(store, auth=lambda _: User("ann", "operator")))
         do(browser, f"/do/redrive?stream=emails:dead&id={ids[0]}&id={ids[1]}")
-        store.run(redrive.start, b"emails:dead", rate=(1, 3_600_000))
+        do(browser, "/do/redrive?stream=emails:dead&all=1&rate=1/1h")
         assert "runs: wait" in do(browser, "/do/redrive?stream=emails:dead&all=1", 400).text
         do(browser, "/do/cancel-redrive?stream=emails:dead")
         do(browser, "/do/redrive?stream=emails:dead&all=1")
         assert [len(store.stream(each)) for each in ("emails", "emails:dead")] == [8, 0]
         assert [each[1:] for each in audit_of(store)] == [
             ("redrive", "emails:dead", 2),
+            ("redrive", "emails:dead", 6),
             ("cancel-redrive", "emails:dead", 1),
             ("redrive", "emails:dead", 5),
         ]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvstream import Jobs, Queue, Store
+from kvstream import Jobs, ManualClock, Queue, Store
 from kvstream.console import User, app
 from kvstream.console.actions.plan import AUDIT
 from kvstream.jobs.testing import Testing
@@ -70,7 +70,9 @@ def test_a_dead_letter_is_put_again_with_other_values(browser: Browser, full: St
     browser.get(path, 404)
 
 
-def test_no_dead_letter_leads_into_the_audit(browser: Browser, full: Store) -> None:
+def test_no_dead_letter_leads_into_the_audit(
+    browser: Browser, full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An entry that says that it comes from the audit would be written there as if it were one."""
     block = {each.decode(): "1" for each in BLOCK}
     letter = full.stream("x:dead").add(
@@ -81,9 +83,57 @@ def test_no_dead_letter_leads_into_the_audit(browser: Browser, full: Store) -> N
     page = browser.page(f"/do/redrive?stream=x:dead&id={letter}")
     assert "1 entry would stay: they name no stream to go to" in page.text
     assert "nothing to do" in page.text
+    page = browser.page("/do/redrive?stream=x:dead&all=1")
+    assert "1 entry would stay: they name no stream to go to" in page.text
+    assert "nothing to do" in page.text
+    monkeypatch.setattr("kvstream.console.actions.letters.TRIED_MAX", 0)  # no dry run
     do(browser, "/do/redrive?stream=x:dead&all=1")
     assert len(full.stream("x:dead")) == 1
     assert audit_of(full) == [("ann", "redrive", "x:dead", 1)]
+
+
+def test_letters_of_a_filter_are_redriven_at_a_rate(
+    browser: Browser, full: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters, path = full.stream("emails:dead"), "/do/redrive?stream=emails:dead&all=1"
+    last = letters.revrange(count=1)[0].id
+    block = {**{each.decode(): "1" for each in BLOCK}, "dead:stream": "emails", "dead:id": "1-1"}
+    for task in ("bill", "bill", "late"):
+        clock.advance(3_600_000)
+        letters.add({"task": task, **block})
+    form = next(each for each in browser.page("/dead/emails:dead").forms if "rate" in each)
+    assert form.keys() >= {"all", "stream", "task", "since", "until"}
+    for bound in ("TRIED_MAX", "TRIED_BYTES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"kvstream.console.actions.letters.{bound}", 11)
+            page = browser.page(f"{path}&task=bill")
+        assert "moves up to 12 dead letters of the task bill, too many to be tried" in page.text
+    page = do(browser, f"{path}&task=bill&since=now-90m")
+    assert "moves 1 dead letter back (1 to emails)" in page.text
+    assert "There are 12 in all" in page.text
+    page = do(browser, f"{path}&task=bill")
+    assert "moves 1 dead letter back (1 to emails)" in page.text
+    assert " dead redrive --where task=bill emails:dead It is" in page.text
+    assert [each.fields[b"task"] for each in letters.range()][8:] == [b"mail", b"late"]
+    page = browser.page(f"{path}&until=now-30m&rate=2/1h")
+    assert "moves 9 dead letters back" in page.text
+    assert "At most 2 in 1h" in page.text
+    assert "in all it takes 4h" in page.text
+    action = next(each for each in page.forms if each["@"] == "post")[""]
+    assert f"until={last}" in action  # the letters of the preview, however late the form is sent
+    do(browser, f"{path}&until=now-30m&rate=2/1h")
+    status = Queue(full, "emails").redrive_status()
+    assert status is not None
+    assert (status.state, status.moved, len(letters)) == ("running", 2, 8)
+    found = last_audit(full)
+    assert (found["count"], found["state"], found["facts"]["rate"]) == ("9", "begun", "2/1h")
+    assert "nothing to do" in browser.page(f"{path}&task=none").text.lower()
+    for wrong in ("soon", "0/1m", "5/", "5/0s"):
+        assert "is no rate" in browser.page(f"{path}&rate={wrong}", 400).text
+    assert "write 500/3s, which is as fast" in browser.page(f"{path}&rate=10000/1m", 400).text
+    browser.get(f"{path}&since=tomorrow-ish", 400)
+    hidden = Browser(app(full, auth=lambda _: User("ann", "admin"), redact=["task"]))
+    assert "hidden" in hidden.page(f"{path}&task=mail", 400).text
 
 
 def test_an_entry_is_put_again_as_it_is_however_strange(browser: Browser, full: Store) -> None:
@@ -205,6 +255,7 @@ def test_jobs_of_a_filter_are_retried_and_deleted(failing: tuple[Jobs, Testing])
     assert jobs.count(status="done").total == 0
     browser.get("/do/delete-jobs?status=queued&all=1", 400)
     browser.get("/do/delete-jobs?id=x", 400)
+    assert "at no rate" in browser.page("/do/retry-jobs?status=failed&all=1&rate=1/1s", 400).text
     assert "Delete all of this filter" in browser.get("/jobs?status=failed").text
 
 

@@ -31,6 +31,11 @@ def _plan(
     **more: Any,
 ) -> Plan:
     """Plan to change the jobs that are chosen, or those of the filter."""
+    if view.asked("rate"):
+        raise InvalidArgument(
+            f"the console changes jobs at no rate: use kvstream jobs {action} --rate, or redrive "
+            "the dead letters of the queue at one"
+        )
     jobs, name = stored_of(view), view.asked("name")
     chosen = list(dict.fromkeys(view.request.query_params.getlist("id")))
     criteria = {} if chosen else _criteria(view, statuses)

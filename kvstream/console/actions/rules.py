@@ -102,12 +102,19 @@ def _parse(name: str, text: str) -> Any:
         if doubles:
             return Backoff(_seconds(name, first), _seconds(name, cap))
         return () if text == "0" else [_seconds(name, each) for each in text.split(",")]
-    if name == "rate" and text != "0":
-        match = re.fullmatch(r"(\d{1,15})/(.+)", text)
-        if match is None:
-            raise InvalidArgument(f"{_TITLES[name]}: {text!r} is no rate")
-        return int(match[1]), _seconds(name, match[2])
-    return (0, 0) if name == "rate" else _seconds(name, text)
+    if name == "rate":
+        count, ms = rate_in(text) if text != "0" else (0, 0)
+        return count, ms / 1000
+    return _seconds(name, text)
+
+
+def rate_in(text: str) -> tuple[int, int]:
+    """Return the number, and the milliseconds, of a rate such as ``100/1m``; both are above 0."""
+    match = re.fullmatch(r"(\d{1,15})/(.+)", text)
+    count, ms = (int(match[1]), duration_ms(match[2].strip())) if match else (0, None)
+    if not count or not ms:
+        raise InvalidArgument(f"{text!r} is no rate: write 100/1m for 100 in a minute")
+    return count, ms
 
 
 def _seconds(name: str, text: str) -> float:

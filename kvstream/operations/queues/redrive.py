@@ -160,9 +160,15 @@ def start(txn: Txn, name: bytes, **asked: Unpack[Asked]) -> Job:
     return job
 
 
-def move(txn: Txn, name: bytes, ids: Sequence[StreamID] | None) -> None:
+def move(
+    txn: Txn,
+    name: bytes,
+    ids: Sequence[StreamID] | None,
+    where: tuple[bytes, bytes] | None = None,
+    rate: tuple[int, int] | None = None,
+) -> None:
     """Redrive dead letters as ``start`` does, for a transaction that needs no result of it."""
-    start(txn, name, ids=ids)
+    start(txn, name, ids=ids, where=where, rate=rate)
 
 
 def status(txn: Txn, name: bytes) -> Job | None:
