@@ -80,6 +80,9 @@ def test_the_program_takes_the_command_of_each_action(opened: Open, full: Store)
         "put": f"stream=orders&id={ids[0]}",
         "seek": "stream=orders&group=billing&to=-",
         "trim": "stream=orders&minid=now-1h",
+        "retention": "stream=orders&max_age=7d&max_length=9&max_bytes=9&latest=-x&acked=1&force=1",
+        "add": "stream=orders",
+        "delete-consumer": "stream=orders&group=billing&consumer=b1",
         "run-schedule": "stream=emails&schedule=nightly",
         "delete-schedule": "stream=emails&schedule=nightly",
     }

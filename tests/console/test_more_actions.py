@@ -155,6 +155,71 @@ def test_an_entry_is_put_again_as_it_is_however_strange(browser: Browser, full: 
     assert last_audit(full)["facts"]["changed"] == []
 
 
+def test_an_entry_is_added_also_to_a_new_stream(browser: Browser, full: Store) -> None:
+    page = do(browser, "/do/add?new=a/b%2Bc", name0="sku", value0="a\r\nb", name2="qty", value2="2")
+    assert "to a new stream: a/b+c" in page.text
+    assert full.stream("a/b+c").range()[0].pairs == ((b"sku", b"a\nb"), (b"qty", b"2"))
+    found = last_audit(full)
+    assert (found["what"], found["target"], found["facts"]) == ("add", "a/b+c", {"is_new": True})
+    do(browser, "/do/add?stream=a~2Fb+c", 400)
+    do(browser, "/do/add?stream=orders", name0="sku", value0="z")
+    assert full.stream("orders").revrange(count=1)[0].pairs == ((b"sku", b"z"),)
+    for name in ("kvstream:audit", "kvstream:new"):
+        browser.get(f"/do/add?stream={name}", 400)
+        browser.get(f"/do/add?new={name}", 400)
+    browser.get("/do/add", 404)
+    assert any("/do/add" in each for each in browser.page("/streams/orders").links)
+    assert any("new" in each for each in browser.page("/streams").forms)
+
+
+def test_a_stream_gets_rules_of_retention(browser: Browser, full: Store) -> None:
+    stream, path = full.stream("orders"), "/do/retention?stream=orders"
+    page = do(browser, f"{path}&max_age=100s&max_length=100&latest=sku", typed="orders")
+    old = 120 - stream.count("now-100s")
+    assert f"older than 1m 40s (now {old} entries)" in page.text, page.text
+    assert "all but the last 100 (now 20 entries); all but the last of each sku" in page.text
+    assert "queue retention --max-age 100s --max-length 100 --latest sku orders It is" in page.text
+    rules = stream.retention()
+    assert rules is not None
+    assert (rules.max_age_ms, rules.max_length, rules.latest) == (100_000, 100, b"sku")
+    assert (rules.acked, rules.force, rules.max_bytes) == (False, False, 0)
+    form = next(each for each in browser.page("/streams/orders").forms if "max_age" in each)
+    assert (form["max_age"], form["max_length"], form["latest"]) == ("100s", "100", "sku")
+    assert last_audit(full)["facts"]["before"] == "--off"
+    do(browser, f"{path}&acked=1&force=1", 400, typed="order")
+    do(browser, f"{path}&acked=1&force=1", typed="orders")
+    rules = stream.retention()
+    assert rules is not None
+    assert (rules.acked, rules.force, rules.max_age_ms) == (True, True, 0)
+    page = do(browser, f"{path}&max_age=&acked=")
+    assert "No entry leaves the stream" in page.text
+    assert stream.retention() is None
+    assert "nothing to do" in browser.page(path).text.lower()
+    for wrong in ("max_age=old", "max_age=0", "max_length=many", "max_bytes=0", "force=1"):
+        browser.get(f"{path}&{wrong}", 400)
+    browser.get("/do/retention?stream=none&acked=1", 404)
+    assert not full.exists("none")
+
+
+def test_a_consumer_is_deleted_with_what_is_pending(browser: Browser, full: Store) -> None:
+    path = "/do/delete-consumer?stream=orders&group=billing&consumer=b1"
+    group, length = full.stream("orders").group("billing"), len(full.stream("orders"))
+    pages = browser.page("/streams/orders/groups/billing").links
+    assert any(each.endswith("consumer=b1") and "/do/" in each for each in pages)
+    do(browser, path, 400, typed="b2")
+    page = do(browser, path, typed="b1")
+    assert "drops its 60 pending entries" in page.text
+    assert " consumer del --drop-pending orders billing b1 It is" in page.text
+    assert [each.name for each in group.consumers()] == [b"b2"]
+    assert (group.info().pending, len(full.stream("orders"))) == (10, length)
+    assert last_audit(full)["facts"] == {"group": "billing", "consumer": "b1", "pending": 60}
+    browser.get(path, 404)
+    group.pause()
+    assert "do/resume?queue=orders&group=billing" in browser.get(
+        "/streams/orders/groups/billing"
+    ).text.replace("&amp;", "&")
+
+
 def test_rules_of_a_queue_are_changed_on_all_priorities(browser: Browser, full: Store) -> None:
     path = "/do/policy?queue=emails"
     form = next(each for each in browser.page(path).forms if each["@"] == "post")

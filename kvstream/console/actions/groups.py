@@ -1,4 +1,4 @@
-"""Actions on a group: acknowledge, give back and claim pending entries; seek."""
+"""Actions on a group: acknowledge, give back and claim pending entries; seek; delete consumers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from kvstream.console.actions.plan import Input, Plan, ids_of, name_in
-from kvstream.errors import InvalidArgument
+from kvstream.console.figures import CONSUMERS_READ
+from kvstream.errors import InvalidArgument, NoSuchKey
 from kvstream.types.formatting import plural, printable
 from kvstream.types.ids import MIN_ID, StreamID, range_start
 
@@ -82,6 +83,38 @@ def claim(view: View) -> Plan:
     """Plan to give entries to a consumer."""
     text = "This assigns {} to the consumer that you name."
     return _plan(view, "claim", "Claim", text, inputs=(Input("consumer", "Consumer"),))
+
+
+def delete_consumer(view: View) -> Plan:
+    """Plan to delete a consumer, with its pending entries."""
+    stream, name = name_in(view, "stream"), name_in(view, "group")
+    consumer, group = name_in(view, "consumer"), view.store.stream(stream).group(name)
+    if group.info().consumers > CONSUMERS_READ:
+        raise InvalidArgument("the group has too many consumers: use kvstream consumer del")
+    found = next((each for each in group.consumers() if each.name == consumer), None)
+    if found is None:
+        raise NoSuchKey("no consumer of the group has this name: it was deleted")
+    pending = plural(found.pending, "pending entry")
+    return Plan(
+        action="delete-consumer",
+        title=f"Delete the consumer {printable(consumer)}",
+        text=f"This drops its {pending}: they stay in the stream, and the group delivers them to "
+        "nobody any more. To keep them, give them back, or claim them for another one, first. A "
+        "consumer that reads on is there again.",
+        target=stream,
+        command=view.command(
+            "consumer del", *["--drop-pending"] * bool(found.pending), stream, name, consumer
+        ),
+        run=lambda _: group.delete_consumer(consumer),
+        back=view.url("streams", stream, "groups", name),
+        count=max(1, found.pending),
+        typed=consumer,
+        facts={
+            "group": printable(name),
+            "consumer": printable(consumer),
+            "pending": found.pending,
+        },
+    )
 
 
 def seek(view: View) -> Plan:

@@ -1,4 +1,4 @@
-"""Put a message again with other values: a dead letter to where it comes from, an entry anew."""
+"""Put a message again with other values, a dead letter to where it comes from; add an entry."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from kvstream.console.values import raw_of
 from kvstream.errors import InvalidArgument, NoSuchKey
 from kvstream.operations.delivery.dead import origin, strip, target_of
 from kvstream.types.formatting import plural, printable, size
+from kvstream.types.glob import is_own_key
 from kvstream.types.ids import StreamID
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ VALUE_MAX, FORM_MAX = 8000, 24_000
 a character may take nine."""
 COMMAND_MAX = 2000
 """Bytes of the values of a command."""
-NEW = 2
-"""Fields that may be added."""
+NEW, FIELDS_NEW = 2, 6
+"""Fields that may be added to a message, and fields of a new entry."""
 
 
 class _Field(NamedTuple):
@@ -62,11 +63,7 @@ def put(view: View) -> Plan:
         back=view.url("dead" if block else "streams", stream),
         inputs=[
             *(_input(at, each) for at, each in enumerate(fields) if each.text is not None),
-            *(
-                Input(f"{kind}{at}", title, is_required=False)
-                for at in range(NEW)
-                for kind, title in (("name", "Another field"), ("value", "Its value"))
-            ),
+            *_inputs(NEW),
         ],
         has_values=True,
         facts={
@@ -75,6 +72,52 @@ def put(view: View) -> Plan:
             "changed": [printable(each) for each in _changed(view, fields)[:20]],
         },
     )
+
+
+def add(view: View) -> Plan:
+    """Plan to add an entry with the fields of the form; a stream is made if there is none."""
+    stream = raw_of(view.asked("new").strip()) or name_in(view, "stream")
+    if is_own_key(stream):
+        raise InvalidArgument("kvstream keeps keys kvstream:... for itself")
+    is_there = view.store.exists(stream)
+
+    def run(_: View) -> None:
+        pairs = _added(view, FIELDS_NEW)
+        if not pairs:
+            raise InvalidArgument("an entry needs a field")
+        view.store.stream(stream).add(pairs)
+
+    end = "the stream" if is_there else "a new stream"
+    return Plan(
+        action="add",
+        title="Add an entry",
+        text=f"This adds an entry with these fields to {end}: {printable(stream)}",
+        target=stream,
+        command=view.command("add", stream, b"field=value"),
+        run=run,
+        back=view.url("streams", stream),
+        inputs=_inputs(FIELDS_NEW),
+        has_values=True,
+        facts={"is_new": not is_there},
+    )
+
+
+def _inputs(fields: int) -> list[Input]:
+    """Return the inputs of fields that may be added."""
+    return [
+        Input(f"{kind}{at}", title, is_required=False)
+        for at in range(fields)
+        for kind, title in (("name", "Another field"), ("value", "Its value"))
+    ]
+
+
+def _added(view: View, fields: int) -> list[tuple[bytes, bytes]]:
+    """Return the fields that were added."""
+    return [
+        (raw_of(name), raw_of(_unix(view.given(f"value{at}"))))
+        for at in range(fields)
+        if (name := view.given(f"name{at}"))
+    ]
 
 
 def _command(view: View, target: bytes, letters: bytes, eid: StreamID, fields: list[_Field]) -> str:
@@ -120,11 +163,7 @@ def _text(value: bytes) -> str | None:
 def _pairs(view: View, fields: list[_Field]) -> list[tuple[bytes, bytes]]:
     """Return the fields with the values of the form, and those that were added."""
     pairs = [(each.name, _given(view, at, each)) for at, each in enumerate(fields)]
-    for at in range(NEW):
-        name = view.given(f"name{at}")
-        if name:
-            pairs.append((raw_of(name), raw_of(_unix(view.given(f"value{at}")))))
-    return pairs
+    return pairs + _added(view, NEW)
 
 
 def _given(view: View, at: int, field: _Field) -> bytes:

@@ -63,21 +63,21 @@ def policy(view: View) -> Plan:
 
 def texts_of(policy: GroupPolicy) -> dict[str, str]:
     """Return the rules that the form has, as they are typed."""
-    backoff = ",".join(map(_span, policy.backoff_ms)) or "0"
+    backoff = ",".join(map(span_text, policy.backoff_ms)) or "0"
     if policy.backoff_cap_ms:
-        backoff = f"{_span(policy.backoff_ms[0])}..{_span(policy.backoff_cap_ms)}"
-    rate = f"{policy.rate_count}/{_span(policy.rate_ms)}" if policy.rate_count else "0"
+        backoff = f"{span_text(policy.backoff_ms[0])}..{span_text(policy.backoff_cap_ms)}"
+    rate = f"{policy.rate_count}/{span_text(policy.rate_ms)}" if policy.rate_count else "0"
     return {
-        "lease": _span(policy.lease_ms),
+        "lease": span_text(policy.lease_ms),
         "max_deliveries": str(policy.max_deliveries),
         "backoff": backoff,
         "max_in_flight": str(policy.max_in_flight),
         "rate": rate,
-        "reap": _span(policy.reap_idle_ms),
+        "reap": span_text(policy.reap_idle_ms),
     }
 
 
-def _span(ms: int) -> str:
+def span_text(ms: int) -> str:
     """Return a time in the greatest unit that has it whole."""
     for unit, length in _UNITS:
         if ms and not ms % length:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 from kvstream.console.access import Role, requires
-from kvstream.console.actions import groups, jobs, letters, put, queues, rules, streams
+from kvstream.console.actions import groups, jobs, letters, put, queues, retention, rules, streams
 from kvstream.console.actions.plan import Planner, run, show
 
 if TYPE_CHECKING:
@@ -35,8 +35,11 @@ ACTIONS: dict[str, tuple[Role, Planner]] = {
     "ack": (Role.OPERATOR, groups.ack),
     "nack": (Role.OPERATOR, groups.nack),
     "claim": (Role.OPERATOR, groups.claim),
+    "delete-consumer": (Role.ADMIN, groups.delete_consumer),
     "seek": (Role.OPERATOR, groups.seek),
     "put": (Role.OPERATOR, put.put),
+    "add": (Role.OPERATOR, put.add),
+    "retention": (Role.ADMIN, retention.retention),
     "trim": (Role.ADMIN, streams.trim),
     "delete-entries": (Role.ADMIN, streams.delete_entries),
     "delete-stream": (Role.ADMIN, streams.delete_stream),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstream.console.access import Role, requires
+from kvstream.console.actions.retention import texts_of
 from kvstream.console.figures import groups_of, info_of
 from kvstream.console.history import plots
 from kvstream.console.history.plots import plots_of
@@ -104,6 +105,7 @@ def stream(view: View) -> Response:
         groups=[(each, figures.get(each.name)) for each in (groups or ())[:GROUPS]],
         groups_count=info.groups,
         queue=queue,
+        retention=texts_of(queue.retention if queue else None),
         ttl=view.store.ttl(name),
         plots=plots_of(view, plots.STREAM, [STREAM + name]),
         bars=_bars(view, found, span_s) if queue is not None else None,
