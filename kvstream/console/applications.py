@@ -7,12 +7,13 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from kvstream.console.shared_calls import SharedCall
-from kvstream.jobs.listing.filters import ENDED, STATUSES
+from kvstream.jobs.listing.filters import ENDED, QUEUED, SCHEDULED, STATUSES, WAITING
 from kvstream.jobs.stored import StoredJobs
 from kvstream.types.clock import monotonic
 
 if TYPE_CHECKING:
     from kvstream.console.listing import Listing
+    from kvstream.jobs import JobInfo
     from kvstream.jobs.listing.counts import JobCounts
 
 NAME = "jobs"
@@ -21,6 +22,7 @@ ENDED_KEY = b":ended"
 """The end of the name of the stream that each application has for its ended jobs."""
 OPEN = frozenset(STATUSES) - frozenset(ENDED)
 """The statuses of jobs that have not ended."""
+_NOT_BEGUN = frozenset((SCHEDULED, QUEUED, WAITING))
 KEPT_S = 5.0
 COUNTS_MAX = 100
 """Applications whose counts are kept: a name comes from the address."""
@@ -75,4 +77,18 @@ def stored_of(view: Any) -> StoredJobs:
     return StoredJobs(view.store, name)
 
 
-__all__ = ["ENDED_KEY", "NAME", "OPEN", "STATUSES", "Applications", "names_in", "stored_of"]
+def tries_of(job: JobInfo) -> int:
+    """Return how often a job was begun; ``attempt`` is 1 before the first time, too."""
+    return 0 if job.attempt == 1 and job.status in _NOT_BEGUN else job.attempt
+
+
+__all__ = [
+    "ENDED_KEY",
+    "NAME",
+    "OPEN",
+    "STATUSES",
+    "Applications",
+    "names_in",
+    "stored_of",
+    "tries_of",
+]

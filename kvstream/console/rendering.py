@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from kvstream.console.applications import tries_of
 from kvstream.console.values import pretty_json, text
 from kvstream.types.formatting import duration, number, plural, size, time_of, unix_ms
 from kvstream.types.ids import StreamID
@@ -29,9 +30,22 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(version=VERSION, pretty_json=pretty_json, arguments=_arguments, show=_plain)
+    made.globals.update(
+        version=VERSION,
+        pretty_json=pretty_json,
+        arguments=_arguments,
+        show=_plain,
+        tries_of=tries_of,
+    )
     made.filters.update(
-        ago=_ago, count=_count, lasted=_lasted, plural=plural, size=size, text=text, utc=time_of
+        ago=_ago,
+        count=_count,
+        lasted=_lasted,
+        plural=plural,
+        rough=_rough,
+        size=size,
+        text=text,
+        utc=time_of,
     )
     return made
 

@@ -14,6 +14,7 @@ from kvstream.jobs.application import Jobs
 from kvstream.jobs.dependents import AFTER, DEPENDENTS, waits_for
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.history.log import HISTORY, WORKFLOW, WorkflowLog
+from kvstream.jobs.job import ID
 from kvstream.jobs.listing.ended import ENDED, TAGGED
 from kvstream.jobs.listing.filters import Criteria, JobInfo, filter_of
 from kvstream.jobs.listing.pages import all_jobs
@@ -102,6 +103,14 @@ class StoredJobs(Jobs):
     ) -> JobInfo | None:
         """Return a job that is listed as ended, though its result may not be kept any more."""
         return find_end(self, filter_of({}, self.store.now_ms), job_id, status, task)
+
+    def holder_of(self, unique: str) -> str:
+        """Return the ID of the job that has kept a unique name for its window; else an empty text.
+
+        A name without a window is kept beside the message of its job alone, and is not found.
+        """
+        last = self.store.stream(self._unique_key(unique)).revrange(count=1)
+        return last[0].fields[ID].decode("utf-8", "surrogateescape") if last else ""
 
     def facts(self, handle: JobHandle[Any]) -> dict[str, Any]:
         """Return the task of a job without a message, and of a workflow more."""

@@ -13,7 +13,7 @@ from kvstream import Jobs
 from kvstream.console import User, app, applications, listing
 from kvstream.console.actions.plan import AUDIT
 from kvstream.console.replies import API
-from kvstream.jobs import Worker, step
+from kvstream.jobs import Job, Middleware, Worker, step
 from tests.console.browser import Browser
 from tests.console.test_actions import do
 from tests.console.test_api import crawl
@@ -21,10 +21,16 @@ from tests.console.test_pages import BYTES_MAX, CALLS_MAX, ROWS_MAX, counting
 from tests.patience import until
 
 
+class Tenant(Middleware):
+    def enqueued(self, job: Job) -> None:
+        job.headers["tenant"] = "acme"
+
+
 @pytest.fixture(scope="module")
 def worked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     """Jobs that are done, failed, queued and scheduled, and a workflow."""
-    jobs = Jobs(tmp_path_factory.mktemp("jobs") / "s", shared=False, durability="no")
+    place = tmp_path_factory.mktemp("jobs") / "s"
+    jobs = Jobs(place, shared=False, durability="no", middleware=[Tenant()])
 
     @jobs.task
     def add(a: int, b: int) -> dict[str, int]:
@@ -102,6 +108,13 @@ def test_a_job_is_shown_with_what_it_has_done(browser: Browser, worked: Jobs) ->
     found = browser.get("/search?q=onboard:bob/7", 303).headers["location"]
     assert found == "/jobs/onboard:bob~2F7"
     assert "scheduled" in browser.page(found).text
+    (queued, *_) = worked.find(status="queued", task="add").jobs
+    page = browser.page(f"/jobs/{queued.id}")
+    assert re.search(r"Job queued Tries 0 Enqueued ", page.text), page.text
+    assert 'headers {"tenant": "acme"}' in page.text
+    assert re.search(r" queued add .* jobs 0 - ", browser.page("/jobs?status=queued").text)
+    named = worked.tasks["add"].with_options(unique="sum", window=60, delay=3600).enqueue(1, 2)
+    assert browser.get("/search?q=sum", 303).headers["location"] == f"/jobs/{named.id}"
     browser.get("/jobs/018bcfe5-6800-7000-8000-000000000001", 404)
     assert browser.get(f"/search?q={one.id}", 303).headers["location"] == f"/jobs/{one.id}"
 

@@ -4,6 +4,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,16 @@ def test_an_empty_store_says_what_to_do(store: Store) -> None:
     assert " queue put emails to=ann" in browser.page("/queues").text
     assert "Nothing was given up." in browser.page("/dead").text
     assert " schedule set emails nightly" in browser.page("/schedules").text
+
+
+def test_the_next_times_of_a_schedule_are_shown(opened: Open, full: Store) -> None:
+    browser = opened("viewer")
+    (found,) = browser.get(f"{API}/schedules").json()["schedules"]
+    begun = full.stream("emails").schedules()[0].next
+    assert begun is not None
+    times = [datetime.fromisoformat(each) for each in found["times"]]
+    assert times == [begun + timedelta(days=at) for at in range(5)]
+    assert len(re.findall("<time ", browser.get("/schedules").text)) == 5
 
 
 def test_dead_letters_of_one_kind_are_one_line(opened: Open) -> None:
@@ -332,6 +343,7 @@ def test_a_server_is_shown(served: Served) -> None:
     finally:
         console.close()
     assert "no such user" in pages["/"].text
+    assert re.search(r"Up for \d+ \w, no checkpoint since, \d+ slow requests?", pages["/"].text)
     assert {"/server", "/server/clients", "/server/slowlog", "/server/config"} <= set(pages)
 
 

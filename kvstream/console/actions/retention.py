@@ -116,7 +116,9 @@ def _options(rules: Retention) -> list[Part]:
         )
         if value
     ]
-    flags: list[Part] = ["--acked"] * rules.acked + ["--force"] * rules.force
+    flags = [
+        flag for flag, is_set in (("--acked", rules.acked), ("--force", rules.force)) if is_set
+    ]
     latest: list[Part] = [("--latest", rules.latest)] if rules.latest else []
     return [*numbers, *flags, *latest] or ["--off"]
 

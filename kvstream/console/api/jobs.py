@@ -27,6 +27,7 @@ from kvstream.console.api.rows import (
     OVER_TIME,
     here,
 )
+from kvstream.console.applications import tries_of
 
 if TYPE_CHECKING:
     pass
@@ -105,7 +106,12 @@ JOB_PAGE = Form(
         field("queue", NAME, "its queue", "about.queue", optional=True),
         field("key", NAME, "its key", "about.key", optional=True),
         field("tags", many(NAME), "its tags", "about.tags", optional=True),
-        field("attempt", INTEGER, "the number of its last try", "about.attempt", optional=True),
+        field(
+            *("attempt", INTEGER, "its tries; 0: it was not begun"),
+            lambda _, page: None if page["about"] is None else tries_of(page["about"]),
+            optional=True,
+        ),
+        field("headers", data(6000), "its headers", optional=True),
         field("enqueued", TIME, "when it was enqueued", "about.enqueued", optional=True),
         field("seconds", NUMBER, "how long its last run took", "about.seconds", optional=True),
         field("args", data(6000), "arguments by place", "about.args", optional=True),
@@ -177,6 +183,7 @@ _SCHEDULE = Record(
             "1.misfire",
         ),
         field("next", TIME, "its next time; null: it has stopped", "1.next", optional=True),
+        field("times", many(TIME), "its next five times; of the first 50 schedules", "2"),
         field("last", TIME, "its last time", "1.last", optional=True),
         field("error", TEXT, "why it has stopped", "1.error"),
         field(

@@ -62,6 +62,12 @@ OVERVIEW = Form(
         field("is_whole", BOOLEAN, "whether all keys were listed", "is_whole"),
         field("commands_per_s", INTEGER, "commands of a server", "facts.rate", optional=True),
         field("size", INTEGER, "bytes on disk", "facts.size", optional=True),
+        field("uptime_s", INTEGER, "seconds since a server began", "facts.uptime_s", optional=True),
+        field(
+            *("checkpoint", TIME, "the last checkpoint since then", "facts.checkpoint"),
+            optional=True,
+        ),
+        field("slow", INTEGER, "slow requests since then", "facts.slow", optional=True),
         field("failures", many(FAILURE), "kinds of errors, the newest first"),
         field("more_failures", INTEGER, "kinds that are left out"),
         field("queues", many(QUEUE), "queues, those with dead letters first"),

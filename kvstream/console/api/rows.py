@@ -22,6 +22,7 @@ from kvstream.console.api.fields import (
     one,
     reader,
 )
+from kvstream.console.applications import tries_of
 from kvstream.console.reading import shown_of
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ JOB = Record(
         field("queue", NAME, "its queue", optional=True),
         field("key", NAME, "its key", optional=True),
         field("tags", many(NAME), "its tags"),
-        field("attempt", INTEGER, "the number of its last try"),
+        field("attempt", INTEGER, "its tries; 0: it was not begun", lambda _, job: tries_of(job)),
         field("seconds", NUMBER, "how long its last run took", optional=True),
         field("at", TIME, "when it ended, or came into its queue, or was enqueued", optional=True),
         field("enqueued", TIME, "when it was enqueued", optional=True),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kvstream.console.access import Role, requires
@@ -13,6 +15,7 @@ from kvstream.console.names import name_of
 from kvstream.console.view import ROWS
 from kvstream.errors import InvalidArgument, KVStreamError, NoSuchKey
 from kvstream.jobs import WorkflowHandle
+from kvstream.jobs.job import HEADERS
 from kvstream.jobs.listing.filters import ENDED
 from kvstream.types.ids import StreamID, Ticket
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from kvstream.console.view import View
-    from kvstream.jobs import JobHandle
+    from kvstream.jobs import JobHandle, JobInfo
     from kvstream.jobs.stored import StoredJobs
 
 STEPS, LINES = 200, 100
@@ -94,6 +97,7 @@ def job(view: View) -> Response:
         steps=handle.steps()[-STEPS:] if isinstance(handle, WorkflowHandle) else None,
         result=_result(handle) if status == "done" else None,
         about=about,
+        headers=None if about is None else headers_of(view, about),
         task=task,
         is_workflow=is_workflow,
     )
@@ -113,6 +117,21 @@ def handle_of(view: View, stored: StoredJobs, job_id: str) -> JobHandle[Any]:
         return handle
     where = Ticket.parse(place) if place.startswith("@") else StreamID.parse(place)
     return JobHandle(stored, job_id, None, where)
+
+
+def headers_of(view: View, job: JobInfo) -> dict[str, Any] | None:
+    """Return the headers of a job whose message is there, or its dead letter; None without any."""
+    stream, place = view.store.stream(view.raw(job.stream)), job.place
+    found: Any = None
+    if isinstance(place, StreamID):
+        found = stream.get(place)
+    elif isinstance(place, Ticket):
+        found = next(iter(stream.delayed(place, 1)), None)
+    raw = b"" if found is None else found.fields.get(HEADERS, b"")
+    with suppress(ValueError, RecursionError):
+        headers = json.loads(raw)
+        return headers if isinstance(headers, dict) and headers else None
+    return None
 
 
 def _result(handle: JobHandle[Any]) -> Any:

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 QUEUE_CALLS, DEAD_STREAMS, LAG_CALLS = 24, 3, 10
 """Calls for the queues, streams of dead letters that are read, and calls for the lag of groups."""
 LETTERS = 100
+_FIGURES = (
+    "instantaneous_ops_per_sec",
+    "uptime_in_seconds",
+    "rdb_last_save_time",
+    "slowlog_commands_count",
+)
+START_S = 5
+"""Seconds that the start of a server takes at most: an older checkpoint is none of this process."""
 SHOWN = 8
 """Lines of each table."""
 
@@ -41,7 +49,7 @@ def overview(view: View) -> Response:
         queues=queues[:SHOWN],
         more_queues=max(0, len(listing.queues) - SHOWN),
         lags=_lags(store, listing, {name for each in queues for name in each.streams}),
-        facts=_facts(view.info),
+        facts=_facts(view.info, view.now_ms),
         plots=plots_of(view, plots.QUEUE, None),
         streams=len(listing.streams),
         is_whole=listing.whole,
@@ -89,11 +97,19 @@ def _lags(
     return sorted(rows, key=lambda row: -(row[1].lag or 0))[:SHOWN]
 
 
-def _facts(sections: Sections) -> dict[str, Any]:
-    """Return what is known of the place: the rate of commands, and the disk."""
+def _facts(sections: Sections, now_ms: int) -> dict[str, Any]:
+    """Return what is known of the place: commands, disk, uptime, checkpoint, slow requests."""
     flat = {name: value for part in sections.values() for name, value in part.items()}
-    rate = flat.get("instantaneous_ops_per_sec")
+    rate, uptime, saved, slow = (
+        None if flat.get(name) is None else int(float(flat[name])) for name in _FIGURES
+    )
+    begun = None if uptime is None else now_ms // 1000 - uptime
+    # a server takes its start for the time of the last checkpoint, until it makes one
+    is_saved = begun is not None and saved is not None and saved > begun + START_S
     return {
-        "rate": None if rate is None else int(float(rate)),
+        "rate": rate,
         "size": flat.get("size_on_disk") or flat.get("aof_current_size"),
+        "uptime_s": uptime,
+        "checkpoint": saved * 1000 if saved is not None and is_saved else None,
+        "slow": slow,
     }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvstream.console.access import Role, requires
 from kvstream.console.values import whole
-from kvstream.errors import NoSuchKey, RequestError, ServerTooOld, WrongType
+from kvstream.errors import InvalidArgument, NoSuchKey, RequestError, ServerTooOld, WrongType
+from kvstream.types import cron
+from kvstream.types.formatting import unix_ms
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -16,6 +19,18 @@ if TYPE_CHECKING:
 
 CALLS = 45
 ROWS_MAX = 200
+TIMES, COMPUTED_MAX = 5, 50
+"""The next times that are shown of a schedule, and the schedules of which they are computed: a time
+of an expression takes 50 us."""
+
+
+class Row(NamedTuple):
+    """A schedule in the list."""
+
+    stream: bytes
+    schedule: Schedule[bytes]
+    times: list[int]
+    """Its next times, in Unix milliseconds."""
 
 
 @requires(Role.VIEWER)
@@ -36,8 +51,23 @@ def schedules(view: View) -> Response:
     left = max(0, len(names) - start - CALLS)
     return view.page(
         "schedules.html",
-        rows=rows[:ROWS_MAX],
+        rows=[
+            Row(name, each, next_times(each) if at < COMPUTED_MAX else [])
+            for at, (name, each) in enumerate(rows[:ROWS_MAX])
+        ],
         left=left,
         asked_of=min(len(names), start + CALLS),
         next=start + CALLS if left else None,
     )
+
+
+def next_times(schedule: Schedule[bytes]) -> list[int]:
+    """Return the next times of a schedule; none of one that has stopped."""
+    if schedule.next is None:
+        return []
+    found = [unix_ms(schedule.next)]
+    with suppress(InvalidArgument):  # this machine may not know the time zone
+        times = cron.parse(schedule.cron, schedule.tz)
+        while len(found) < TIMES and (following := times.after(found[-1])) is not None:
+            found.append(following)
+    return found

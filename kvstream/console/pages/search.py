@@ -1,11 +1,11 @@
-"""The search: a name, or the ID of a job or an entry, leads to its page; else names are listed."""
+"""The search: a name, a unique name, or an ID leads to its page; else names are listed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvstream.console.access import Role, requires
 from kvstream.console.applications import stored_of
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from kvstream.console.view import View
 
+T = TypeVar("T")
 FOUND = 50
 _JOB = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 """The IDs that jobs are given."""
@@ -43,6 +44,8 @@ def search(view: View) -> Response:
         return view.go("streams", name)
     if _has(lambda: is_workflow(stored_of(view), text)):
         return view.go("jobs", name)
+    if holder := _has(lambda: stored_of(view).holder_of(text)):
+        return view.go("jobs", view.raw(holder))
     keys, hidden = view.listing.named(name, has_all=bool(view.asked("all")))
     if not view.listing.whole and not keys:
         pattern = _SPECIAL.sub(rb"\\\g<0>", name) + b"*"
@@ -65,7 +68,7 @@ def _entry(view: View, text: str) -> Response:
     asked = [each.key for each in able[:STREAMS]]
 
     def is_in(key: bytes) -> bool:
-        return _has(lambda: view.store.stream(key).get(eid) is not None)
+        return bool(_has(lambda: view.store.stream(key).get(eid) is not None))
 
     found = [each for each in asked if is_in(each)]
     if len(found) == 1:
@@ -73,11 +76,11 @@ def _entry(view: View, text: str) -> Response:
     return _list(view, text, found, len(found), entry=text, left=len(able) - len(asked))
 
 
-def _has(look: Callable[[], bool]) -> bool:
-    """Return the result of ``look``; False for a key that the server refuses to this user."""
+def _has(look: Callable[[], T]) -> T | None:
+    """Return the result of ``look``; None for a key that the server refuses to this user."""
     try:
         return look()
     except RequestError as error:
         if not is_key_refusal(error):
             raise
-        return False
+        return None
