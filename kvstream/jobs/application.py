@@ -129,7 +129,7 @@ class Jobs(Outcomes, Listing, Public):
             *("additions_of_end", "changes", "note_end", "now_ms", "put", "run_fields"),
             *("put_many", "queue_names", "queue_of", "queues_to_work", "record"),
             *("after_commit", "results"),
-            *("share", "testing", "unique_key", "use"),
+            *("fields_of_holder", "share", "testing", "use"),
         }
     )
     group = "workers"
@@ -579,7 +579,7 @@ class Jobs(Outcomes, Listing, Public):
         with part_done(f"the job {handle.id} was put, unless another one has its unique name"):
             holder = self._holder_of(unique, handle, task)
             if holder is handle and window is not None:
-                key = self.unique_key(unique)
+                key = self._unique_key(unique)
                 self.store.stream(key).add({ID: handle.id}, maxlen=1)
                 self.store.expire(key, to_seconds(window, "window"))
         return holder
@@ -615,12 +615,15 @@ class Jobs(Outcomes, Listing, Public):
         """Return the handle of the job that has a unique name; it may be done."""
         fields = self._fields_at(where, queue)
         if fields is None:
-            last = self.store.stream(self.unique_key(unique)).revrange(count=1)
-            fields = last[0].fields if last else {}
+            fields = self.fields_of_holder(unique)
         return JobHandle(self, id_of(fields, where), task, where)
 
-    def unique_key(self, unique: str) -> str:
-        """Return the key of the stream that keeps a unique name for its window."""
+    def fields_of_holder(self, unique: str) -> dict[bytes, bytes]:
+        """Return what is kept of the job that has a unique name for its window; empty if none."""
+        last = self.store.stream(self._unique_key(unique)).revrange(count=1)
+        return last[0].fields if last else {}
+
+    def _unique_key(self, unique: str) -> str:
         return f"{self.name}:unique:{unique}"
 
     def put_many(

@@ -109,8 +109,8 @@ class StoredJobs(Jobs):
 
         A name without a window is kept beside the message of its job alone, and is not found.
         """
-        last = self.store.stream(self.unique_key(unique)).revrange(count=1)
-        return last[0].fields.get(ID, b"").decode("utf-8", "surrogateescape") if last else ""
+        fields = self.fields_of_holder(unique)
+        return fields.get(ID, b"").decode("utf-8", "surrogateescape")
 
     def facts(self, handle: JobHandle[Any]) -> dict[str, Any]:
         """Return the task of a job without a message, and of a workflow more."""

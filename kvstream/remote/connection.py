@@ -476,7 +476,11 @@ class Connection:
 
     def info(self, section: str) -> dict[str, Any]:
         """Return the fields of a section of INFO."""
-        return sections_of(self.ask("INFO", section)).get(section, {})
+        return self.infos(section).get(section, {})
+
+    def infos(self, *sections: str) -> dict[str, dict[str, Any]]:
+        """Return sections of INFO by name, those that are empty left out."""
+        return sections_of(self.ask("INFO", *sections))
 
     def key_pages(
         self, *options: Word, wanted: Callable[[bytes], bool] = lambda key: True

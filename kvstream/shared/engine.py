@@ -273,10 +273,11 @@ class SharedEngine(Unclosed, RepeatingEngine):
         greet_s = max(until - monotonic(), PAUSE_MAX_S)
         try:
             server = self.server_type.open(self._place.url, reply_s=self._reply_s, greet_s=greet_s)
-            version = server.connection().info("server").get("kvstream_version", "of no version")
-            about = server.connection().info("persistence")
+            infos = server.connection().infos("server", "persistence")
         except ConnectionLost:
             return None
+        version = infos.get("server", {}).get("kvstream_version", "of no version")
+        about = infos.get("persistence", {})
         if _release_of(version) != _release_of(VERSION):
             server.close()
             raise InvalidArgument(

@@ -46,7 +46,7 @@ class Recorder:
         self._place, self._listings, self._application = place, listings, application
         self._opens = opens
         self._level = logging.WARNING if opens else logging.DEBUG
-        """How loudly a refusal is told: once, to those who gave the console a name of its own."""
+        """The level of the log line of a refusal: a console with a name of its own warns once."""
         self._lock = Lock()
         self._stop = Event()
         self._thread: Thread | None = None

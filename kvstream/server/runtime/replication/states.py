@@ -79,7 +79,7 @@ class OfReplica(NamedTuple):
     is_copying: bool
     """A copy is under way."""
     lacks_rows: bool
-    """Clients were told that replicas have a row which this replica lacks."""
+    """The primary has confirmed a row to clients which this replica lacks."""
     valid_until: float
     """When its link has been down for ``replica-validity``; infinite while it is up."""
 

@@ -46,7 +46,7 @@ class Waits:
         self._engine, self._online, self._lsn = engine, online, lsn
         self._waits: dict[Wait, None] = {}
         self.confirmed = 0
-        """The last row of which a client was told that replicas have it."""
+        """The last row that was confirmed to a client: replicas have it."""
 
     def __bool__(self) -> bool:
         return bool(self._waits)
